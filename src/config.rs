@@ -1,0 +1,174 @@
+//! Settings and the inequalities between them.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::time::{Drift, EXPIRY_PRECISION, validity};
+
+/// What all locks of one handle share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Lease length where a lock names none. Default 10 s.
+    pub ttl: Duration,
+    /// The longest lease that any client of these nodes may use; base of the quarantine after a
+    /// restart or failover. Default 30 s.
+    pub max_ttl: Duration,
+    /// Bound on the rate error of a node's clock. Default 1 %.
+    pub drift: Drift,
+    /// How long one node may take to answer one request. Default 250 ms.
+    pub node_deadline: Duration,
+    /// E: bound on the error of any clock against true time. Default 60 s.
+    pub clock_error: Duration,
+    /// Put before every name. Default empty.
+    pub prefix: String,
+    /// Allow an even number of nodes.
+    pub allow_even: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            max_ttl: Duration::from_secs(30),
+            drift: Drift::DEFAULT,
+            node_deadline: Duration::from_millis(250),
+            clock_error: Duration::from_secs(60),
+            prefix: String::new(),
+            allow_even: false,
+        }
+    }
+}
+
+/// Shortest lease: below this the drift allowance and Redis' 1 ms precision leave nothing.
+pub const TTL_MIN: Duration = Duration::from_millis(10);
+/// Longest `max_ttl`: one day. A quarantine is at least as long.
+pub const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
+/// Most nodes of one handle.
+pub const NODES_MAX: usize = 31;
+
+impl Config {
+    /// Checks what belongs to the handle.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with field, value and rule.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        crate::name::check_text("prefix", &self.prefix)?;
+        if self.max_ttl > MAX_TTL_MAX {
+            return Err(refuse("max_ttl", self.max_ttl, "at most one day"));
+        }
+        if self.node_deadline < Duration::from_millis(1) {
+            return Err(refuse("node_deadline", self.node_deadline, "at least 1 ms"));
+        }
+        if self.drift.ppm() > 100_000 {
+            let value = format!("{} ppm", self.drift.ppm());
+            return Err(ConfigError::new("drift", value, "at most 100000 ppm (10 %)"));
+        }
+        if self.clock_error > Duration::from_secs(3_600) {
+            return Err(refuse("clock_error", self.clock_error, "at most one hour"));
+        }
+        self.check_ttl(self.ttl)?;
+        self.check_renewed(self.ttl)
+    }
+
+    /// Checks the number of nodes.
+    ///
+    /// # Errors
+    /// Zero, too many, or an even number without `allow_even_nodes`.
+    pub fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
+        if n == 0 || n > NODES_MAX {
+            let rule = format!("between 1 and {NODES_MAX} nodes");
+            return Err(ConfigError::new("node", format!("{n} nodes"), rule));
+        }
+        if n.is_multiple_of(2) && !self.allow_even {
+            let rule = "an even number tolerates no more faults than one less and splits votes; \
+                        use an odd number, or say `allow_even_nodes()`";
+            return Err(ConfigError::new("node", format!("{n} nodes"), rule));
+        }
+        Ok(())
+    }
+
+    /// Checks a lease length.
+    ///
+    /// # Errors
+    /// Below [`TTL_MIN`], above `max_ttl`, or without room for one answer.
+    pub fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
+        if ttl < TTL_MIN {
+            return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
+        }
+        if ttl > self.max_ttl {
+            let rule = format!("at most max_ttl ({:?})", self.max_ttl);
+            return Err(refuse("ttl", ttl, &rule));
+        }
+        Ok(())
+    }
+
+    /// Checks that renewal every third of the ttl leaves time for two tries:
+    /// `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
+    ///
+    /// # Errors
+    /// The inequality, with numbers.
+    pub fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
+        let needed = renew_every(ttl) + 2 * self.node_deadline + EXPIRY_PRECISION;
+        let room = validity(ttl, self.drift) + EXPIRY_PRECISION;
+        if needed <= room {
+            return Ok(());
+        }
+        let rule = format!(
+            "renewal needs ttl/3 + 2·node_deadline ({:?}) + {EXPIRY_PRECISION:?} = {needed:?} \
+             within ttl·(1 − drift) = {room:?}; use a longer ttl or a shorter node_deadline",
+            self.node_deadline
+        );
+        Err(refuse("ttl", ttl, &rule))
+    }
+}
+
+/// A keeper renews at a third of the ttl, as etcd and Redisson do: two more tries fit.
+pub fn renew_every(ttl: Duration) -> Duration {
+    ttl / 3
+}
+
+fn refuse(field: &'static str, value: Duration, rule: &str) -> ConfigError {
+    ConfigError::new(field, format!("{value:?}"), rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(r: Result<(), ConfigError>) -> String {
+        r.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_hold() {
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn every_inequality_has_a_sentence() {
+        let ok = Config::default();
+        let ms = Duration::from_millis;
+        let with = |f: &dyn Fn(&mut Config)| {
+            let mut c = ok.clone();
+            f(&mut c);
+            text(c.check())
+        };
+        assert!(with(&|c| c.ttl = Duration::ZERO).starts_with("`ttl` is 0ns: at least 10ms"));
+        assert!(with(&|c| c.ttl = ms(30_001)).contains("at most max_ttl (30s)"));
+        assert!(with(&|c| c.ttl = ms(700)).contains("use a longer ttl or a shorter node_deadline"));
+        assert!(with(&|c| c.max_ttl = ms(86_400_001)).starts_with("`max_ttl`"));
+        assert!(with(&|c| c.node_deadline = Duration::ZERO).starts_with("`node_deadline`"));
+        assert!(with(&|c| c.drift = Drift::from_ppm(100_001)).starts_with("`drift`"));
+        assert!(with(&|c| c.clock_error = ms(3_600_001)).starts_with("`clock_error`"));
+        assert!(with(&|c| c.prefix = "a\tb".into()).starts_with("`prefix`"));
+        assert!(text(ok.check_nodes(0)).contains("between 1 and 31"));
+        assert!(text(ok.check_nodes(32)).contains("between 1 and 31"));
+        assert!(text(ok.check_nodes(4)).contains("allow_even_nodes"));
+        let mut even = ok.clone();
+        even.allow_even = true;
+        even.check_nodes(4).unwrap();
+        for n in [1, 3, 5] {
+            ok.check_nodes(n).unwrap();
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! palisade
+#![warn(missing_docs)]
+
+// values: no IO, no clock
+pub mod config;
+pub mod error;
+pub mod name;
+pub mod op;
+pub mod time;
+pub mod token;
+// clocks and dice, handed in
+pub mod env;
+// nodes: one vote each
+pub mod node;
+
+pub use token::{FencingToken, OwnerToken};

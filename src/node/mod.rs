@@ -1,0 +1,51 @@
+//! Nodes: independent lock servers, one vote each.
+//!
+//! [`LockNode`] is the seam: one method takes a batch of ops and a deadline. Fault injection,
+//! metrics and quarantine in memory are wrappers. [`MemoryNode`] is the reference semantics and the
+//! embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
+//! with which a third party's node can be tested.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+use crate::op::{Batch, Replies};
+use crate::time::Moment;
+
+/// A boxed future, as object-safe async methods need it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One independent lock server.
+///
+/// For implementers: `call` executes the ops in order, each atomically and by the rules written at
+/// [`Op`](crate::op::Op), and answers all of them by `deadline`. An op that may have been executed
+/// although no answer came is reported as *maybe executed*
+/// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)). Nothing is ever
+/// repeated by the node itself after it may have been executed. The future may be dropped at any
+/// await; the request may then still take effect.
+pub trait LockNode: Send + Sync + 'static {
+    /// Executes a batch.
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
+
+    /// A stream of hints. Hints may be lost; nothing may depend on them but speed.
+    fn events(&self) -> broadcast::Receiver<NodeEvent>;
+
+    /// What to call this node in errors and logs; unique among the nodes of one handle. Never
+    /// contains a secret.
+    fn name(&self) -> Arc<str>;
+}
+
+/// Something that happened on a node, told without being asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeEvent {
+    /// A lock somebody waited for was released, or what its holder says of itself changed. The main
+    /// key of the lock.
+    Changed(Arc<str>),
+    /// The node cannot be reached or was lost.
+    Down,
+    /// The node was (re)connected.
+    Up,
+}

@@ -1,0 +1,109 @@
+//! Time as values: moments that are handed in, and the one place that knows what validity means.
+//!
+//! Nothing here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
+//! goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A reading of the local monotonic, suspend-proof clock. Only differences mean anything, and only
+/// within one boot of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// A moment by its distance from the clock's arbitrary zero.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds from the clock's arbitrary zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How far `self` lies after `earlier`; zero if it does not.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+    fn add(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+    fn sub(self, d: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Bound on the error of a clock's *rate*, in parts per million: how much faster a node's clock may
+/// run than ours while a lease lasts. 10 000 (one per cent) is the default, far above any healthy
+/// oscillator, as in the Redlock text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Drift(u32);
+
+impl Drift {
+    /// One per cent.
+    pub const DEFAULT: Self = Self(10_000);
+
+    /// A bound in parts per million.
+    pub const fn from_ppm(ppm: u32) -> Self {
+        Self(ppm)
+    }
+
+    /// The bound in parts per million.
+    pub const fn ppm(self) -> u32 {
+        self.0
+    }
+
+    /// The part of `span` that may be lost to a fast clock, rounded up.
+    pub fn of(self, span: Duration) -> Duration {
+        let nanos = span.as_nanos() * u128::from(self.0);
+        Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    }
+}
+
+/// Fixed allowance for Redis' expiry precision (1 ms) and its rounding of our ttl (1 ms).
+pub const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
+
+/// How long a holder may believe in a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
+pub fn validity(ttl: Duration, drift: Drift) -> Duration {
+    ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
+}
+
+/// When belief ends, counted from the moment **before** the request was sent: whatever the network
+/// or the node did with the time in between can only make the node's expiry later than this.
+pub fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
+    sent + validity(ttl, drift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_leaves_drift_and_precision() {
+        let ttl = Duration::from_secs(10);
+        assert_eq!(validity(ttl, Drift::DEFAULT), Duration::from_millis(9_898));
+        assert_eq!(validity(Duration::from_millis(1), Drift::DEFAULT), Duration::ZERO);
+        let sent = Moment::from_nanos(5);
+        assert_eq!(
+            valid_until(sent, ttl, Drift::DEFAULT).since(sent),
+            Duration::from_millis(9_898)
+        );
+    }
+
+    #[test]
+    fn moments_saturate_instead_of_wrapping() {
+        let m = Moment::from_nanos(3);
+        assert_eq!(m.since(m + Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(m - Duration::from_secs(1), Moment::from_nanos(0));
+        assert!(m + Duration::MAX > m);
+    }
+}

@@ -1,0 +1,107 @@
+//! The two tokens: [`OwnerToken`] proves who holds a lock, [`FencingToken`] orders the holders.
+//!
+//! They are never interchangeable. The owner token is random and fresh for every attempt, so that a
+//! repeated or late request can be recognised; the fencing token only ever grows for a name and is
+//! what a resource compares.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Proof of ownership: 128 random bits written as 22 printable ASCII characters.
+///
+/// One per *attempt*, never per client: a release that arrives late can then only ever delete what
+/// its own attempt wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerToken([u8; 22]);
+
+impl OwnerToken {
+    /// Writes 128 random bits in the 64-letter alphabet (six bits a letter, most significant first).
+    pub fn from_random(bits: u128) -> Self {
+        let mut out = [0_u8; 22];
+        for (i, letter) in out.iter_mut().enumerate() {
+            let shift = 6 * (21 - i);
+            *letter = ALPHABET[(bits >> shift) as usize & 63];
+        }
+        Self(out)
+    }
+
+    /// Reads a token back from what a node stores; `None` if it is not one of ours.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let bytes: [u8; 22] = text.try_into().ok()?;
+        bytes.iter().all(|b| ALPHABET.contains(b)).then_some(Self(bytes))
+    }
+
+    /// The 22 characters as they stand in Redis.
+    pub fn as_str(&self) -> &str {
+        // Upheld by both constructors: every byte is a letter of ALPHABET, which is ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for OwnerToken {
+    /// Prints the first letters only: whoever knows a token can release the lock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnerToken({}…)", &self.as_str()[..4])
+    }
+}
+
+/// Orders the holders of a name: each new holder's token is larger than every earlier one.
+///
+/// Hand it to the resource with every write and let the resource refuse a smaller one than it has
+/// already seen. Always below 2^53, so that it survives JSON, Lua and `JavaScript` numbers.
+///
+/// ```
+/// use palisade::FencingToken;
+/// let (old, new) = (FencingToken::new(7), FencingToken::new(9));
+/// assert!(old < new);
+/// assert_eq!(new.get(), 9);
+/// ```
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default,
+)]
+#[serde(transparent)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// Wraps a number that came from [`FencingToken::get`], for example out of a database row.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The number to compare at the resource.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_tokens_are_22_letters_and_distinct_per_bit() {
+        let a = OwnerToken::from_random(0);
+        let b = OwnerToken::from_random(1);
+        let c = OwnerToken::from_random(1 << 127);
+        assert_eq!(a.as_str().len(), 22);
+        assert!(a != b && b != c && a != c);
+        assert_eq!(OwnerToken::parse(c.as_str().as_bytes()), Some(c));
+        assert_eq!(OwnerToken::parse(b"short"), None);
+        assert_eq!(OwnerToken::parse(&[b' '; 22]), None);
+    }
+
+    #[test]
+    fn debug_does_not_reveal_the_owner_token() {
+        let t = OwnerToken::from_random(u128::MAX / 3);
+        assert!(!format!("{t:?}").contains(t.as_str()));
+    }
+}
