@@ -5,6 +5,9 @@
 //! embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
 //! with which a third party's node can be tested.
 
+mod link;
+mod redis;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

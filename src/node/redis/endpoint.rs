@@ -1,0 +1,156 @@
+//! Where a server is and how to log in: parsed once, checked when it is built, and never printed
+//! with its password.
+
+use std::fmt;
+
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion};
+
+use crate::error::ConfigError;
+
+/// The largest database index a server can be configured for.
+const DB_MAX: i64 = i32::MAX as i64;
+
+/// One server's address with the credentials for it. Cheap enough to clone per connection.
+#[derive(Clone)]
+pub(crate) struct Endpoint(ConnectionInfo);
+
+impl Endpoint {
+    /// Reads `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
+    pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
+        if !cfg!(feature = "tls") && (url.starts_with("rediss://") || url.starts_with("valkeys://"))
+        {
+            let rule = "TLS needs the cargo feature `tls` of palisade";
+            return Err(ConfigError::new("url", redacted(url), rule));
+        }
+        let info = url.into_connection_info().map_err(|e| {
+            // The crate's own words never quote the password; the address is cut before we show it.
+            let cause = e.detail().map_or_else(|| e.to_string(), ToOwned::to_owned);
+            let rule =
+                format!("must be redis://, rediss:// or unix:// with host or path ({cause})");
+            ConfigError::new("url", redacted(url), rule)
+        })?;
+        Self(info).checked()
+    }
+
+    /// A TCP address, as a Sentinel names it, with the login and transport of `like`.
+    pub(crate) fn at(host: &str, port: u16, like: &Self) -> Self {
+        let addr = match like.0.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host: host.to_owned(),
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host.to_owned(), port),
+        };
+        Self(like.0.clone().set_addr(addr))
+    }
+
+    /// Replaces the user.
+    pub(crate) fn username(self, name: &str) -> Self {
+        let redis = self.0.redis_settings().clone().set_username(name);
+        Self(self.0.set_redis_settings(redis))
+    }
+
+    /// Replaces the password.
+    pub(crate) fn password(self, password: &str) -> Self {
+        let redis = self.0.redis_settings().clone().set_password(password);
+        Self(self.0.set_redis_settings(redis))
+    }
+
+    /// Replaces the database index.
+    pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
+        let redis = self.0.redis_settings().clone().set_db(i64::from(db));
+        Self(self.0.set_redis_settings(redis)).checked()
+    }
+
+    /// What the connection is opened with: RESP3 (pushes tell of a lost connection), no Nagle, and
+    /// no unacknowledged bytes for longer than a lease can matter.
+    pub(crate) fn connection_info(&self) -> ConnectionInfo {
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let redis = self
+            .0
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
+        self.0.clone().set_tcp_settings(tcp).set_redis_settings(redis)
+    }
+
+    fn checked(self) -> Result<Self, ConfigError> {
+        let db = self.0.redis_settings().db();
+        if (0..=DB_MAX).contains(&db) {
+            return Ok(self);
+        }
+        Err(ConfigError::new("db", db.to_string(), format!("between 0 and {DB_MAX}")))
+    }
+}
+
+/// Host and port or path only.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
+                if host.contains(':') =>
+            {
+                write!(f, "[{host}]:{port}")
+            }
+            addr => addr.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+/// The address without what stands before the last `@` and without the query, where secrets live.
+fn redacted(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let shown: String = rest.chars().take(64).collect();
+    if scheme.is_empty() { format!("{shown:?}") } else { format!("\"{scheme}://{shown}\"") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_shows_where_but_never_the_secret() {
+        let e = Endpoint::parse("redis://joe:s3cret@10.0.0.1:7001/2").unwrap();
+        assert_eq!(e.to_string(), "10.0.0.1:7001");
+        assert!(!format!("{e:?}").contains("s3cret"));
+        assert_eq!(Endpoint::parse("redis://[::1]:7001").unwrap().to_string(), "[::1]:7001");
+        assert_eq!(Endpoint::parse("unix:///run/r.sock").unwrap().to_string(), "/run/r.sock");
+        assert_eq!(Endpoint::at("h", 5, &e).to_string(), "h:5");
+    }
+
+    #[test]
+    fn bad_addresses_are_told_with_field_value_and_rule() {
+        for (url, field, rule) in [
+            ("", "url", "must be redis://"),
+            ("http://h", "url", "must be redis://"),
+            ("redis://joe:s3cret@h:99999", "url", "must be redis://"),
+            ("redis://joe:s3cret@h/x", "url", "must be redis://"),
+            ("redis://h/-1", "db", "between 0 and"),
+            ("redis://h/9999999999", "db", "between 0 and"),
+        ] {
+            let e = Endpoint::parse(url).unwrap_err();
+            let text = e.to_string();
+            assert_eq!(e.field(), field, "{text}");
+            assert!(text.contains(rule) && !text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_without_the_feature_says_which_feature() {
+        let text = Endpoint::parse("rediss://joe:s3cret@h").unwrap_err().to_string();
+        assert!(text.contains("feature `tls`") && !text.contains("s3cret"), "{text}");
+    }
+}

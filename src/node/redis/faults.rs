@@ -1,0 +1,114 @@
+//! From the redis crate's errors to [`NodeError`]: which kind of fault, and whether the request may
+//! have run. Codes are compared, never messages: a message differs inside and outside of a script.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::error::{NodeError, NodeFault};
+
+/// An error while connecting or asking about the server: nothing of ours was executed.
+pub(crate) fn connecting(e: &RedisError) -> NodeError {
+    let fault = server_fault(e).unwrap_or_else(|| match e.kind() {
+        ErrorKind::AuthenticationFailed => NodeFault::Auth,
+        ErrorKind::RESP3NotSupported => NodeFault::Unsupported,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => NodeFault::Protocol,
+        _ => NodeFault::Unreachable,
+    });
+    NodeError::not_executed(fault, e.to_string())
+}
+
+/// An error in answer to a script call.
+pub(crate) fn calling(e: &RedisError) -> NodeError {
+    match server_fault(e) {
+        // A permission that is lacking inside the script shows when the script has already begun to
+        // write, so earlier ops of the batch may stand.
+        Some(NodeFault::NoPermission) if inside_script(e) => {
+            NodeError::maybe_executed(NodeFault::NoPermission, e.to_string())
+        }
+        // BUSY: another script runs; UNKILLABLE and the like: not ours to judge.
+        Some(NodeFault::Server) if !refused_at_the_door(e) => {
+            NodeError::maybe_executed(NodeFault::Server, e.to_string())
+        }
+        Some(fault) => NodeError::not_executed(fault, e.to_string()),
+        None => match e.kind() {
+            ErrorKind::AuthenticationFailed => {
+                NodeError::not_executed(NodeFault::Auth, e.to_string())
+            }
+            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, e.to_string()),
+            _ => NodeError::maybe_executed(NodeFault::Protocol, e.to_string()),
+        },
+    }
+}
+
+/// The script is not in the server's cache: nothing was executed, load it and call again.
+pub(crate) fn is_noscript(e: &RedisError) -> bool {
+    e.code() == Some("NOSCRIPT")
+}
+
+/// After these a connection is not used again: either the server is no longer the master, or nobody
+/// knows which answers are still to come on it (DESIGN 6).
+pub(crate) fn ends_session(fault: NodeFault) -> bool {
+    use NodeFault as F;
+    matches!(
+        fault,
+        F::Timeout | F::Disconnected | F::NotMaster | F::Loading | F::Auth | F::Protocol
+    )
+}
+
+fn server_fault(e: &RedisError) -> Option<NodeFault> {
+    use NodeFault as F;
+    Some(match e.code()? {
+        // UNBLOCKED: demoted while blocked; MASTERDOWN: a replica that lost its master.
+        "READONLY" | "MASTERDOWN" | "UNBLOCKED" => F::NotMaster,
+        "LOADING" => F::Loading,
+        "NOREPLICAS" => F::NoReplicas,
+        "NOAUTH" | "WRONGPASS" => F::Auth,
+        "NOPERM" => F::NoPermission,
+        _ => F::Server,
+    })
+}
+
+fn inside_script(e: &RedisError) -> bool {
+    e.detail().is_some_and(|d| d.contains("script"))
+}
+
+/// Refusals that come before the first write of a script takes effect.
+fn refused_at_the_door(e: &RedisError) -> bool {
+    matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: &str, detail: &str) -> RedisError {
+        redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+    }
+
+    #[test]
+    fn what_a_server_refuses_at_the_door_was_not_executed() {
+        for (code, fault) in [
+            ("NOREPLICAS", NodeFault::NoReplicas),
+            ("READONLY", NodeFault::NotMaster),
+            ("MASTERDOWN", NodeFault::NotMaster),
+            ("LOADING", NodeFault::Loading),
+            ("NOAUTH", NodeFault::Auth),
+            ("NOPERM", NodeFault::NoPermission),
+            ("OOM", NodeFault::Server),
+        ] {
+            let e = calling(&server(code, "no"));
+            assert_eq!((e.fault(), e.is_ambiguous()), (fault, false), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_run_is_told_so() {
+        let e = calling(&server("ERR", "user_script:9: bad argument"));
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, true));
+        let e = calling(&server("NOPERM", "… script: 77, on @user_script:1."));
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
+        let io = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        let e = calling(&io);
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Disconnected, true));
+        assert!(!connecting(&io).is_ambiguous());
+    }
+}

@@ -1,0 +1,219 @@
+//! Real `redis-server` processes for tests: on a free loopback port, below a temporary directory,
+//! ended with the test even if the test process is killed.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a server to answer.
+const START: Duration = Duration::from_secs(10);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// One server; ended on drop.
+pub struct Server {
+    program: String,
+    dir: PathBuf,
+    port: u16,
+    args: Vec<String>,
+    run: Option<Run>,
+}
+
+/// The shell that watches over the server, and the server's pid.
+struct Run {
+    shell: Child,
+    pid: u32,
+}
+
+impl Server {
+    /// Starts a server with these arguments more than the necessary ones.
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_program("redis-server", args)
+    }
+
+    /// As `start`, but another program of the same command line (`redis-sentinel`, `valkey-server`).
+    pub fn start_program(program: &str, args: &[&str]) -> Self {
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        let args = args.iter().map(|a| (*a).to_owned()).collect();
+        let mut server =
+            Self { program: program.to_owned(), dir, port: free_port(), args, run: None };
+        // Another process may take the free port before the server does: then take the next one.
+        for _ in 0..5 {
+            if server.spawn() {
+                return server;
+            }
+            server.port = free_port();
+        }
+        panic!("{program} did not start; its words: {}", server.log());
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `127.0.0.1:port`.
+    pub fn addr(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// The server's directory; its unix socket is `redis.sock` in it.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("redis.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.run.as_ref().expect("the server runs").pid
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut run) = self.run.take() {
+            signal("KILL", run.pid);
+            drop(run.shell.stdin.take());
+            let _ = run.shell.wait();
+        }
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&self) {
+        signal("STOP", self.pid());
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        signal("CONT", self.pid());
+    }
+
+    /// Kills and starts again on the same port with what lies in the directory.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.again();
+    }
+
+    /// Kills, deletes all data, and starts again on the same port.
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(self.dir.join("dump.rdb"));
+        let _ = std::fs::remove_dir_all(self.dir.join("appendonlydir"));
+        self.again();
+    }
+
+    /// Starts a killed server again.
+    pub fn again(&mut self) {
+        let end = Instant::now() + START;
+        while !self.spawn() {
+            assert!(Instant::now() < end, "{} did not restart: {}", self.program, self.log());
+        }
+    }
+
+    /// Runs one command over the unix socket as the default user and gives the raw answer.
+    pub fn cli(&self, args: &[&str]) -> String {
+        let out = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .args(args)
+            .output()
+            .unwrap_or_else(|e| panic!("redis-cli is missing ({e}): install redis-tools"));
+        String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+    }
+
+    /// What the server wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    fn spawn(&mut self) -> bool {
+        let pidfile = self.dir.join("pid");
+        let _ = std::fs::remove_file(&pidfile);
+        // The shell waits for its standard input to end, which the kernel sees to even when this
+        // process dies by SIGKILL, and then ends the server by pid.
+        let script = r#"prog=$1; shift
+command -v "$prog" >/dev/null || exit 127
+"$prog" "$@" </dev/null >>log 2>&1 & p=$!
+echo $p > pid.new && mv pid.new pid
+read _
+kill -9 $p 2>/dev/null
+wait $p 2>/dev/null"#;
+        let mut all = self.args.clone();
+        if self.program == "redis-server" && !all.iter().any(|a| a == "--save") {
+            all.extend(["--save".into(), String::new()]);
+        }
+        all.extend(["--port".into(), self.port.to_string()]);
+        all.extend(["--bind".into(), "127.0.0.1".into()]);
+        all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
+        let mut shell = Command::new("sh")
+            .args(["-c", script, "sh", &self.program])
+            .args(&all)
+            .current_dir(&self.dir)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let end = Instant::now() + START;
+        loop {
+            if let Ok(Some(status)) = shell.try_wait() {
+                assert!(
+                    status.code() != Some(127),
+                    "{} is missing: install the package redis-server",
+                    self.program
+                );
+                return false;
+            }
+            let pid = std::fs::read_to_string(&pidfile).ok().and_then(|p| p.trim().parse().ok());
+            if let Some(pid) = pid {
+                if self.answers() {
+                    self.run = Some(Run { shell, pid });
+                    return true;
+                }
+                if !Path::new(&format!("/proc/{pid}")).exists() || Instant::now() > end {
+                    signal("KILL", pid);
+                    drop(shell.stdin.take());
+                    let _ = shell.wait();
+                    return false;
+                }
+            }
+            assert!(Instant::now() < end + START, "the shell for {} hangs", self.program);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether it is this server that answers: a foreign one on the port does not have our socket.
+    fn answers(&self) -> bool {
+        let Ok(mut tcp) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) else {
+            return false;
+        };
+        let _ = tcp.write_all(b"PING\r\n");
+        let words = self.cli(&["ping"]);
+        words.contains("PONG") || words.contains("NOAUTH") || words.contains("NOPERM")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|l| l.local_addr())
+        .expect("a free loopback port")
+        .port()
+}
+
+fn signal(name: &str, pid: u32) {
+    let _ = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status();
+}
