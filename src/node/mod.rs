@@ -6,6 +6,7 @@
 //! with which a third party's node can be tested.
 
 mod link;
+mod memory;
 mod redis;
 
 use std::future::Future;
@@ -16,6 +17,8 @@ use tokio::sync::broadcast;
 
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
+
+pub use memory::{MemoryNode, MemoryNodeBuilder, MemorySnapshot};
 
 /// A boxed future, as object-safe async methods need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

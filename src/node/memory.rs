@@ -1,0 +1,333 @@
+//! A node in this process's memory: the reference semantics of every op, and the embedded default.
+//!
+//! It answers at once and expires by the clock of its [`Env`]. What an operator or a fault does to
+//! a real server (restart, flush, failover, a stepped clock) it offers as methods, so that tests
+//! and simulations meet the crash guard as production does.
+
+mod guard;
+mod locks;
+mod records;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use self::guard::{Clock, Header, Marker};
+use self::locks::Locks;
+use self::records::Records;
+use super::{BoxFuture, LockNode, NodeEvent};
+use crate::env::{Env, SystemEnv};
+use crate::op::{Batch, Facts, Op, Replies, Reply};
+use crate::time::Moment;
+
+/// Hints a slow listener may lag behind before it loses some.
+const EVENTS: usize = 1024;
+
+/// A lock server in memory. Cheap to clone; clones are handles on the same node, so that several
+/// Redlock handles of one process can share their nodes.
+///
+/// A new node is provably fresh: nothing was granted before, so it grants at once.
+///
+/// ```
+/// use palisade::node::{LockNode, MemoryNode};
+/// let node = MemoryNode::builder().name("left").build();
+/// assert_eq!(&*node.name(), "left");
+/// assert!(node.is_empty());
+/// ```
+#[derive(Clone)]
+pub struct MemoryNode(Arc<Shared>);
+
+struct Shared {
+    name: Arc<str>,
+    window: Duration,
+    env: Arc<dyn Env>,
+    events: broadcast::Sender<NodeEvent>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// How far this node's clocks run ahead.
+    offset: Duration,
+    /// First part of every identity this node will have.
+    seed: u64,
+    /// Lives of the process so far.
+    lives: u64,
+    last_since: u64,
+    data: Data,
+}
+
+/// What a server would keep on disk.
+#[derive(Clone, Debug, Default)]
+struct Data {
+    marker: Option<Marker>,
+    locks: Locks,
+    records: Records,
+}
+
+/// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
+#[derive(Clone, Debug)]
+pub struct MemorySnapshot(Data);
+
+/// Settings of a [`MemoryNode`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct MemoryNodeBuilder {
+    name: Option<Arc<str>>,
+    window: Duration,
+    env: Arc<dyn Env>,
+    quarantined: bool,
+}
+
+impl MemoryNodeBuilder {
+    /// What the node is called in errors and logs. Default `memory-<n>`, unique in the process.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// L: for how long after a restart or failover another master of this node might still accept
+    /// writes; lengthens the quarantine. Default zero: in memory there is no other master.
+    pub fn failover_window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// The clocks and dice. Default: the machine's.
+    #[doc(hidden)]
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Starts in quarantine, as a server of unknown past does.
+    pub fn quarantined(mut self) -> Self {
+        self.quarantined = true;
+        self
+    }
+
+    /// Makes the node.
+    pub fn build(self) -> MemoryNode {
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let name = self.name.unwrap_or_else(|| {
+            Arc::from(format!("memory-{}", MADE.fetch_add(1, Ordering::Relaxed)))
+        });
+        let mut state = State {
+            offset: Duration::ZERO,
+            seed: self.env.random() as u64,
+            lives: 0,
+            last_since: 0,
+            data: Data::default(),
+        };
+        if !self.quarantined {
+            state.data.marker = Some(Marker::born(state.generation()));
+        }
+        MemoryNode(Arc::new(Shared {
+            name,
+            window: self.window,
+            env: self.env,
+            events: broadcast::Sender::new(EVENTS),
+            state: Mutex::new(state),
+        }))
+    }
+}
+
+impl Default for MemoryNode {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryNode").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+impl MemoryNode {
+    /// A fresh node with a name of its own on the machine's clocks.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// A node with settings.
+    pub fn builder() -> MemoryNodeBuilder {
+        MemoryNodeBuilder {
+            name: None,
+            window: Duration::ZERO,
+            env: Arc::new(SystemEnv),
+            quarantined: false,
+        }
+    }
+
+    /// The process dies and comes back without its data: quarantine, floor.
+    pub fn restart_empty(&self) {
+        self.reborn(|state| state.data = Data::default());
+    }
+
+    /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
+    pub fn restart_keeping(&self) {
+        self.reborn(|_| ());
+    }
+
+    /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
+    pub fn flush_all(&self) {
+        self.state().data = Data::default();
+    }
+
+    /// A copy of the data as it stands.
+    pub fn snapshot(&self) -> MemorySnapshot {
+        MemorySnapshot(self.state().data.clone())
+    }
+
+    /// The node goes back to `snapshot` in a new generation: it lost its last writes, or a replica
+    /// that lagged behind was promoted.
+    pub fn restore(&self, snapshot: MemorySnapshot) {
+        self.reborn(|state| state.data = snapshot.0);
+    }
+
+    /// The node's clocks, both of them, step forward.
+    pub fn jump_clock(&self, forwards: Duration) {
+        self.state().offset += forwards;
+    }
+
+    /// Another program's lock stands under `key`, for `ttl` or without an end.
+    pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
+        state.data.locks.put_foreign(key, now, till);
+    }
+
+    /// How many names are in memory, those included that expired and were not yet swept out.
+    pub fn len(&self) -> usize {
+        let state = self.state();
+        state.data.locks.len() + state.data.records.len()
+    }
+
+    /// True if nothing is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn reborn(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        state.lives += 1;
+        drop(state);
+        self.tell(NodeEvent::Down);
+        self.tell(NodeEvent::Up);
+    }
+
+    fn tell(&self, event: NodeEvent) {
+        // The only failure is that nobody listens.
+        let _ = self.0.events.send(event);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code under the lock panics half-way through a change of an entry.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self, state: &State) -> Clock {
+        let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
+        Clock {
+            // Zero is kept for "since ever".
+            now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
+            micros: self.0.env.wall_micros().saturating_add(ahead),
+        }
+    }
+
+    fn execute(&self, batch: &Batch) -> Replies {
+        let mut guard = self.state();
+        let clock = self.clock(&guard);
+        let state = &mut *guard;
+        let (generation, identity) = (state.generation(), state.identity());
+        let h = Header::open(
+            &mut state.data.marker,
+            &mut state.last_since,
+            generation,
+            clock,
+            &batch.terms,
+            self.0.window,
+        );
+        let mut hints = Vec::new();
+        let items = batch.ops.iter().map(|op| Ok(state.data.apply(&h, op, &mut hints))).collect();
+        drop(guard);
+        for key in hints {
+            self.tell(NodeEvent::Changed(key));
+        }
+        let facts = Facts {
+            node_micros: h.micros,
+            generation,
+            identity,
+            quarantine: h.quarantine,
+            quarantine_len: h.quarantine_len,
+            new_generation: h.new_generation,
+        };
+        Replies { facts: Some(facts), items }
+    }
+}
+
+impl State {
+    fn generation(&self) -> u64 {
+        self.seed.wrapping_add(self.lives)
+    }
+
+    fn identity(&self) -> Arc<str> {
+        Arc::from(format!("{:016x}-{}", self.seed, self.lives))
+    }
+}
+
+impl Data {
+    fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<Arc<str>>) -> Reply {
+        match op {
+            Op::Acquire { keys, owner, ttl, proposal, wait } => {
+                self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *wait))
+            }
+            Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
+            Op::Extend { keys, owner, ttl, token, meta } => {
+                let (reply, wake) =
+                    self.locks.extend(h, keys, *owner, (*ttl, *token), meta.as_ref());
+                hints.extend(wake.then(|| Arc::from(keys.lock())));
+                reply
+            }
+            Op::Release { keys, owner } => {
+                let (reply, wake) = self.locks.release(h, keys, *owner);
+                hints.extend(wake.then(|| Arc::from(keys.lock())));
+                reply
+            }
+            Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
+            Op::Claim(claim) => self.records.claim(h, claim),
+            Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
+            Op::ExtendClaim { key, owner, token, lease, retention } => {
+                self.records.extend(h, key, *owner, *token, (*lease, *retention))
+            }
+            Op::Complete { key, owner, token, value, retention } => {
+                self.records.complete(h, key, *owner, (*token, value), *retention)
+            }
+            Op::Unclaim { key, owner } => self.records.unclaim(h, key, *owner),
+            Op::Lookup { key } => self.records.lookup(h, key),
+        }
+    }
+}
+
+impl LockNode for MemoryNode {
+    /// Executes at the first poll, all ops in one piece; never waits, so no deadline is missed.
+    fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move { self.execute(&batch) })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events.subscribe()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name.clone()
+    }
+}

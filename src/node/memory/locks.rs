@@ -1,0 +1,176 @@
+//! Locks: acquire, raise, extend, release, inspect (DESIGN 5.1 to 5.4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guard::Header;
+use super::shelf::{Perish, Shelf};
+use crate::name::LockKeys;
+use crate::op::{Holder, Reply};
+use crate::token::{FencingToken, OwnerToken};
+
+/// All that stands under one lock's keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entry {
+    held: Option<Held>,
+    fence: u64,
+    fence_till: u64,
+    /// Until when somebody wants a hint.
+    waiter_till: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    /// `None`: a foreign client's value.
+    owner: Option<OwnerToken>,
+    till: Option<u64>,
+    meta: Option<Arc<[u8]>>,
+}
+
+impl Perish for Entry {
+    fn refresh(&mut self, now: u64) -> bool {
+        self.held.take_if(|h| h.till.is_some_and(|t| t <= now));
+        if self.fence_till <= now {
+            self.fence = 0;
+        }
+        self.held.is_some() || self.fence_till > now || self.waiter_till > now
+    }
+}
+
+impl Entry {
+    fn is_owned_by(&self, owner: OwnerToken) -> bool {
+        self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
+    }
+
+    fn set_fence(&mut self, h: &Header, fence: u64) {
+        self.fence = fence;
+        // A fence that died with its lock would be handed out again (5.2).
+        self.fence_till = h.fence_till();
+    }
+
+    fn has_waiter(&self, h: &Header) -> bool {
+        self.waiter_till > h.now
+    }
+}
+
+/// The locks of a node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Locks(Shelf<Entry>);
+
+impl Locks {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A foreign client's value under a lock's key.
+    pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
+        self.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        ttl: Duration,
+        (proposal, wait): (u64, bool),
+    ) -> Reply {
+        if !h.quarantine.is_zero() {
+            return Reply::Quarantined { remaining: h.quarantine };
+        }
+        let entry = self.0.open(keys.lock(), h.now);
+        if entry.is_owned_by(owner) {
+            // A repeated request recognises itself (5.1).
+            return Reply::Granted { fence: entry.fence };
+        }
+        if let Some(held) = &entry.held {
+            let remaining = held.till.map(|t| h.until(t));
+            let foreign = held.owner.is_none();
+            if wait {
+                entry.waiter_till = h.fence_till();
+            }
+            return Reply::Held { remaining, foreign };
+        }
+        entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
+        let fence = h.next_fence(entry.fence, proposal);
+        entry.set_fence(h, fence);
+        Reply::Granted { fence }
+    }
+
+    pub(super) fn raise(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        token: FencingToken,
+    ) -> Reply {
+        match self.0.live(keys.lock(), h.now) {
+            // `fence ≤ T`: another grant may have come in between (5.2).
+            Some(e) if e.is_owned_by(owner) && e.fence.max(h.floor) <= token.get() => {
+                e.set_fence(h, token.get());
+                Reply::Done
+            }
+            _ => Reply::NotOwner,
+        }
+    }
+
+    /// The answer, and whether somebody who waits has something new to read.
+    pub(super) fn extend(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        (ttl, token): (Duration, FencingToken),
+        meta: Option<&Arc<[u8]>>,
+    ) -> (Reply, bool) {
+        let entry = self.0.open(keys.lock(), h.now);
+        if entry.held.is_some() && !entry.is_owned_by(owner) {
+            return (Reply::NotOwner, false);
+        }
+        // An absent key is written anew, in quarantine too: so a sitting holder re-asserts (5.3).
+        let held = entry.held.get_or_insert(Held { owner: Some(owner), till: None, meta: None });
+        held.till = Some(h.after(ttl));
+        let changed = meta.is_some() && held.meta.as_ref() != meta;
+        if changed {
+            held.meta = meta.cloned();
+        }
+        entry.set_fence(h, entry.fence.max(token.get()));
+        (Reply::Done, changed && entry.has_waiter(h))
+    }
+
+    /// The answer, and whether somebody waits.
+    pub(super) fn release(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+    ) -> (Reply, bool) {
+        let Some(entry) = self.0.live(keys.lock(), h.now) else { return (Reply::Absent, false) };
+        if entry.held.is_none() {
+            return (Reply::Absent, false);
+        }
+        if !entry.is_owned_by(owner) {
+            return (Reply::NotOwner, false);
+        }
+        entry.held = None;
+        let wake = entry.has_waiter(h);
+        entry.waiter_till = 0;
+        (Reply::Done, wake)
+    }
+
+    pub(super) fn inspect(&mut self, h: &Header, keys: &LockKeys, wait: bool) -> Reply {
+        if wait {
+            self.0.open(keys.lock(), h.now).waiter_till = h.fence_till();
+        }
+        let holder = self.0.live(keys.lock(), h.now).and_then(|e| {
+            let held = e.held.as_ref()?;
+            Some(Holder {
+                owner: held.owner,
+                fence: e.fence,
+                remaining: held.till.map(|t| h.until(t)),
+                meta: held.meta.clone(),
+            })
+        });
+        Reply::Holder(holder)
+    }
+}

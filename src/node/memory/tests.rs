@@ -1,0 +1,242 @@
+//! What only a clock of one's own can show: bounded memory, quarantine, floor, fence life.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::MemoryNode;
+use crate::env::Env;
+use crate::name::LockKeys;
+use crate::node::LockNode as _;
+use crate::op::{Batch, Claim, Facts, Op, Reply, Terms};
+use crate::token::{FencingToken, OwnerToken};
+
+const E: Duration = Duration::from_secs(60);
+const MAX_TTL: Duration = Duration::from_secs(30);
+const TTL: Duration = Duration::from_secs(10);
+const TERMS: Terms = Terms { max_ttl: MAX_TTL, clock_error: E };
+const EPOCH: u64 = 1_700_000_000_000_000;
+
+#[derive(Debug, Default)]
+struct Hand(AtomicU64);
+
+impl Env for Hand {
+    fn now(&self) -> crate::time::Moment {
+        crate::time::Moment::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+    fn wall_micros(&self) -> u64 {
+        EPOCH + self.0.load(Ordering::Relaxed) / 1_000
+    }
+    fn random(&self) -> u128 {
+        7
+    }
+}
+
+impl Hand {
+    fn pass(&self, d: Duration) {
+        self.0.fetch_add(d.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+fn node() -> (MemoryNode, Arc<Hand>) {
+    let hand = Arc::new(Hand::default());
+    (MemoryNode::builder().env(hand.clone()).build(), hand)
+}
+
+fn ask(node: &MemoryNode, op: Op) -> Reply {
+    let mut replies = node.execute(&Batch { terms: TERMS, ops: vec![op] });
+    replies.items.remove(0).unwrap()
+}
+
+fn facts(node: &MemoryNode, terms: Terms) -> Facts {
+    node.execute(&Batch { terms, ops: vec![] }).facts.unwrap()
+}
+
+fn owner(n: u128) -> OwnerToken {
+    OwnerToken::from_random(n)
+}
+
+fn acquire(name: &str, by: u128, proposal: u64) -> Op {
+    let keys = LockKeys::new(name);
+    Op::Acquire { keys, owner: owner(by), ttl: TTL, proposal, wait: false }
+}
+
+fn claim(key: &str, by: u128, retention: Duration) -> Op {
+    Op::Claim(Claim {
+        key: key.into(),
+        owner: owner(by),
+        lease: TTL,
+        retention,
+        proposal: 0,
+        fingerprint: None,
+        force: false,
+    })
+}
+
+fn fence(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Granted { fence } | Reply::Claimed { fence, .. } => *fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[test]
+fn a_million_names_do_not_pile_up() {
+    let (node, hand) = node();
+    let mut most = 0;
+    for n in 0..1_000_000_u64 {
+        let name = format!("job:{n}");
+        fence(&ask(&node, acquire(&name, 1, 0)));
+        ask(&node, Op::Release { keys: LockKeys::new(&name), owner: owner(1) });
+        hand.pass(Duration::from_millis(50));
+        most = most.max(node.len());
+    }
+    // A fence is remembered for 151 s, that is 3 020 names; doubling sweeps keep at most twice it.
+    assert!(most <= 8_000, "{most} names in memory");
+}
+
+#[test]
+fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
+    let (node, hand) = node();
+    let before = fence(&ask(&node, acquire("a", 1, EPOCH + 5)));
+    assert_eq!(before, EPOCH + 5);
+    assert!(!facts(&node, TERMS).new_generation);
+    let old = facts(&node, TERMS);
+
+    node.restart_empty();
+    let new = facts(&node, TERMS);
+    assert!(new.new_generation && new.generation != old.generation);
+    assert_ne!(new.identity, old.identity);
+    assert_eq!((new.quarantine, new.quarantine_len), (MAX_TTL, MAX_TTL));
+    assert_eq!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { remaining: MAX_TTL });
+    assert_eq!(ask(&node, claim("r", 1, E)), Reply::Quarantined { remaining: MAX_TTL });
+
+    let last = Duration::from_nanos(1);
+    hand.pass(MAX_TTL.saturating_sub(last));
+    assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
+    hand.pass(last);
+    // The floor lies E above the wall clock at the restart, beyond anything granted before.
+    assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 60_000_000);
+    assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
+}
+
+#[test]
+fn the_longest_quarantine_asked_for_wins() {
+    let hand = Arc::new(Hand::default());
+    let window = Duration::from_secs(12);
+    let node =
+        MemoryNode::builder().env(hand.clone()).failover_window(window).quarantined().build();
+    assert_eq!(facts(&node, TERMS).quarantine, Duration::from_secs(42));
+    let longer = Terms { max_ttl: 2 * MAX_TTL, ..TERMS };
+    assert_eq!(facts(&node, longer).quarantine_len, Duration::from_secs(72));
+    hand.pass(Duration::from_secs(60));
+    assert_eq!(
+        ask(&node, acquire("a", 1, 0)),
+        Reply::Quarantined { remaining: Duration::from_secs(12) }
+    );
+}
+
+#[test]
+fn every_loss_of_data_or_continuity_opens_a_quarantine() {
+    for how in ["restart", "keep", "flush", "restore"] {
+        let (node, hand) = node();
+        fence(&ask(&node, acquire("a", 1, 0)));
+        let held = node.snapshot();
+        match how {
+            "restart" => node.restart_empty(),
+            "keep" => node.restart_keeping(),
+            "flush" => node.flush_all(),
+            _ => node.restore(held),
+        }
+        assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
+        // The sitting holder re-asserts, and is respected after the quarantine.
+        let extend = Op::Extend {
+            keys: LockKeys::new("a"),
+            owner: owner(1),
+            ttl: MAX_TTL + TTL,
+            token: FencingToken::new(EPOCH),
+            meta: None,
+        };
+        assert_eq!(ask(&node, extend), Reply::Done, "{how}");
+        hand.pass(MAX_TTL);
+        assert!(matches!(ask(&node, acquire("a", 2, 0)), Reply::Held { .. }), "{how}");
+    }
+}
+
+#[test]
+fn proposals_are_clamped_to_the_clock_error() {
+    let (node, _) = node();
+    let e = E.as_micros() as u64;
+    assert_eq!(fence(&ask(&node, acquire("far", 1, u64::MAX))), EPOCH + e);
+    assert_eq!(fence(&ask(&node, acquire("past", 1, 1))), EPOCH - e);
+}
+
+#[test]
+fn a_fence_outlives_its_lock_and_ends_after_its_life() {
+    let (node, hand) = node();
+    let high = fence(&ask(&node, acquire("a", 1, u64::MAX)));
+    hand.pass(TTL);
+    assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
+    assert_eq!(node.len(), 1);
+    // max_ttl + 2E + 1 s later even the slowest proposal is above what was forgotten.
+    hand.pass(MAX_TTL + 2 * E + Duration::from_secs(1));
+    assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
+}
+
+#[test]
+fn a_jump_of_the_clock_expires_leases_early() {
+    let (node, _) = node();
+    let first = fence(&ask(&node, acquire("a", 1, 0)));
+    let wall = facts(&node, TERMS).node_micros;
+    node.jump_clock(TTL);
+    assert_eq!(facts(&node, TERMS).node_micros - wall, 10_000_000);
+    assert!(fence(&ask(&node, acquire("a", 2, 0))) > first);
+}
+
+#[test]
+fn what_a_node_forgot_it_does_not_claim_to_know() {
+    let (node, hand) = node();
+    let retention = Duration::from_secs(3_600);
+    let remembers = |reply: Reply| match reply {
+        Reply::Claimed { remembers, .. } => remembers,
+        other => panic!("{other:?}"),
+    };
+    assert!(remembers(ask(&node, claim("new", 1, retention))));
+    node.restart_empty();
+    facts(&node, TERMS);
+    hand.pass(MAX_TTL);
+    assert!(!remembers(ask(&node, claim("after", 1, retention))));
+    assert!(!remembers(ask(&node, claim("after", 1, retention))), "a repeat hears the same");
+    hand.pass(retention);
+    assert!(remembers(ask(&node, claim("later", 1, retention))));
+}
+
+#[test]
+fn a_promise_of_an_earlier_life_counts_as_the_floor() {
+    let (node, _) = node();
+    let t = FencingToken::new(fence(&ask(&node, claim("r", 1, E))));
+    node.restart_keeping();
+    let key: Arc<str> = "r".into();
+    let complete = || Op::Complete {
+        key: key.clone(),
+        owner: owner(1),
+        token: t,
+        value: Arc::from(*b"v"),
+        retention: E,
+    };
+    assert_eq!(ask(&node, complete()), Reply::NotOwner);
+    let raise = Op::RaiseClaim { key: key.clone(), owner: owner(1), token: t };
+    assert_eq!(ask(&node, raise), Reply::NotOwner);
+    let extend =
+        Op::ExtendClaim { key: key.clone(), owner: owner(1), token: t, lease: TTL, retention: E };
+    assert_eq!(ask(&node, extend), Reply::Done, "the sitting claimant re-asserts");
+    assert_eq!(ask(&node, complete()), Reply::Done);
+}
+
+#[test]
+fn names_are_unique_and_clones_are_the_same_node() {
+    let (a, b) = (MemoryNode::new(), MemoryNode::new());
+    assert_ne!(a.name(), b.name());
+    fence(&ask(&a.clone(), acquire("x", 1, 0)));
+    assert!(matches!(ask(&a, acquire("x", 2, 0)), Reply::Held { .. }));
+}
