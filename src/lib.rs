@@ -10,6 +10,8 @@ pub mod time;
 pub mod token;
 // clocks and dice, handed in
 pub mod env;
+// who is the master of a Sentinel group
+pub mod sentinel;
 // nodes: one vote each
 pub mod node;
 

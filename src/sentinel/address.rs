@@ -1,0 +1,113 @@
+//! A server's address, as Sentinels tell it and people write it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::ConfigError;
+
+/// A host (name, IPv4, or IPv6 without brackets) and a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    host: Box<str>,
+    port: u16,
+}
+
+impl Address {
+    /// From parts that a server said; `None` for an empty host or port 0.
+    pub fn new(host: &str, port: u16) -> Option<Self> {
+        let bad = host.is_empty() || port == 0;
+        let odd = host.chars().any(|c| c.is_control() || c.is_whitespace());
+        (!bad && !odd).then(|| Self { host: host.into(), port })
+    }
+
+    /// The host.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, never 0.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Reads `host:port`, `[v6]:port`; the port may not be left out.
+    ///
+    /// # Errors
+    /// Names the field, what stood there, and the form that is expected.
+    pub fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
+        split(text).ok_or_else(|| {
+            let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
+                        and nothing else: no scheme, no password, no path";
+            // Whatever stands before an `@` may be a password.
+            let shown = text.rsplit('@').next().unwrap_or_default();
+            ConfigError::new(field, format!("{shown:?}"), rule)
+        })
+    }
+}
+
+fn split(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host = inner.unwrap_or(host);
+    let v6 = inner.is_some();
+    if host.contains(['/', '@', '[', ']', '?', '#', ',']) || (host.contains(':') && !v6) {
+        return None;
+    }
+    if !port.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Address::new(host, port.parse().ok()?)
+}
+
+impl FromStr for Address {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        Self::parse("address", text)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_alike() {
+        for text in ["10.0.0.1:26379", "sentinel-a:1", "[::1]:65535", "a.b-c.d:26379"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_host_and_port_is_refused_without_showing_a_password() {
+        for text in [
+            "",
+            "a",
+            ":1",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:x",
+            "::1:5",
+            "redis://a:1",
+            "a b:1",
+            "a\n:1",
+            "u:pw@a:1",
+            "a:1/0",
+            "a:+1",
+        ] {
+            let error = Address::parse("sentinels", text).unwrap_err();
+            assert!(error.to_string().starts_with("`sentinels` is"), "{error}");
+            assert!(!error.to_string().contains("pw"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Asks all Sentinels at once, each within its own deadline.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::address::Address;
+use super::conn::{Access, Heard, SentinelConn};
+use super::discovery::{Answer, Discovery, Master, Said, Trouble};
+use crate::error::NodeError;
+
+/// How the Sentinels are asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Inquiry {
+    /// The group's name.
+    pub(crate) name: Arc<str>,
+    pub(crate) access: Access,
+    /// How long each Sentinel may take, connecting included.
+    pub(crate) within: Duration,
+}
+
+/// The connections and the memory of discovery. One round at a time.
+pub(crate) struct Asker {
+    inquiry: Inquiry,
+    machine: Discovery,
+    open: BTreeMap<Address, SentinelConn>,
+    hint: Arc<Notify>,
+    told_poll_only: AtomicBool,
+}
+
+/// What one round brought.
+pub(crate) struct Round {
+    pub(crate) decision: Result<Master, NodeError>,
+    pub(crate) known: usize,
+    pub(crate) reachable: usize,
+    /// Some Sentinel sees trouble: ask again soon.
+    pub(crate) troubled: bool,
+}
+
+impl Asker {
+    pub(crate) fn new(inquiry: Inquiry, sentinels: Vec<Address>, hint: Arc<Notify>) -> Self {
+        Self {
+            inquiry,
+            machine: Discovery::new(sentinels),
+            open: BTreeMap::new(),
+            hint,
+            told_poll_only: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks all known Sentinels, then those that the answers named, and decides. Takes at most
+    /// twice the deadline of one Sentinel.
+    pub(crate) async fn round(&mut self) -> Round {
+        let first: Vec<Address> = self.machine.sentinels().to_vec();
+        let mut answers = self.ask(&first, Vec::new()).await;
+        if let Some(a) = answers.iter().find(|a| !matches!(a.said, Said::Failed(..))) {
+            let from = a.from.clone();
+            self.machine.first_replier(&from);
+        }
+        if self.machine.learn(&answers) {
+            let known = self.machine.sentinels().iter();
+            let new: Vec<Address> = known.filter(|s| !first.contains(s)).cloned().collect();
+            answers = self.ask(&new, answers).await;
+            self.machine.learn(&answers);
+        }
+        let asked = self.machine.sentinels();
+        self.open.retain(|at, _| asked.contains(at));
+        let known = asked.len();
+        Round {
+            decision: self.machine.decide(&answers),
+            known,
+            reachable: answers.iter().filter(|a| !matches!(a.said, Said::Failed(..))).count(),
+            troubled: answers.iter().any(Answer::troubled),
+        }
+    }
+
+    /// Adds the answers of `whom` to `answers`, in the order in which they came. Once what has come
+    /// decides, the others get a fifth of the deadline more: one of them might know of a higher
+    /// epoch, but a frozen minority shall not make everybody wait. A connection whose answer is not
+    /// waited for is dropped with its future.
+    async fn ask(&mut self, whom: &[Address], mut answers: Vec<Answer>) -> Vec<Answer> {
+        let Self { inquiry, machine, open, hint, told_poll_only } = self;
+        let (inquiry, told) = (&*inquiry, &*told_poll_only);
+        let mut asking: FuturesUnordered<_> = whom
+            .iter()
+            .map(|at| ask_one(inquiry, at, open.remove(at), hint.clone(), told))
+            .collect();
+        let mut patience = pin!(sleep(2 * inquiry.within));
+        let mut decided = false;
+        loop {
+            tokio::select! {
+                biased;
+                next = asking.next() => {
+                    let Some((answer, conn)) = next else { return answers };
+                    if let Some(conn) = conn {
+                        open.insert(answer.from.clone(), conn);
+                    }
+                    answers.push(answer);
+                    if !decided && machine.clone().decide(&answers).is_ok() {
+                        decided = true;
+                        patience.set(sleep(inquiry.within / 5));
+                    }
+                }
+                () = &mut patience => break,
+            }
+        }
+        drop(asking);
+        for at in whom {
+            if !answers.iter().any(|a| a.from == *at) {
+                answers.push(late(at));
+            }
+        }
+        answers
+    }
+}
+
+async fn ask_one(
+    inquiry: &Inquiry,
+    at: &Address,
+    conn: Option<SentinelConn>,
+    hint: Arc<Notify>,
+    told: &AtomicBool,
+) -> (Answer, Option<SentinelConn>) {
+    let Inquiry { name, access, within } = inquiry;
+    let asked = timeout(*within, async {
+        if let Some(mut conn) = conn {
+            let answer = conn.ask(at, name).await;
+            // A kept connection that broke says nothing about the Sentinel: it is opened anew.
+            if !matches!(answer.said, Said::Failed(Trouble::Unreachable, _)) {
+                return (answer, Some(conn));
+            }
+        }
+        match SentinelConn::open(at, name, access, hint, *within).await {
+            Ok((mut conn, heard)) => {
+                if let Heard::PollOnly(why) = heard
+                    && !told.swap(true, Ordering::Relaxed)
+                {
+                    tracing::info!(group = %name, sentinel = %at, %why,
+                        "cannot subscribe to Sentinel events; polling only");
+                }
+                (conn.ask(at, name).await, Some(conn))
+            }
+            Err((trouble, words)) => (failed(at, trouble, words), None),
+        }
+    });
+    match asked.await {
+        Ok((answer, conn)) => {
+            let keep = !matches!(answer.said, Said::Failed(..));
+            (answer, conn.filter(|_| keep))
+        }
+        Err(_) => (late(at), None),
+    }
+}
+
+fn late(at: &Address) -> Answer {
+    failed(at, Trouble::Timeout, "within its deadline".into())
+}
+
+fn failed(at: &Address, trouble: Trouble, words: Box<str>) -> Answer {
+    Answer { from: at.clone(), id: None, said: Said::Failed(trouble, words) }
+}

@@ -1,0 +1,241 @@
+//! One RESP3 connection to one Sentinel: questions and events on the same socket.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo as _, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
+    RedisResult, Value,
+};
+use tokio::sync::Notify;
+
+use super::address::Address;
+use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
+
+/// What a change of the group shows itself by. Hints only: messages may be lost.
+const CHANNELS: [&str; 8] = [
+    "+switch-master",
+    "+sdown",
+    "-sdown",
+    "+odown",
+    "-odown",
+    "+try-failover",
+    "+failover-end",
+    "+config-update-from",
+];
+
+/// How to log in at the Sentinels: their own credentials, never the data servers'.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) tls: bool,
+    /// PEM: own root certificate, and client certificate with its key.
+    #[cfg(feature = "tls")]
+    pub(crate) root: Option<Vec<u8>>,
+    #[cfg(feature = "tls")]
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "…"))
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    fn client(&self, at: &Address) -> RedisResult<Client> {
+        let mut login = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_skip_set_lib_name();
+        if let Some(name) = &self.username {
+            login = login.set_username(name);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        let (host, port) = (at.host().to_owned(), at.port());
+        let addr = if self.tls {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        let info: ConnectionInfo = addr
+            .into_connection_info()?
+            .set_redis_settings(login)
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        #[cfg(feature = "tls")]
+        if self.tls && (self.root.is_some() || self.client.is_some()) {
+            let client_tls = self.client.clone().map(|(client_cert, client_key)| {
+                redis::ClientTlsConfig { client_cert, client_key }
+            });
+            let certificates = redis::TlsCertificates { client_tls, root_cert: self.root.clone() };
+            return Client::build_with_tls(info, certificates);
+        }
+        Client::open(info)
+    }
+}
+
+/// An open connection. Dropped after any time-out or error: an answer that comes late must never
+/// be taken for the answer to the next question.
+pub(crate) struct SentinelConn {
+    handle: MultiplexedConnection,
+    id: Option<Box<str>>,
+}
+
+/// Whether events can be heard, besides the connection itself.
+pub(crate) enum Heard {
+    Events,
+    /// The user may not subscribe: the poll alone has to do.
+    PollOnly(String),
+}
+
+impl SentinelConn {
+    /// Connects, subscribes, and asks for the Sentinel's id. The caller bounds the time; `within`
+    /// bounds every single answer too.
+    pub(crate) async fn open(
+        at: &Address,
+        name: &Arc<str>,
+        access: &Access,
+        hint: Arc<Notify>,
+        within: Duration,
+    ) -> Result<(Self, Heard), (Trouble, Box<str>)> {
+        let client = access.client(at).map_err(|e| trouble(&e))?;
+        let ours = name.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(within))
+            .set_response_timeout(Some(within))
+            .set_push_sender(move |push: PushInfo| {
+                if concerns(&push, &ours) {
+                    hint.notify_one();
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        let mut handle = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|e| trouble(&e))?;
+        let heard = match handle.subscribe(&CHANNELS[..]).await {
+            Ok(()) => Heard::Events,
+            Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
+            Err(e) => Heard::PollOnly(e.to_string()),
+        };
+        let id: RedisResult<String> =
+            redis::cmd("SENTINEL").arg("MYID").query_async(&mut handle).await;
+        let id = match id {
+            Ok(id) => Some(id.into_boxed_str()),
+            Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
+            Err(_) => None,
+        };
+        Ok((Self { handle, id }, heard))
+    }
+
+    /// Asks for the master, its facts, and the other Sentinels, in one pipeline.
+    pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
+        // The facts come before the address: if a failover falls between the two, a new address
+        // goes with an old epoch and is outvoted, never the old address with the new epoch.
+        let mut pipe = redis::pipe();
+        pipe.cmd("SENTINEL").arg("MASTER").arg(name);
+        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        pipe.cmd("SENTINEL").arg("SENTINELS").arg(name);
+        pipe.ignore_errors();
+        let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut self.handle).await;
+        let said = match got.map(<[RedisResult<Value>; 3]>::try_from) {
+            Ok(Ok([facts, address, peers])) => said(facts, address, peers),
+            Ok(Err(_)) => Said::Failed(Trouble::Strange, "wrong number of answers".into()),
+            Err(e) => {
+                let (trouble, words) = trouble(&e);
+                Said::Failed(trouble, words)
+            }
+        };
+        Answer { from: from.clone(), id: self.id.clone(), said }
+    }
+}
+
+fn said(facts: RedisResult<Value>, address: RedisResult<Value>, peers: RedisResult<Value>) -> Said {
+    let at = match address {
+        Ok(Value::Nil) => return Said::Unknown,
+        Ok(value) => match redis::from_redis_value::<(String, u16)>(value) {
+            Ok((host, port)) => Address::new(&host, port),
+            Err(_) => None,
+        },
+        Err(e) => {
+            let (trouble, words) = trouble(&e);
+            return Said::Failed(trouble, words);
+        }
+    };
+    let Some(at) = at else {
+        return Said::Failed(Trouble::Strange, "not an address".into());
+    };
+    let facts = facts.ok().and_then(fields).as_ref().and_then(master_facts);
+    let peers = match peers {
+        Ok(Value::Array(items)) => {
+            items.into_iter().filter_map(fields).filter_map(|f| peer(&f)).collect()
+        }
+        _ => Vec::new(),
+    };
+    Said::Master { at, facts, peers }
+}
+
+type Fields = std::collections::BTreeMap<String, String>;
+
+fn fields(value: Value) -> Option<Fields> {
+    redis::from_redis_value(value).ok()
+}
+
+fn master_facts(f: &Fields) -> Option<MasterFacts> {
+    let number = |key: &str| f.get(key)?.parse::<u64>().ok();
+    let flags = f.get("flags").map(String::as_str).unwrap_or_default();
+    let alarm = |flag: &str| matches!(flag, "s_down" | "o_down" | "failover_in_progress");
+    Some(MasterFacts {
+        epoch: number("config-epoch")?,
+        quorum: u32::try_from(number("quorum")?).ok()?,
+        others: u32::try_from(number("num-other-sentinels")?).ok()?,
+        replicas: u32::try_from(number("num-slaves")?).ok()?,
+        down_after: Duration::from_millis(number("down-after-milliseconds")?),
+        troubled: flags.split(',').any(alarm),
+    })
+}
+
+fn peer(f: &Fields) -> Option<Peer> {
+    let at = Address::new(f.get("ip")?, f.get("port")?.parse().ok()?)?;
+    let id = f.get("runid").filter(|id| !id.is_empty()).map(|id| id.as_str().into());
+    Some(Peer { at, id })
+}
+
+/// `+switch-master` begins with the group's name, the others with the instance's kind and name and,
+/// for a Sentinel or replica, the group after `@`. A lost connection is worth a look too.
+fn concerns(push: &PushInfo, name: &str) -> bool {
+    if push.kind == PushKind::Disconnection {
+        return true;
+    }
+    if push.kind != PushKind::Message {
+        return false;
+    }
+    let Some(Value::BulkString(payload)) = push.data.get(1) else { return false };
+    let payload = String::from_utf8_lossy(payload);
+    payload.split(' ').any(|word| word == name)
+}
+
+fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
+    let words = e.to_string();
+    let plain = words.to_ascii_lowercase().contains("unknown command");
+    let kind = match e.code() {
+        _ if e.is_timeout() => Trouble::Timeout,
+        Some("NOAUTH" | "WRONGPASS") => Trouble::Auth,
+        Some("NOPERM") => Trouble::NoPermission,
+        _ if e.kind() == ErrorKind::AuthenticationFailed => Trouble::Auth,
+        _ if e.kind() == ErrorKind::Io => Trouble::Unreachable,
+        _ if plain => Trouble::NotSentinel,
+        _ => Trouble::Strange,
+    };
+    (kind, words.into_boxed_str())
+}

@@ -1,0 +1,351 @@
+//! The decision which server is the master: a pure machine over what the Sentinels say.
+//!
+//! One Sentinel's word is not enough: a Sentinel that is cut off together with the old master goes
+//! on naming it. So a master counts only if a majority of the *known* Sentinels name it under the
+//! highest configuration epoch that anyone has told. No clock, no IO, and the order of the answers
+//! never matters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use super::address::Address;
+use crate::error::{NodeError, NodeFault};
+
+/// Most Sentinels that are remembered, the configured ones included.
+pub const SENTINELS_MAX: usize = 16;
+
+/// What one Sentinel answered in one round.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Answer {
+    /// Where it was asked.
+    pub from: Address,
+    /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one voice.
+    pub id: Option<Box<str>>,
+    /// What it said.
+    pub said: Said,
+}
+
+/// See [`Answer`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Said {
+    /// It names a master.
+    Master {
+        /// The address as the Sentinel tells it.
+        at: Address,
+        /// `SENTINEL MASTER`, if the user may ask for it.
+        facts: Option<MasterFacts>,
+        /// The other Sentinels of this group it knows (`SENTINEL SENTINELS`).
+        peers: Vec<Peer>,
+    },
+    /// It knows no master of that name.
+    Unknown,
+    /// It gave no answer that counts.
+    Failed(Trouble, Box<str>),
+}
+
+/// Why a Sentinel gave no answer that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// No connection, or it broke.
+    Unreachable,
+    /// No answer in time.
+    Timeout,
+    /// Something else listens there.
+    NotSentinel,
+    /// User name or password refused.
+    Auth,
+    /// The user may not even ask for the master's address.
+    NoPermission,
+    /// It answered something that cannot be understood, or an error of its own.
+    Strange,
+}
+
+/// What `SENTINEL MASTER` tells.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MasterFacts {
+    /// Grows by at least one with every failover.
+    pub epoch: u64,
+    /// How many Sentinels must agree that the master is down.
+    pub quorum: u32,
+    /// Other Sentinels that this one knows, dead or alive.
+    pub others: u32,
+    /// Replicas it knows, dead or alive.
+    pub replicas: u32,
+    /// For how long a silent master is not yet considered down.
+    pub down_after: Duration,
+    /// It sees the master as down, or a failover running.
+    pub troubled: bool,
+}
+
+/// Another Sentinel, as one of them tells.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// Where.
+    pub at: Address,
+    /// Its id.
+    pub id: Option<Box<str>>,
+}
+
+/// The master that a majority names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// Where it is, in the Sentinels' words.
+    pub at: Address,
+    /// Under which configuration epoch; `None` if no Sentinel may tell.
+    pub epoch: Option<u64>,
+    /// The shortest `down-after-milliseconds` among those who name it.
+    pub down_after: Option<Duration>,
+    /// The most replicas that any of them knows.
+    pub replicas: Option<u32>,
+}
+
+/// The memory of discovery: which Sentinels there are, and the highest epoch decided so far.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    /// In the order in which they are to be named; the first replier comes first.
+    sentinels: Vec<Address>,
+    learned: BTreeSet<Address>,
+    configured: usize,
+    ids: BTreeMap<Address, Box<str>>,
+    seen: Option<u64>,
+}
+
+impl Discovery {
+    /// Begins with the configured Sentinels.
+    pub fn new(sentinels: Vec<Address>) -> Self {
+        Self {
+            configured: sentinels.len(),
+            sentinels,
+            learned: BTreeSet::new(),
+            ids: BTreeMap::new(),
+            seen: None,
+        }
+    }
+
+    /// Whom to ask, in order.
+    pub fn sentinels(&self) -> &[Address] {
+        &self.sentinels
+    }
+
+    /// The highest epoch that was decided upon.
+    pub fn epoch(&self) -> Option<u64> {
+        self.seen
+    }
+
+    /// Puts the first replier to the head of the list (client guideline, step 1).
+    pub fn first_replier(&mut self, at: &Address) {
+        if let Some(i) = self.sentinels.iter().position(|s| s == at) {
+            self.sentinels[..=i].rotate_right(1);
+        }
+    }
+
+    /// Remembers ids, appends Sentinels not known yet (guideline, step 9), forgets learned ones
+    /// that turn out to be a known one under another address. True if there are new ones to ask.
+    pub fn learn(&mut self, answers: &[Answer]) -> bool {
+        for a in answers {
+            if let Some(id) = &a.id {
+                self.ids.insert(a.from.clone(), id.clone());
+            }
+        }
+        let mut peers: Vec<&Peer> = answers
+            .iter()
+            .filter_map(|a| match &a.said {
+                Said::Master { peers, .. } => Some(peers),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        peers.sort_by(|a, b| a.at.cmp(&b.at));
+        let (ids, learned) = (&self.ids, &self.learned);
+        let configured = |id| ids.iter().any(|(at, i)| i == id && !learned.contains(at));
+        self.sentinels.retain(|s| !learned.contains(s) || !ids.get(s).is_some_and(configured));
+        let before = self.sentinels.len();
+        for peer in peers {
+            let twin = |id| self.ids.iter().any(|(at, i)| i == id && self.sentinels.contains(at));
+            let known = self.sentinels.contains(&peer.at) || peer.id.as_ref().is_some_and(twin);
+            if known || self.sentinels.len() >= SENTINELS_MAX {
+                continue;
+            }
+            self.sentinels.push(peer.at.clone());
+            self.learned.insert(peer.at.clone());
+            if let Some(id) = &peer.id {
+                self.ids.insert(peer.at.clone(), id.clone());
+            }
+        }
+        // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no memory.
+        let asked = &self.sentinels;
+        self.ids.retain(|at, _| asked.contains(at));
+        self.learned.retain(|at| asked.contains(at));
+        self.sentinels.len() > before
+    }
+
+    /// How many Sentinels there are: as many as were configured, or as any answer tells if that is
+    /// more. Sentinels never forget each other by themselves, so the side that lost the others
+    /// still counts them: that is what makes a minority recognisable.
+    fn known(&self, answers: &[Answer]) -> usize {
+        let told = answers.iter().filter_map(|a| match &a.said {
+            Said::Master { facts, peers, .. } => {
+                let others = facts.as_ref().map_or(0, |f| f.others as usize);
+                Some(1 + others.max(peers.len()))
+            }
+            _ => None,
+        });
+        told.chain([self.configured]).max().unwrap_or(1)
+    }
+
+    /// Decides from the answers of one round.
+    ///
+    /// # Errors
+    /// The fault that says what to do, with every Sentinel's words in the detail.
+    pub fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
+        let needed = self.known(answers) / 2 + 1;
+        let voices = voices(answers);
+        let named: Vec<&Voice<'_>> = voices.iter().filter(|v| v.at.is_some()).collect();
+        if named.is_empty() {
+            return Err(nobody_named(&voices, answers));
+        }
+        let top = named.iter().filter_map(|v| v.facts.map(|f| f.epoch)).max();
+        // A voice below the highest epoch told, now or before, is stale: it has not heard of the
+        // last failover and would lead back to the master that was replaced (DESIGN §5.5).
+        // Epochs go back only when somebody resets the Sentinels; then all of them say so.
+        let everybody = named.len() >= self.known(answers)
+            && named.iter().all(|v| v.at == named[0].at && v.epoch() == top);
+        let floor = if everybody { top } else { top.max(self.seen) };
+        let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= floor;
+        let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
+        for v in named.iter().filter(|v| current(v)) {
+            votes.entry(v.at.expect("only voices that name one")).or_default().push(v);
+        }
+        let winner = votes.into_iter().find(|(_, by)| by.len() >= needed);
+        let Some((at, by)) = winner else {
+            return Err(no_agreement(answers, needed, floor));
+        };
+        let facts = || by.iter().filter_map(|v| v.facts);
+        let epoch = facts().map(|f| f.epoch).max();
+        if epoch.is_some() {
+            self.seen = epoch;
+        }
+        Ok(Master {
+            at: at.clone(),
+            epoch,
+            down_after: facts().map(|f| f.down_after).min(),
+            replicas: facts().map(|f| f.replicas).max(),
+        })
+    }
+}
+
+/// One Sentinel, however many addresses lead to it.
+struct Voice<'a> {
+    at: Option<&'a Address>,
+    facts: Option<&'a MasterFacts>,
+    unknown: bool,
+}
+
+impl Voice<'_> {
+    fn epoch(&self) -> Option<u64> {
+        self.facts.map(|f| f.epoch)
+    }
+}
+
+fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
+    // The latest word of a Sentinel counts (two connections to it may straddle a switch), and
+    // which that is must not depend on which came first: hence a total order.
+    let mut sorted: Vec<&Answer> = answers.iter().collect();
+    sorted.sort_by_key(|a| (std::cmp::Reverse(a.epoch()), *a));
+    let (mut heard, mut from) = (BTreeSet::new(), BTreeSet::new());
+    let mut out = Vec::new();
+    for a in sorted {
+        if matches!(a.said, Said::Failed(..)) || !from.insert(&a.from) {
+            continue;
+        }
+        if a.id.as_ref().is_some_and(|id| !heard.insert(id)) {
+            continue;
+        }
+        out.push(match &a.said {
+            Said::Master { at, facts, .. } => {
+                Voice { at: Some(at), facts: facts.as_ref(), unknown: false }
+            }
+            _ => Voice { at: None, facts: None, unknown: true },
+        });
+    }
+    out
+}
+
+impl Answer {
+    fn epoch(&self) -> Option<u64> {
+        match &self.said {
+            Said::Master { facts, .. } => facts.as_ref().map(|f| f.epoch),
+            _ => None,
+        }
+    }
+
+    /// It sees the master as down, or a failover running: ask again soon.
+    pub fn troubled(&self) -> bool {
+        match &self.said {
+            Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.from)?;
+        match &self.said {
+            Said::Master { at, facts: Some(m), .. } => write!(f, "{at} in epoch {}", m.epoch),
+            Said::Master { at, facts: None, .. } => write!(f, "{at}"),
+            Said::Unknown => f.write_str("knows no such master"),
+            Said::Failed(trouble, words) => write!(f, "{}: {words}", trouble.words()),
+        }
+    }
+}
+
+impl Trouble {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Unreachable => "not reachable",
+            Self::Timeout => "no answer in time",
+            Self::NotSentinel => "not a Sentinel",
+            Self::Auth => "credentials refused",
+            Self::NoPermission => "not permitted",
+            Self::Strange => "unexpected answer",
+        }
+    }
+}
+
+fn all_words(answers: &[Answer]) -> String {
+    let mut words: Vec<String> = answers.iter().map(ToString::to_string).collect();
+    words.sort();
+    words.dedup();
+    words.join("; ")
+}
+
+/// Nobody names a master: a person has to act on the worst cause, so the one that can least heal
+/// by itself gives the fault its name. Silence is the last of them.
+fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
+    let has = |t| answers.iter().any(|a| matches!(a.said, Said::Failed(x, _) if x == t));
+    let fault = if voices.iter().any(|v| v.unknown) {
+        NodeFault::UnknownMaster
+    } else if has(Trouble::Auth) {
+        NodeFault::Auth
+    } else if has(Trouble::NoPermission) {
+        NodeFault::NoPermission
+    } else if has(Trouble::NotSentinel) {
+        NodeFault::NotSentinel
+    } else if has(Trouble::Strange) {
+        NodeFault::Protocol
+    } else {
+        NodeFault::NoSentinel
+    };
+    NodeError::not_executed(fault, all_words(answers))
+}
+
+fn no_agreement(answers: &[Answer], needed: usize, floor: Option<u64>) -> NodeError {
+    let under = floor.map(|e| format!(" in epoch {e}")).unwrap_or_default();
+    let words = format!("{needed} must name one master{under}; {}", all_words(answers));
+    NodeError::not_executed(NodeFault::NoAgreement, words)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Keeps asking: the poll is the truth, events only make it come sooner.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::address::Address;
+use super::ask::{Asker, Inquiry, Round};
+use super::discovery::Master;
+use crate::env::Env;
+use crate::error::NodeError;
+
+/// While a Sentinel sees trouble, or just after an event, the poll comes this often at least.
+const ALARMED: Duration = Duration::from_millis(150);
+/// For so many polls after an event.
+const ALARM_POLLS: u32 = 20;
+
+/// What is known of the group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The last master that was decided upon.
+    pub(crate) master: Option<Master>,
+    /// Why the last round decided upon none.
+    pub(crate) error: Option<NodeError>,
+    pub(crate) known: usize,
+    pub(crate) reachable: usize,
+}
+
+/// The group, watched by a task that ends with this value.
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    poll_every: Duration,
+    env: Arc<dyn Env>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    asker: AsyncMutex<Asker>,
+    hint: Arc<Notify>,
+    seen: Mutex<Seen>,
+    /// Grows whenever the present connection shall not be used any longer.
+    generation: watch::Sender<u64>,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        inquiry: Inquiry,
+        sentinels: Vec<Address>,
+        poll_every: Duration,
+        env: Arc<dyn Env>,
+    ) -> Self {
+        let hint = Arc::new(Notify::new());
+        let asker = Asker::new(inquiry, sentinels, hint.clone());
+        let shared = Arc::new(Shared {
+            asker: AsyncMutex::new(asker),
+            hint,
+            seen: Mutex::new(Seen::default()),
+            generation: watch::Sender::new(0),
+        });
+        Self { shared, poll_every, env, task: Mutex::new(None) }
+    }
+
+    /// Asks now and answers what was decided; starts the watching task the first time.
+    pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
+        self.start();
+        self.shared.round().await.decision
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// Grows whenever another master or epoch was decided upon.
+    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
+        self.shared.generation.subscribe()
+    }
+
+    /// Makes the holder of the present connection let it go.
+    pub(crate) fn disturb(&self) {
+        self.shared.generation.send_modify(|g| *g += 1);
+    }
+
+    /// Within a runtime, because a node may be built outside of one; anew if that runtime ended.
+    fn start(&self) {
+        let mut task = lock(&self.task);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (shared, env) = (self.shared.clone(), self.env.clone());
+            *task = Some(tokio::spawn(keep_asking(shared, self.poll_every, env)));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    async fn round(&self) -> Round {
+        let mut asker = self.asker.lock().await;
+        let round = asker.round().await;
+        // Still under the lock: what is published is in the order of the rounds.
+        self.publish(&round);
+        round
+    }
+
+    fn publish(&self, round: &Round) {
+        let mut seen = lock(&self.seen);
+        seen.known = round.known;
+        seen.reachable = round.reachable;
+        match &round.decision {
+            Ok(master) => {
+                let same = seen
+                    .master
+                    .as_ref()
+                    .is_none_or(|old| old.at == master.at && old.epoch == master.epoch);
+                seen.error = None;
+                seen.master = Some(master.clone());
+                drop(seen);
+                if !same {
+                    self.generation.send_modify(|g| *g += 1);
+                }
+            }
+            // Sentinels that cannot be asked do not make a living master less of one: the guard
+            // (L) bounds what it may do if it was replaced unseen. So the connection stays.
+            Err(e) => seen.error = Some(e.clone()),
+        }
+    }
+}
+
+async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
+    let mut alarm = 0_u32;
+    loop {
+        let pause = if alarm > 0 { every.min(ALARMED) } else { every };
+        tokio::select! {
+            biased;
+            () = shared.hint.notified() => {
+                alarm = ALARM_POLLS;
+                // Events come in bursts, and the Sentinel that speaks first is ahead of the others.
+                sleep(Duration::from_millis(20)).await;
+            }
+            () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
+        }
+        if shared.round().await.troubled {
+            alarm = alarm.max(2);
+        }
+    }
+}
+
+/// Nine to eleven tenths of `pause`, so that many clients do not ask in step.
+fn jittered(pause: Duration, env: &dyn Env) -> Duration {
+    let permille = (env.random() % 201) as u32 + 900;
+    pause * permille / 1000
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // No code panics while it holds one of these, and their values are whole at any time.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
