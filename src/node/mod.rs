@@ -5,6 +5,8 @@
 //! embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
 //! with which a third party's node can be tested.
 
+#[cfg(feature = "test-util")]
+pub mod fault;
 mod link;
 mod memory;
 mod redis;
