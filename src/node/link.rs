@@ -10,6 +10,7 @@ use crate::node::BoxFuture;
 use crate::node::redis::endpoint::Endpoint;
 use crate::node::redis::session::ServerFacts;
 use crate::time::Moment;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Where the master is.
@@ -22,9 +23,16 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// connection end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// Looks at what the server says of itself before it may vote. `Err` refuses it.
+    /// Looks at what the server says of itself before it may vote: on each new connection, and at
+    /// most every ten seconds after with fresh facts. `Err` refuses it.
     fn accept(&self, facts: &ServerFacts) -> Result<(), NodeError> {
         let _ = facts;
         Ok(())
+    }
+
+    /// L: for how long a master that was replaced may still accept writes. Added to `max_ttl` for
+    /// the quarantine of every batch sent after `accept` (DESIGN §5.5). A lone server has none.
+    fn window(&self) -> Duration {
+        Duration::ZERO
     }
 }
