@@ -10,6 +10,7 @@ pub mod fault;
 mod link;
 mod memory;
 mod redis;
+mod sentinel;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,6 +22,7 @@ use crate::op::{Batch, Replies};
 use crate::time::Moment;
 
 pub use memory::{MemoryNode, MemoryNodeBuilder, MemorySnapshot};
+pub use sentinel::{MinReplicas, SentinelNode, SentinelStatus};
 
 /// A boxed future, as object-safe async methods need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

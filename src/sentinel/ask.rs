@@ -24,6 +24,8 @@ pub(crate) struct Inquiry {
     pub(crate) access: Access,
     /// How long each Sentinel may take, connecting included.
     pub(crate) within: Duration,
+    /// Where we reach the addresses that Sentinels tell.
+    pub(crate) map: BTreeMap<Address, Address>,
 }
 
 /// The connections and the memory of discovery. One round at a time.
@@ -128,7 +130,7 @@ async fn ask_one(
     hint: Arc<Notify>,
     told: &AtomicBool,
 ) -> (Answer, Option<SentinelConn>) {
-    let Inquiry { name, access, within } = inquiry;
+    let Inquiry { name, access, within, map } = inquiry;
     let asked = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
@@ -151,8 +153,15 @@ async fn ask_one(
         }
     });
     match asked.await {
-        Ok((answer, conn)) => {
+        Ok((mut answer, conn)) => {
             let keep = !matches!(answer.said, Said::Failed(..));
+            if let Said::Master { at, peers, .. } = &mut answer.said {
+                for told in peers.iter_mut().map(|p| &mut p.at).chain([at]) {
+                    if let Some(reached) = map.get(told) {
+                        *told = reached.clone();
+                    }
+                }
+            }
             (answer, conn.filter(|_| keep))
         }
         Err(_) => (late(at), None),

@@ -33,12 +33,8 @@ const CHANNELS: [&str; 8] = [
 pub(crate) struct Access {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    pub(crate) tls: bool,
-    /// PEM: own root certificate, and client certificate with its key.
-    #[cfg(feature = "tls")]
-    pub(crate) root: Option<Vec<u8>>,
-    #[cfg(feature = "tls")]
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    /// Plain TCP if `None`; else TLS with these parameters, whatever address stands in it.
+    pub(crate) tls: Option<ConnectionAddr>,
 }
 
 impl fmt::Debug for Access {
@@ -46,8 +42,8 @@ impl fmt::Debug for Access {
         f.debug_struct("Access")
             .field("username", &self.username)
             .field("password", &self.password.as_ref().map(|_| "…"))
-            .field("tls", &self.tls)
-            .finish_non_exhaustive()
+            .field("tls", &self.tls.is_some())
+            .finish()
     }
 }
 
@@ -63,25 +59,42 @@ impl Access {
             login = login.set_password(password);
         }
         let (host, port) = (at.host().to_owned(), at.port());
-        let addr = if self.tls {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
+        let addr = match &self.tls {
+            Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
         };
-        let info: ConnectionInfo = addr
-            .into_connection_info()?
-            .set_redis_settings(login)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        #[cfg(feature = "tls")]
-        if self.tls && (self.root.is_some() || self.client.is_some()) {
-            let client_tls = self.client.clone().map(|(client_cert, client_key)| {
-                redis::ClientTlsConfig { client_cert, client_key }
-            });
-            let certificates = redis::TlsCertificates { client_tls, root_cert: self.root.clone() };
-            return Client::build_with_tls(info, certificates);
-        }
-        Client::open(info)
+        let info: ConnectionInfo = addr.into_connection_info()?;
+        let tcp = TcpSettings::default().set_nodelay(true);
+        Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
     }
+}
+
+/// TLS parameters from PEM: an own root certificate (else the system's), and a client certificate
+/// with its key. The address in the result means nothing.
+#[cfg(feature = "tls")]
+pub(crate) fn tls_params(
+    root_cert: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+) -> RedisResult<ConnectionAddr> {
+    let addr = ConnectionAddr::TcpTls {
+        host: "localhost".to_owned(),
+        port: 1,
+        insecure: false,
+        tls_params: None,
+    };
+    if root_cert.is_none() && client.is_none() {
+        return Ok(addr);
+    }
+    let client_tls =
+        client.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+    let certificates = redis::TlsCertificates { client_tls, root_cert };
+    let client = Client::build_with_tls(addr.into_connection_info()?, certificates)?;
+    Ok(client.get_connection_info().addr().clone())
 }
 
 /// An open connection. Dropped after any time-out or error: an answer that comes late must never

@@ -47,6 +47,11 @@ impl Endpoint {
         Self(like.0.clone().set_addr(addr))
     }
 
+    /// Over this transport, without a login.
+    pub(crate) fn over(addr: ConnectionAddr) -> Self {
+        Self(addr.into_connection_info().expect("an address alone is always valid"))
+    }
+
     /// Replaces the user.
     pub(crate) fn username(self, name: &str) -> Self {
         let redis = self.0.redis_settings().clone().set_username(name);

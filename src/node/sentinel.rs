@@ -1,0 +1,244 @@
+//! A Sentinel-monitored group as one node, one vote.
+//!
+//! Which server is the master is never assumed: a majority of the known Sentinels has to name it
+//! under the highest configuration epoch, it has to call itself master on the very connection that
+//! is then used, and its min-replicas guard has to be as strong as asked. After any doubt (time-out,
+//! `READONLY`, a lost connection, another master or epoch) the connection is dropped and everything
+//! is asked anew. See [`SentinelNode`].
+
+mod find;
+mod settings;
+mod status;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+pub use self::status::SentinelStatus;
+pub use crate::sentinel::guard::MinReplicas;
+
+use self::find::Finder;
+use self::settings::Settings;
+use crate::env::{Env, SystemEnv};
+use crate::error::ConfigError;
+
+/// A Redis or Valkey group (a master and its replicas) that Sentinels watch over.
+///
+/// ```no_run
+/// use palisade::node::SentinelNode;
+/// # fn main() -> Result<(), palisade::error::ConfigError> {
+/// let node = SentinelNode::new("orders-a", ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"])?
+///     .password("data servers' password")
+///     .sentinel_password("Sentinels' password");
+/// # drop(node);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master lacks
+/// `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s, or one that breaks the rule
+/// `max_lag + 2 s ≤ down-after`: only with it there is a bound on how long a master that was
+/// replaced may still accept writes, and the quarantine after a failover is as long as the longest
+/// lease plus that bound. Without the guard nothing bounds it.
+///
+/// **Permissions.** At the Sentinels the documented minimal client profile is enough; where
+/// `SUBSCRIBE` is not allowed the node polls. On the data servers `CONFIG GET` is used where it is
+/// allowed, to know how strong the guard is.
+///
+/// [`NodeFault::GuardMissing`]: crate::error::NodeFault::GuardMissing
+pub struct SentinelNode {
+    settings: Settings,
+    env: Arc<dyn Env>,
+    finder: OnceLock<Arc<Finder>>,
+}
+
+impl SentinelNode {
+    /// A group by the name under which its Sentinels know it, and the Sentinels as `host:port`.
+    /// Those not given here are learned; give at least those of two boxes. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// No name or no Sentinels, control characters, an address that is not `host:port`, the same
+    /// address twice, more than 16 of them.
+    pub fn new<I>(name: impl Into<String>, sentinels: I) -> Result<Self, ConfigError>
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        let settings = Settings::new(name.into(), sentinels.into_iter().map(Into::into))?;
+        Ok(Self { settings, env: Arc::new(SystemEnv), finder: OnceLock::new() })
+    }
+
+    /// The ACL user at the data servers. Default: the server's default user.
+    #[must_use]
+    pub fn username(mut self, name: impl Into<String>) -> Self {
+        self.settings.data.username = Some(name.into());
+        self
+    }
+
+    /// The password at the data servers.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.settings.data.password = Some(password.into());
+        self
+    }
+
+    /// The ACL user at the Sentinels. Never falls back to the data servers' user.
+    #[must_use]
+    pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
+        self.settings.access.username = Some(name.into());
+        self
+    }
+
+    /// The password at the Sentinels. Never falls back to the data servers' password.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.settings.access.password = Some(password.into());
+        self
+    }
+
+    /// The database index, 0 by default. All clients of a lock must use the same.
+    ///
+    /// # Errors
+    /// Above 2 147 483 647.
+    pub fn db(mut self, db: u32) -> Result<Self, ConfigError> {
+        self.settings.data.endpoint().db(db)?;
+        self.settings.data.db = db;
+        Ok(self)
+    }
+
+    /// How strong the min-replicas guard has to be: at least `replicas` (1 by default, at least 1)
+    /// with acknowledgements not older than `max_lag` (10 s by default; whole seconds, at least
+    /// one). With an odd number of servers n, `n / 2` replicas exclude that two halves of the group
+    /// both satisfy it.
+    ///
+    /// # Errors
+    /// `replicas` of 0 (that is [`MinReplicas::Off`]), `max_lag` not in whole seconds or not between
+    /// one second and one hour.
+    pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Result<Self, ConfigError> {
+        settings::check_guard(replicas, max_lag)?;
+        self.settings.rule.replicas = replicas;
+        self.settings.rule.max_lag = max_lag;
+        Ok(self)
+    }
+
+    /// What to do while the guard is absent or weaker than asked. Default
+    /// [`MinReplicas::Require`].
+    #[must_use]
+    pub fn guard(mut self, policy: MinReplicas) -> Self {
+        self.settings.rule.policy = policy;
+        self
+    }
+
+    /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
+    /// with [`MinReplicas::Warn`] or `Off`, or where `CONFIG GET` is not allowed. Default 15 s: a
+    /// master that was cut off is demoted about eleven seconds after the *heal*. How long the cut
+    /// itself lasts nobody knows, so this is a hope and not a bound. All clients must agree; on the
+    /// server the longest wins.
+    ///
+    /// # Errors
+    /// More than one day.
+    pub fn failover_window(mut self, window: Duration) -> Result<Self, ConfigError> {
+        settings::check_span("failover_window", window, Duration::ZERO)?;
+        self.settings.rule.window = window;
+        Ok(self)
+    }
+
+    /// Grant from a server without a marker at once, instead of waiting as after a loss of data.
+    /// Only for tests and embedded runs, where nobody can hold anything on a fresh server.
+    #[must_use]
+    pub fn trust_fresh(mut self) -> Self {
+        self.settings.trust_fresh = true;
+        self
+    }
+
+    /// How long each Sentinel may take to answer, connecting included. Default 250 ms. All are
+    /// asked at once, so this is what a frozen one can cost at the most.
+    ///
+    /// # Errors
+    /// Below 1 ms or above one minute.
+    pub fn sentinel_deadline(mut self, deadline: Duration) -> Result<Self, ConfigError> {
+        settings::check_pause("sentinel_deadline", deadline)?;
+        self.settings.within = deadline;
+        Ok(self)
+    }
+
+    /// How often the Sentinels are asked whether the master is still the same. Default 1 s, ± 10 %.
+    /// Their events make it come sooner, but events may be lost.
+    ///
+    /// # Errors
+    /// Below 1 ms or above one minute.
+    pub fn poll_every(mut self, every: Duration) -> Result<Self, ConfigError> {
+        settings::check_pause("poll_every", every)?;
+        self.settings.poll_every = every;
+        Ok(self)
+    }
+
+    /// Where this client reaches the addresses that the Sentinels tell (NAT, container networks):
+    /// from `ip:port` to `host:port`. Also applied to Sentinels that are learned.
+    ///
+    /// # Errors
+    /// Names the entry that is not `host:port`.
+    pub fn map_address(
+        mut self,
+        map: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        self.settings.map = settings::address_map(map)?;
+        Ok(self)
+    }
+
+    /// Clocks and dice other than the machine's own, for simulators.
+    #[must_use]
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    fn finder(&self) -> &Arc<Finder> {
+        self.finder.get_or_init(|| Arc::new(Finder::new(&self.settings, self.env.clone())))
+    }
+
+    /// What is known of the group at this moment, for operators. Asks nobody.
+    pub fn status(&self) -> SentinelStatus {
+        self.finder().status()
+    }
+}
+
+#[cfg(feature = "tls")]
+impl SentinelNode {
+    /// TLS to the data servers, with the system's or the given root certificate (PEM) and, if
+    /// given, a client certificate with its key (PEM). The servers' names must be in their
+    /// certificates: have the Sentinels announce host names, or use [`Self::map_address`].
+    ///
+    /// # Errors
+    /// PEM that cannot be used.
+    pub fn tls(
+        mut self,
+        root: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, ConfigError> {
+        self.settings.data.tls = settings::tls_params("tls", root, client)?;
+        Ok(self)
+    }
+
+    /// TLS to the Sentinels, as [`Self::tls`] and independent of it.
+    ///
+    /// # Errors
+    /// PEM that cannot be used.
+    pub fn sentinel_tls(
+        mut self,
+        root: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, ConfigError> {
+        self.settings.access.tls = settings::tls_params("sentinel_tls", root, client)?;
+        Ok(self)
+    }
+}
+
+impl fmt::Debug for SentinelNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentinelNode")
+            .field("name", &self.settings.name)
+            .field("sentinels", &self.settings.sentinels)
+            .finish_non_exhaustive()
+    }
+}

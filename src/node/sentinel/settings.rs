@@ -1,0 +1,192 @@
+//! What a [`SentinelNode`](super::SentinelNode) was told, checked as it is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::name::check_name;
+use crate::node::redis::endpoint::Endpoint;
+use crate::sentinel::address::Address;
+use crate::sentinel::conn::Access;
+use crate::sentinel::discovery::SENTINELS_MAX;
+use crate::sentinel::guard::GuardRule;
+
+/// Everything there is to set. Not printable: it holds passwords.
+pub(super) struct Settings {
+    pub(super) name: Arc<str>,
+    pub(super) sentinels: Vec<Address>,
+    pub(super) access: Access,
+    pub(super) data: DataLogin,
+    pub(super) rule: GuardRule,
+    pub(super) trust_fresh: bool,
+    pub(super) within: Duration,
+    pub(super) poll_every: Duration,
+    pub(super) map: BTreeMap<Address, Address>,
+}
+
+/// How to log in at the data servers.
+#[derive(Default)]
+pub(super) struct DataLogin {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) db: u32,
+    /// As `Access::tls`.
+    pub(super) tls: Option<redis::ConnectionAddr>,
+}
+
+impl DataLogin {
+    /// Login and transport of a data server, wherever it is.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        let addr = redis::ConnectionAddr::Tcp("localhost".to_owned(), 1);
+        let mut like = Endpoint::over(self.tls.clone().unwrap_or(addr));
+        if let Some(name) = &self.username {
+            like = like.username(name);
+        }
+        if let Some(password) = &self.password {
+            like = like.password(password);
+        }
+        like.db(self.db).expect("`SentinelNode::db` has checked it")
+    }
+}
+
+/// TLS parameters from PEM, checked.
+#[cfg(feature = "tls")]
+pub(super) fn tls_params(
+    field: &'static str,
+    root: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+) -> Result<Option<redis::ConnectionAddr>, ConfigError> {
+    let params = crate::sentinel::conn::tls_params(root, client);
+    params.map(Some).map_err(|e| {
+        let rule = format!("certificates and key must be PEM that rustls can use ({e})");
+        ConfigError::new(field, "given", rule)
+    })
+}
+
+impl Settings {
+    pub(super) fn new(
+        name: String,
+        sentinels: impl Iterator<Item = String>,
+    ) -> Result<Self, ConfigError> {
+        check_name("name", &name)?;
+        if let Some(c) = name.chars().find(|c| c.is_whitespace()) {
+            let rule = format!("a master's name has no white space, and here is {c:?}");
+            return Err(ConfigError::new("name", format!("{name:?}"), rule));
+        }
+        let mut list: Vec<Address> = Vec::new();
+        for text in sentinels {
+            let at = Address::parse("sentinels", &text)?;
+            let same =
+                |s: &&Address| s.port() == at.port() && s.host().eq_ignore_ascii_case(at.host());
+            if let Some(twice) = list.iter().find(same) {
+                let rule = "each Sentinel once: the same one twice would vote twice";
+                return Err(ConfigError::new("sentinels", twice.to_string(), rule));
+            }
+            list.push(at);
+        }
+        if list.is_empty() || list.len() > SENTINELS_MAX {
+            let rule = format!("between 1 and {SENTINELS_MAX} Sentinels, three are usual");
+            return Err(ConfigError::new("sentinels", format!("{} of them", list.len()), rule));
+        }
+        Ok(Self {
+            name: name.into(),
+            sentinels: list,
+            access: Access::default(),
+            data: DataLogin::default(),
+            rule: GuardRule::default(),
+            trust_fresh: false,
+            within: Duration::from_millis(250),
+            poll_every: Duration::from_secs(1),
+            map: BTreeMap::new(),
+        })
+    }
+}
+
+pub(super) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
+    if replicas == 0 {
+        let rule = "at least 1 replica; to go without the guard say guard(MinReplicas::Off)";
+        return Err(ConfigError::new("min_replicas", "0 replicas", rule));
+    }
+    let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
+    if !range.contains(&max_lag) || max_lag.subsec_nanos() != 0 {
+        let rule = "min-replicas-max-lag is in whole seconds, from one second to one hour";
+        return Err(ConfigError::new("min_replicas", format!("{max_lag:?} of lag"), rule));
+    }
+    Ok(())
+}
+
+pub(super) fn check_pause(field: &'static str, span: Duration) -> Result<(), ConfigError> {
+    if span > Duration::from_secs(60) {
+        return Err(ConfigError::new(field, format!("{span:?}"), "at most one minute"));
+    }
+    check_span(field, span, Duration::from_millis(1))
+}
+
+pub(super) fn check_span(
+    field: &'static str,
+    span: Duration,
+    least: Duration,
+) -> Result<(), ConfigError> {
+    let most = Duration::from_secs(86_400);
+    if (least..=most).contains(&span) {
+        return Ok(());
+    }
+    Err(ConfigError::new(field, format!("{span:?}"), format!("between {least:?} and one day")))
+}
+
+pub(super) fn address_map(
+    map: impl IntoIterator<Item = (String, String)>,
+) -> Result<BTreeMap<Address, Address>, ConfigError> {
+    let parse = |text: &str| Address::parse("map_address", text);
+    map.into_iter().map(|(told, reached)| Ok((parse(&told)?, parse(&reached)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SentinelNode;
+    use super::*;
+
+    fn refused(name: &str, sentinels: &[&str]) -> String {
+        SentinelNode::new(name, sentinels.iter().copied()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_when_it_is_said() {
+        let ok = ["a:26379"];
+        assert!(refused("", &ok).starts_with("`name` is \"\": must not be empty"));
+        assert!(refused("a\nb", &ok).contains("no control characters"));
+        assert!(refused("a b", &ok).contains("no white space"));
+        assert!(refused("orders", &[]).starts_with("`sentinels` is 0 of them: between 1 and 16"));
+        assert!(refused("orders", &["a"]).contains("write host:port"));
+        assert!(refused("orders", &["u:pw@a:1"]).contains("no password"));
+        assert!(!refused("orders", &["u:pw@a:1"]).contains("pw"));
+        assert!(refused("orders", &["a:1", "b:1", "A:1"]).contains("`sentinels` is a:1: each"));
+        let many: Vec<_> = (1..=17).map(|p| format!("a:{p}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        assert!(refused("orders", &many).contains("17 of them"));
+    }
+
+    #[test]
+    fn every_range_has_a_sentence() {
+        let node = || SentinelNode::new("orders", vec!["a:26379".to_owned()]).unwrap();
+        let text = |r: Result<SentinelNode, ConfigError>| r.unwrap_err().to_string();
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        assert!(text(node().min_replicas(0, s(2))).contains("MinReplicas::Off"));
+        assert!(text(node().min_replicas(1, ms(1_500))).contains("whole seconds"));
+        assert!(text(node().min_replicas(1, s(0))).contains("whole seconds"));
+        assert!(text(node().sentinel_deadline(s(0))).starts_with("`sentinel_deadline` is 0ns"));
+        assert!(text(node().poll_every(s(61))).contains("at most one minute"));
+        assert!(text(node().failover_window(s(86_401))).contains("one day"));
+        let map = [("10.0.0.1:1".to_owned(), "nowhere".to_owned())];
+        assert!(text(node().map_address(map)).starts_with("`map_address` is \"nowhere\""));
+        assert!(node().min_replicas(2, s(3)).is_ok());
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let node = SentinelNode::new("orders", ["a:1"]).unwrap();
+        let node = node.password("s3cret").sentinel_password("s3cret");
+        assert!(!format!("{node:?}{:?}", node.status()).contains("s3cret"));
+    }
+}
