@@ -116,6 +116,8 @@ stop_all() { # SECONDS-TO-LEAVE PIDFILE...
     ((${#pids[@]})) || return 0
     for file in "${pids[@]}"; do
       kill -s "$sig" "${file% *}" 2>/dev/null || true
+      # Its group is itself and what it forked to rewrite its AOF.
+      [[ $sig == TERM ]] || kill -s KILL -- "-${file% *}" 2>/dev/null || true
       kill -s CONT "${file% *}" 2>/dev/null || true
     done
     until=$((SECONDS + grace + 1))
