@@ -325,17 +325,23 @@ impl ExtendError {
 }
 
 /// What a release found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// An outcome, and by [`into_result`](Self::into_result) an error for whoever wants `?`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[must_use = "only `Released` says that the lock was held until the end"]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
     /// A majority still held our token and deleted it.
+    #[error("released")]
     Released,
     /// The key was gone on a majority: the lease had run out before.
+    #[error("the lease had run out before the release; what was done late needs its fencing token")]
     AlreadyExpired,
     /// A majority belongs to somebody else: the lease had run out and the name was taken.
+    #[error("somebody else holds the name already; what was done late needs its fencing token")]
     TakenByOther,
     /// Too few nodes answered; clean-up goes on in the background, at the latest the ttl ends it.
+    #[error("released as far as can be told; clean-up goes on in the background: {0}")]
     Unknown(NoQuorum),
 }
 
@@ -343,5 +349,13 @@ impl ReleaseOutcome {
     /// True if the lock was provably held until this release.
     pub fn is_released(&self) -> bool {
         matches!(self, Self::Released)
+    }
+
+    /// `Ok` for [`Released`](Self::Released), anything else as an error.
+    ///
+    /// # Errors
+    /// The outcome itself.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.is_released() { Ok(()) } else { Err(self) }
     }
 }

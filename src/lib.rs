@@ -8,11 +8,24 @@ pub mod name;
 pub mod op;
 pub mod time;
 pub mod token;
+// the quorum core: pure machines
+pub mod quorum;
 // clocks and dice, handed in
 pub mod env;
 // who is the master of a Sentinel group
 pub mod sentinel;
 // nodes: one vote each
 pub mod node;
+// joins core, nodes and tokio
+mod driver;
+mod redlock;
+// kinds of lock
+pub mod lock;
 
+pub use config::Config;
+pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
+pub use lock::{LockGuard, Mutex, TryAcquire};
+pub use node::{LockNode, MemoryNode};
+pub use quorum::backoff::RetryPolicy;
+pub use redlock::{Redlock, RedlockBuilder};
 pub use token::{FencingToken, OwnerToken};

@@ -7,8 +7,11 @@
 
 #[cfg(feature = "test-util")]
 pub mod fault;
+pub(crate) mod lane;
 mod link;
+pub(crate) mod mailbox;
 mod memory;
+mod probe;
 mod redis;
 mod sentinel;
 

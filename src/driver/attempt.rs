@@ -1,0 +1,155 @@
+//! One attempt to acquire a lock, and its release.
+//!
+//! Cancellation: an [`Undo`] stands behind every attempt from the moment the first byte may leave.
+//! Dropped at any await it releases by token on every node that may have granted; the lane keeps
+//! order, so the release runs after the acquire wherever both arrive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Core;
+use crate::driver::lease::{Lease, Subject};
+use crate::error::ReleaseOutcome;
+use crate::name::LockKeys;
+use crate::node::mailbox::Mailbox;
+use crate::op::{Op, Reply};
+use crate::quorum::acquire::{Acquire, Loss, Step};
+use crate::quorum::release::{Found, Release};
+use crate::time::{Moment, valid_until};
+use crate::token::{FencingToken, OwnerToken};
+
+/// What a won attempt holds.
+#[derive(Debug)]
+pub(crate) struct Won {
+    pub(crate) owner: OwnerToken,
+    pub(crate) token: FencingToken,
+    pub(crate) until: Moment,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+/// Releases what an attempt may hold, unless it is disarmed.
+struct Undo<'a> {
+    core: &'a Core,
+    op: Op,
+    until: Moment,
+    mailbox: Arc<Mailbox>,
+    armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.core.undo(&self.op, &self.mailbox, self.until);
+        }
+    }
+}
+
+impl Core {
+    /// When even a node with a slow clock has forgotten a lease that was sent at `sent`.
+    pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
+        sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
+    }
+
+    /// One attempt, with a fresh owner token. `wait` asks the nodes for a hint if it is refused.
+    pub(crate) async fn attempt(
+        &self,
+        keys: &LockKeys,
+        ttl: Duration,
+        wait: bool,
+    ) -> Result<Won, Loss> {
+        let owner = OwnerToken::from_random(self.env.random());
+        let proposal = self.proposal(keys.lock());
+        let mailbox = Mailbox::new(self.n());
+        let sent = self.env.now();
+        let until = valid_until(sent, ttl, self.config.drift);
+        let mut machine = Acquire::new(self.n(), sent, until);
+        let mut undo = Undo {
+            core: self,
+            op: Op::Release { keys: keys.clone(), owner },
+            until: self.forgotten_at(sent, ttl),
+            mailbox: Arc::clone(&mailbox),
+            armed: true,
+        };
+        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait };
+        self.send_all(&acquire, self.node_deadline(sent).min(until), &mailbox);
+        let mut step = Step::Wait(until);
+        loop {
+            step = match step {
+                Step::Wait(at) => {
+                    let (now, mail) = self.mail_until(&mailbox, at).await;
+                    match mail {
+                        Some((node, reply)) => {
+                            if let Ok(Reply::Granted { fence }) = &reply {
+                                self.saw(keys.lock(), *fence);
+                            }
+                            machine.on_reply(now, node, &reply)
+                        }
+                        None => machine.on_time(now),
+                    }
+                }
+                Step::Raise { token, nodes } => {
+                    let deadline = self.node_deadline(self.env.now()).min(until);
+                    for node in nodes {
+                        let raise = Op::Raise { keys: keys.clone(), owner, token };
+                        self.send(node, raise, deadline, &mailbox);
+                    }
+                    Step::Wait(until)
+                }
+                Step::Won(token) => {
+                    undo.armed = false;
+                    self.saw(keys.lock(), token.get());
+                    return Ok(Won { owner, token, until, mailbox });
+                }
+                // Dropping `undo` rolls back before the next attempt votes against this one.
+                Step::Lost(loss) => return Err(loss),
+            };
+        }
+    }
+
+    /// The next mail, or none by `at`. A mail that is there is never left for the timer.
+    pub(crate) async fn mail_until(
+        &self,
+        mailbox: &Mailbox,
+        at: Moment,
+    ) -> (Moment, Option<(usize, Result<Reply, crate::error::NodeError>)>) {
+        let wait = at.since(self.env.now());
+        let mail = tokio::time::timeout(wait, mailbox.recv()).await.ok();
+        (self.env.now(), mail)
+    }
+
+    /// Releases a lock lease: to all nodes that may hold it; decided at the majority, the rest is
+    /// finished by the lanes.
+    pub(crate) async fn release(&self, lease: &Lease) -> ReleaseOutcome {
+        let Subject::Lock { keys, .. } = &lease.subject else {
+            return ReleaseOutcome::AlreadyExpired;
+        };
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let mailbox = Mailbox::new(self.n());
+        let mut machine = Release::new(self.n());
+        let op = Op::Release { keys: keys.clone(), owner: lease.owner };
+        let owed = self.forgotten_at(now, lease.ttl);
+        let mut found = Found::Pending;
+        for node in 0..self.n() {
+            if lease.mailbox.may_hold(node) {
+                // Whatever happens to this future, a node that does not answer is asked again.
+                self.send_owed(node, op.clone(), deadline, &mailbox, owed);
+            } else {
+                found = machine.never_granted(node);
+            }
+        }
+        while found == Found::Pending {
+            let (_, mail) = self.mail_until(&mailbox, deadline + self.config.node_deadline).await;
+            found = match mail {
+                Some((node, reply)) => machine.on_reply(node, &reply),
+                None => machine.unknown(),
+            };
+        }
+        match found {
+            Found::Released => ReleaseOutcome::Released,
+            Found::Gone | Found::Pending => ReleaseOutcome::AlreadyExpired,
+            Found::Other => ReleaseOutcome::TakenByOther,
+            Found::Unknown(outcomes) => ReleaseOutcome::Unknown(self.no_quorum(outcomes)),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The keeper: one task per handle renews every lease at a third of its ttl.
+//!
+//! It tries again inside the remaining validity when a renewal got no majority, stops at
+//! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
+//! seen from outside: held, renewed (a later deadline), lost, unknown (the old deadline stands).
+//! A forgotten guard keeps its lease only as long as its process lives.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use crate::config::renew_every;
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::error::ExtendError;
+use crate::time::Moment;
+
+/// Longest sleep of the keeper: a machine that was suspended is noticed this soon after it wakes,
+/// for tokio's timers stand still meanwhile and our clock does not.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// What the keeper looks after. A guard holds its ticket and takes the lease out with it.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    schedule: Mutex<Schedule>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    due: BTreeMap<(Moment, u64), Arc<Lease>>,
+    next_id: u64,
+    running: bool,
+    /// What the task sleeps towards.
+    asleep_until: Option<Moment>,
+}
+
+impl Keeper {
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many leases are looked after.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().due.len()
+    }
+
+    /// Takes on a lease.
+    pub(crate) fn keep(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
+        let now = core.env.now();
+        self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
+        let mut s = self.lock();
+        if !s.running {
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                s.running = true;
+                runtime.spawn(run(Arc::downgrade(core), Arc::clone(&core.keeper)));
+            }
+        }
+    }
+
+    fn schedule(&self, lease: Arc<Lease>, at: Moment) {
+        // A lease always has a next moment no later than its deadline: loss is told in time (P3).
+        let at = at.min(lease.until());
+        let mut s = self.lock();
+        if lease.is_ended() {
+            return;
+        }
+        let old = lease.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(old) = old {
+            s.due.remove(&old);
+        }
+        s.next_id += 1;
+        let slot = (at, s.next_id);
+        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        s.due.insert(slot, lease);
+        let earlier = s.asleep_until.is_some_and(|until| at < until);
+        drop(s);
+        if earlier {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Forgets a lease that its holder ended, so that memory keeps in step with what is held.
+    pub(crate) fn forget(&self, lease: &Lease) {
+        let mut s = self.lock();
+        let slot = lease.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(slot) = slot {
+            s.due.remove(&slot);
+        }
+    }
+
+    fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
+        let mut s = self.lock();
+        let later = s.due.split_off(&(now + Duration::from_nanos(1), 0));
+        std::mem::replace(&mut s.due, later).into_values().collect()
+    }
+
+    /// How long nothing is due, and the promise to wake for anything earlier. None: nothing is left
+    /// to keep and the task ends; decided under the lock that `keep` starts a new one under.
+    fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
+        let mut s = self.lock();
+        if s.due.is_empty() && !renewing {
+            s.running = false;
+            s.asleep_until = None;
+            return None;
+        }
+        let next = s.due.keys().next().map_or(now + WATCH, |k| k.0).min(now + WATCH);
+        s.asleep_until = Some(next);
+        Some(next.since(now))
+    }
+}
+
+async fn run(core: Weak<Core>, keeper: Arc<Keeper>) {
+    let mut renewals = FuturesUnordered::new();
+    loop {
+        let now = match core.upgrade() {
+            Some(core) => core.env.now(),
+            None => return,
+        };
+        for lease in keeper.take_due(now) {
+            if lease.is_ended() || lease.is_lost() {
+                continue;
+            }
+            if now >= lease.until() {
+                lease.lose();
+            } else if lease.renew_until.is_some_and(|end| now >= end) {
+                let until = lease.until();
+                keeper.schedule(lease, until);
+            } else {
+                // In the schedule again at its deadline: loss is told also while a renewal hangs.
+                let until = lease.until();
+                keeper.schedule(Arc::clone(&lease), until);
+                renewals.push(renew(Weak::clone(&core), lease));
+            }
+        }
+        let Some(pause) = keeper.sleep_for(now, !renewals.is_empty()) else { return };
+        tokio::select! {
+            biased;
+            Some(()) = renewals.next(), if !renewals.is_empty() => {}
+            () = keeper.wake.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// One renewal, and when to look at the lease again.
+async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
+    let Some(core) = core.upgrade() else { return };
+    let started = core.env.now();
+    match core.extend(&lease).await {
+        Ok(until) => {
+            tracing::trace!(token = %lease.token, ?until, "renewed");
+            core.keeper.schedule(Arc::clone(&lease), started + renew_every(lease.ttl));
+        }
+        Err(ExtendError::Lost) => {
+            tracing::warn!(token = %lease.token, "lease lost");
+            lease.lose();
+        }
+        Err(ExtendError::Unknown(why)) => {
+            let now = core.env.now();
+            let left = lease.until().since(now);
+            tracing::warn!(token = %lease.token, ?left, %why, "renewal got no majority");
+            // Several more tries inside what is left, without a hot loop.
+            let pause = (left / 8).max(Duration::from_millis(1));
+            core.keeper.schedule(Arc::clone(&lease), now + pause);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A lease: what is held, until when, and whether it still is.
+//!
+//! Invariants:
+//! 1. `until` only grows, and only by an extension that a majority answered in time (§5.3).
+//! 2. The state leaves `HELD` once and never returns: a lost lease cannot become held again.
+//! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
+//!    right, so a process that wakes from a pause finds the truth at its first question.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::name::LockKeys;
+use crate::node::mailbox::Mailbox;
+use crate::op::{Op, RecordKey};
+use crate::time::Moment;
+use crate::token::{FencingToken, OwnerToken};
+
+const HELD: u8 = 0;
+const LOST: u8 = 1;
+const ENDED: u8 = 2;
+
+/// What a lease is a lease of.
+#[derive(Debug)]
+pub(crate) enum Subject {
+    /// A lock, with its holder's words.
+    Lock { keys: LockKeys, meta: Mutex<Option<Arc<[u8]>>> },
+    /// An idempotency claim.
+    Claim { key: RecordKey, retention: Duration },
+}
+
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) subject: Subject,
+    pub(crate) owner: OwnerToken,
+    pub(crate) token: FencingToken,
+    pub(crate) ttl: Duration,
+    /// The keeper stops renewing here (`max_hold`).
+    pub(crate) renew_until: Option<Moment>,
+    /// Which nodes may hold something of it.
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// The keeper's entry for this lease.
+    pub(crate) slot: Mutex<Option<(Moment, u64)>>,
+    until: AtomicU64,
+    state: AtomicU8,
+    over: Notify,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        subject: Subject,
+        (owner, token): (OwnerToken, FencingToken),
+        ttl: Duration,
+        until: Moment,
+        renew_until: Option<Moment>,
+        mailbox: Arc<Mailbox>,
+    ) -> Self {
+        Self {
+            subject,
+            owner,
+            token,
+            ttl,
+            renew_until,
+            mailbox,
+            slot: Mutex::new(None),
+            until: AtomicU64::new(until.as_nanos()),
+            state: AtomicU8::new(HELD),
+            over: Notify::new(),
+        }
+    }
+
+    pub(crate) fn until(&self) -> Moment {
+        Moment::from_nanos(self.until.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn prolong(&self, until: Moment) {
+        self.until.fetch_max(until.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Held, and inside the validity at `now`.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        self.state.load(Ordering::Acquire) == HELD && now < self.until()
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ENDED
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LOST
+    }
+
+    /// Declares the lease lost and wakes whoever awaits that.
+    pub(crate) fn lose(&self) {
+        let lost = self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire);
+        if lost.is_ok() {
+            self.over.notify_waiters();
+        }
+    }
+
+    /// The holder is done with it. True for the first caller only.
+    pub(crate) fn end(&self) -> bool {
+        let before = self.state.swap(ENDED, Ordering::AcqRel);
+        self.over.notify_waiters();
+        before != ENDED
+    }
+
+    /// Resolves as soon as the lease is lost or ended by somebody; the clock is the caller's job.
+    pub(crate) async fn over(&self) {
+        let over = self.over.notified();
+        tokio::pin!(over);
+        over.as_mut().enable();
+        if self.state.load(Ordering::Acquire) == HELD {
+            over.await;
+        }
+    }
+
+    /// The op that prolongs this lease on one node.
+    pub(crate) fn extend_op(&self) -> Op {
+        let (owner, token) = (self.owner, self.token);
+        match &self.subject {
+            Subject::Lock { keys, meta } => Op::Extend {
+                keys: keys.clone(),
+                owner,
+                ttl: self.ttl,
+                token,
+                meta: meta.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            },
+            Subject::Claim { key, retention } => Op::ExtendClaim {
+                key: Arc::clone(key),
+                owner,
+                token,
+                lease: self.ttl,
+                retention: *retention,
+            },
+        }
+    }
+
+    /// Changes the holder's words; the next extension carries them to the nodes.
+    pub(crate) fn set_meta(&self, words: Arc<[u8]>) {
+        if let Subject::Lock { meta, .. } = &self.subject {
+            *meta.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+        }
+    }
+}

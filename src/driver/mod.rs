@@ -1,0 +1,177 @@
+//! The driver: the only code that joins the pure core, the nodes and tokio.
+//!
+//! [`Core`] belongs to one `Redlock` handle and is shared by everything made from it. It sends ops
+//! down the lanes, feeds replies to the quorum machines, and cleans up after whatever was dropped
+//! half-way. Nothing here waits for the slowest node: decisions fall at the majority.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::env::Env;
+use crate::error::{NoQuorum, NodeOutcome};
+use crate::node::lane::{Lane, LaneSettings, Sink, forward_hints};
+use crate::node::mailbox::Mailbox;
+use crate::node::{LockNode, NodeEvent};
+use crate::op::{Op, Terms};
+use crate::quorum::majority::majority;
+use crate::time::Moment;
+
+pub(crate) mod attempt;
+pub(crate) mod hints;
+mod keeper;
+pub(crate) mod lease;
+mod renewal;
+
+use hints::Hints;
+use keeper::Keeper;
+
+/// What one handle owns.
+pub(crate) struct Core {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) config: Config,
+    pub(crate) hints: Arc<Hints>,
+    pub(crate) keeper: Arc<Keeper>,
+    lanes: Vec<Lane>,
+    names: Vec<Arc<str>>,
+    /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
+    ahead: Mutex<BTreeMap<Box<str>, u64>>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("nodes", &self.names).field("config", &self.config).finish()
+    }
+}
+
+/// Most names remembered as ahead of our clock; beyond it the oldest knowledge is dropped, which
+/// costs a raise round and nothing else.
+const AHEAD_MAX: usize = 4_096;
+
+impl Core {
+    pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
+        let settings = LaneSettings {
+            env: Arc::clone(&env),
+            terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
+            drift: config.drift,
+            ttl: config.ttl,
+            node_deadline: config.node_deadline,
+            identities: Arc::default(),
+        };
+        let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
+        let lane = |(i, node)| Lane::new(node, i, settings.clone());
+        Self {
+            env,
+            hints: Arc::new(Hints::new(nodes.len())),
+            keeper: Arc::default(),
+            lanes: nodes.into_iter().enumerate().map(lane).collect(),
+            names,
+            config,
+            ahead: Mutex::default(),
+            listeners: Mutex::default(),
+        }
+    }
+
+    /// How many nodes vote.
+    pub(crate) fn n(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// When a request sent now is given up.
+    pub(crate) fn node_deadline(&self, now: Moment) -> Moment {
+        now + self.config.node_deadline
+    }
+
+    /// Sends an op to one node; the answer goes to the mailbox.
+    pub(crate) fn send(&self, node: usize, op: Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
+        self.lanes[node].submit(op, deadline, Sink::Mail(Arc::clone(mailbox), node));
+    }
+
+    /// Sends the same op to all nodes.
+    pub(crate) fn send_all(&self, op: &Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
+        for node in 0..self.n() {
+            self.send(node, op.clone(), deadline, mailbox);
+        }
+    }
+
+    /// Cleans up on every node that may hold something of the attempt, now and again until it is
+    /// certain, at the latest until `until`, when the ttl has done it. Needs no runtime and no
+    /// caller: it is what `Drop` calls.
+    pub(crate) fn undo(&self, op: &Op, mailbox: &Mailbox, until: Moment) {
+        let deadline = self.node_deadline(self.env.now());
+        for node in (0..self.n()).filter(|i| mailbox.may_hold(*i)) {
+            self.lanes[node].submit(op.clone(), deadline, Sink::Owed(until));
+        }
+    }
+
+    /// As [`send`](Self::send), and without an answer the op is repeated until `until`, whether or
+    /// not anybody still listens.
+    pub(crate) fn send_owed(
+        &self,
+        node: usize,
+        op: Op,
+        deadline: Moment,
+        mailbox: &Arc<Mailbox>,
+        until: Moment,
+    ) {
+        let sink = Sink::MailOwed(Arc::clone(mailbox), node, until);
+        self.lanes[node].submit(op, deadline, sink);
+    }
+
+    /// The fence to propose for a key: our clock, or just above what was seen for it (§5.2).
+    pub(crate) fn proposal(&self, key: &str) -> u64 {
+        let clock = self.env.wall_micros();
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.get(key).map_or(clock, |seen| clock.max(seen + 1))
+    }
+
+    /// Remembers a fence, if our own clock would not exceed it anyway.
+    pub(crate) fn saw(&self, key: &str, fence: u64) {
+        let clock = self.env.wall_micros();
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if fence >= clock {
+            if ahead.len() >= AHEAD_MAX {
+                ahead.pop_first();
+            }
+            ahead.insert(key.into(), fence);
+        } else if !ahead.is_empty() {
+            ahead.remove(key);
+        }
+    }
+
+    /// Puts names to the outcomes.
+    pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
+        let nodes = self.names.iter().cloned().zip(outcomes).collect();
+        NoQuorum { needed: majority(self.n()), nodes }
+    }
+
+    /// Starts to listen to the nodes' hints, once, when somebody first waits.
+    pub(crate) fn listen(self: &Arc<Self>) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|l| !l.is_finished());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !listeners.is_empty() {
+            return;
+        }
+        for (i, lane) in self.lanes.iter().enumerate() {
+            let (node, hints) = (Arc::downgrade(lane.node()), Arc::downgrade(&self.hints));
+            listeners.push(runtime.spawn(forward_hints(node, hints, move |hints, event| {
+                if let NodeEvent::Changed(key) = event {
+                    hints.changed(i, &key);
+                }
+            })));
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            l.abort();
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! One extension of a lease over the nodes (design §5.3).
+
+use std::sync::Arc;
+
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::error::ExtendError;
+use crate::node::mailbox::Mailbox;
+use crate::quorum::extend::{Extend, Step};
+use crate::time::{Moment, valid_until};
+
+impl Core {
+    /// Extends by the lease's own ttl, counted from this send. A failure releases nothing.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests still run on the nodes; the lease keeps its old deadline, which is
+    /// earlier than theirs.
+    pub(crate) async fn extend(&self, lease: &Arc<Lease>) -> Result<Moment, ExtendError> {
+        let sent = self.env.now();
+        if !lease.is_valid(sent) {
+            // A lapsed hold is never revived, not even by a majority that would still agree.
+            return Err(ExtendError::Lost);
+        }
+        let old = lease.until();
+        let new = valid_until(sent, lease.ttl, self.config.drift);
+        let deadline = self.node_deadline(sent);
+        let mailbox = Mailbox::new(self.n());
+        let mut machine = Extend::new(self.n(), old, new, deadline);
+        for node in 0..self.n() {
+            // It may re-create the key there, so a release must go there too.
+            lease.mailbox.mark(node);
+        }
+        self.send_all(&lease.extend_op(), deadline.min(old), &mailbox);
+        let mut step = Step::Wait(deadline.min(old));
+        loop {
+            step = match step {
+                Step::Wait(at) => match self.mail_until(&mailbox, at).await {
+                    (now, Some((node, reply))) => machine.on_reply(now, node, &reply),
+                    (now, None) => machine.on_time(now),
+                },
+                Step::Extended(until) => {
+                    lease.prolong(until);
+                    return Ok(until);
+                }
+                Step::Lost => return Err(ExtendError::Lost),
+                Step::Unknown(outcomes) if lease.is_valid(self.env.now()) => {
+                    return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
+                }
+                Step::Unknown(_) => return Err(ExtendError::Lost),
+            };
+        }
+    }
+}

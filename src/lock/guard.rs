@@ -1,0 +1,148 @@
+//! The guard of a held lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Core;
+use crate::driver::lease::{Lease, Subject};
+use crate::error::{ExtendError, ReleaseOutcome};
+use crate::op::Op;
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+/// A held lock.
+///
+/// It is a belief with a deadline, not a fact: [`is_valid`](Self::is_valid) and
+/// [`lost`](Self::lost) tell when the belief has ended, at the latest at
+/// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
+/// hold the name. Hand [`fencing_token`](Self::fencing_token) to whatever is written under the
+/// lock, so that a write which is late all the same is refused there.
+///
+/// Dropping the guard releases in the background; [`release`](Self::release) tells the outcome.
+#[must_use = "a dropped guard releases its lock at once"]
+pub struct LockGuard {
+    core: Arc<Core>,
+    lease: Arc<Lease>,
+    name: Arc<str>,
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("name", &self.name)
+            .field("fencing_token", &self.lease.token)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockGuard {
+    pub(crate) fn new(core: Arc<Core>, lease: Arc<Lease>, name: Arc<str>, renew: bool) -> Self {
+        if renew {
+            core.keeper.keep(&core, &lease);
+        }
+        Self { core, lease, name }
+    }
+
+    /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Larger than the token of every earlier holder of this name.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.lease.token
+    }
+
+    /// When belief ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s `Env`.
+    pub fn valid_until(&self) -> Moment {
+        self.lease.until()
+    }
+
+    /// What is left of the validity; zero once lost.
+    pub fn remaining(&self) -> Duration {
+        let now = self.core.env.now();
+        if self.lease.is_valid(now) { self.lease.until().since(now) } else { Duration::ZERO }
+    }
+
+    /// Whether the lock is still held, by a local look at the suspend-proof clock. Never turns true
+    /// again once it was false.
+    pub fn is_valid(&self) -> bool {
+        let valid = self.lease.is_valid(self.core.env.now());
+        if !valid {
+            // What was false once stays false, also if a renewal's answer is on its way.
+            self.lease.lose();
+        }
+        valid
+    }
+
+    /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
+    /// majority of nodes says that it belongs to somebody else. Select your work against it.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub async fn lost(&self) {
+        lost(&self.core, &self.lease).await;
+    }
+
+    /// Extends now by the lock's ttl, counted from the send, and returns the new deadline. A guard
+    /// with automatic renewal does not need it.
+    ///
+    /// # Errors
+    /// [`ExtendError::Lost`] if the lock is gone for good, [`ExtendError::Unknown`] if too few
+    /// nodes answered and the old deadline stands.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the old deadline stands; the nodes may keep the key longer than believed.
+    pub async fn extend(&self) -> Result<Moment, ExtendError> {
+        let result = self.core.extend(&self.lease).await;
+        if matches!(result, Err(ExtendError::Lost)) {
+            self.lease.lose();
+        }
+        result
+    }
+
+    /// Releases on every node that may hold the lock; decided at the majority, finished in the
+    /// background.
+    ///
+    /// # Cancellation safety
+    /// Dropped at any await, the release goes on in the background.
+    pub async fn release(self) -> ReleaseOutcome {
+        self.end();
+        self.core.release(&self.lease).await
+    }
+
+    fn end(&self) -> bool {
+        let first = self.lease.end();
+        self.core.keeper.forget(&self.lease);
+        first
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        // `release` has ended the lease already; then its own requests are on their way.
+        if self.end() {
+            if let Subject::Lock { keys, .. } = &self.lease.subject {
+                let op = Op::Release { keys: keys.clone(), owner: self.lease.owner };
+                let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
+                self.core.undo(&op, &self.lease.mailbox, until);
+            }
+        }
+    }
+}
+
+/// Resolves when a lease is over: lost, ended, or past its deadline.
+pub(crate) async fn lost(core: &Core, lease: &Lease) {
+    loop {
+        let now = core.env.now();
+        if !lease.is_valid(now) {
+            lease.lose();
+            return;
+        }
+        let left = lease.until().since(now);
+        // Ends early if the keeper, which watches for suspends, finds out first.
+        let _ = tokio::time::timeout(left, lease.over()).await;
+    }
+}

@@ -1,0 +1,7 @@
+//! Locks: a mutex and the guard of what it holds.
+
+mod guard;
+mod mutex;
+
+pub use guard::LockGuard;
+pub use mutex::{Mutex, TryAcquire};

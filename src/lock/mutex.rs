@@ -1,0 +1,222 @@
+//! The plain mutex: every other kind of lock is told as a difference from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Core;
+use crate::driver::attempt::Won;
+use crate::driver::lease::{Lease, Subject};
+use crate::error::{AcquireError, ConfigError, Taken};
+use crate::lock::LockGuard;
+use crate::name::{LockKeys, check_name};
+use crate::quorum::acquire::Loss;
+use crate::quorum::backoff::RetryPolicy;
+
+/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call.
+///
+/// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
+/// languages (redlock-py, redsync, node-redlock, rslock, redislock).
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    core: Arc<Core>,
+    name: Arc<str>,
+    keys: LockKeys,
+    ttl: Duration,
+    wait: Duration,
+    renew: bool,
+    max_hold: Option<Duration>,
+    retry: RetryPolicy,
+    bad: Option<ConfigError>,
+}
+
+/// What [`Mutex::try_acquire`] found.
+#[derive(Debug)]
+#[must_use]
+pub enum TryAcquire {
+    /// The lock is held by the guard.
+    Acquired(LockGuard),
+    /// Somebody else holds it.
+    Taken(Taken),
+}
+
+impl TryAcquire {
+    /// The guard, if the lock was acquired.
+    pub fn acquired(self) -> Option<LockGuard> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Taken(_) => None,
+        }
+    }
+}
+
+impl Mutex {
+    pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
+        let bad = check_name("name", name).err();
+        Self {
+            keys: LockKeys::new(&format!("{}{name}", core.config.prefix)),
+            ttl: core.config.ttl,
+            wait: Duration::from_secs(30),
+            renew: true,
+            max_hold: None,
+            retry: RetryPolicy::default(),
+            name: name.into(),
+            core,
+            bad,
+        }
+    }
+
+    /// Lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it bounds how
+    /// long others wait after this process died, not how long the lock may be held.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long [`acquire`](Self::acquire) waits at most; default 30 s.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Whether the keeper renews the lock at a third of its ttl; default true. Without it the lock
+    /// is lost after one ttl unless [`LockGuard::extend`] is called.
+    #[must_use]
+    pub fn auto_renew(mut self, renew: bool) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// The keeper stops renewing this long after the acquire, so that a stuck holder cannot keep
+    /// the name for ever. Default: no limit.
+    #[must_use]
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// Waits between attempts when no node gives a hint.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Checks name and settings without acquiring anything; the verbs do it too.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with field, value and rule.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if let Some(bad) = &self.bad {
+            return Err(bad.clone());
+        }
+        self.core.config.check_ttl(self.ttl)?;
+        if self.renew { self.core.config.check_renewed(self.ttl) } else { Ok(()) }
+    }
+
+    /// One attempt.
+    ///
+    /// # Errors
+    /// [`AcquireError::Config`] or [`AcquireError::NoQuorum`]. "Taken" is not an error.
+    ///
+    /// # Cancellation safety
+    /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
+    /// the latest the ttl ends it.
+    pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
+        self.check()?;
+        match self.core.attempt(&self.keys, self.ttl, false).await {
+            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
+            Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
+            Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+        }
+    }
+
+    /// Attempts until the lock is held or [`wait`](Self::wait) has passed. Woken by the nodes when
+    /// the lock is released; polls with growing, jittered pauses where hints are not to be had. A
+    /// fresh owner token and a roll-back for each attempt.
+    ///
+    /// # Errors
+    /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
+    /// could be asked until the end, [`AcquireError::Config`] for a bad name or setting.
+    ///
+    /// # Cancellation safety
+    /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
+    pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
+        self.check()?;
+        let won = acquire_within(&self.core, &self.keys, self.ttl, self.wait, self.retry).await?;
+        Ok(self.guard(won))
+    }
+
+    fn guard(&self, won: Won) -> LockGuard {
+        let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
+        let subject = Subject::Lock { keys: self.keys.clone(), meta: std::sync::Mutex::new(None) };
+        let lease = Lease::new(
+            subject,
+            (won.owner, won.token),
+            self.ttl,
+            won.until,
+            renew_until,
+            won.mailbox,
+        );
+        LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
+    }
+}
+
+/// Attempts until won or until `wait` has passed.
+pub(crate) async fn acquire_within(
+    core: &Arc<Core>,
+    keys: &LockKeys,
+    ttl: Duration,
+    wait: Duration,
+    retry: RetryPolicy,
+) -> Result<Won, AcquireError> {
+    // The common case is free and needs no place in the queue.
+    let mut loss = match core.attempt(keys, ttl, false).await {
+        Ok(won) => return Ok(won),
+        Err(loss) => loss,
+    };
+    core.listen();
+    let started = core.env.now();
+    let deadline = started + wait;
+    let waiting = core.hints.wait(keys.lock());
+    let mut delays = retry.delays(core.env.random() as u64);
+    let mut asked = false;
+    loop {
+        let now = core.env.now();
+        if now >= deadline {
+            return Err(match loss {
+                Loss::Taken(taken) => AcquireError::TimedOut { waited: now.since(started), taken },
+                Loss::NoQuorum(outcomes) => core.no_quorum(outcomes).into(),
+            });
+        }
+        let pause = pause(&loss, &mut delays, asked).min(deadline.since(now));
+        let _ = tokio::time::timeout(pause, waiting.turn()).await;
+        if core.env.now() >= deadline && !pause.is_zero() {
+            continue;
+        }
+        match core.attempt(keys, ttl, true).await {
+            Ok(won) => {
+                waiting.pass_on();
+                return Ok(won);
+            }
+            Err(l) => loss = l,
+        }
+        asked = true;
+    }
+}
+
+/// How long to sleep if no hint comes. Once hints were asked for, a lock that a majority holds is
+/// looked at again when it could have expired; the growing delay alone serves everything else.
+fn pause(loss: &Loss, delays: &mut impl Iterator<Item = Duration>, asked: bool) -> Duration {
+    let delay = delays.next().unwrap_or(Duration::from_millis(250));
+    match loss {
+        // Asking for hints takes one refused attempt: make it at once.
+        Loss::Taken(t) if !asked && t.retry_after != Some(Duration::ZERO) => Duration::ZERO,
+        Loss::Taken(Taken { retry_after: Some(d), .. }) if !d.is_zero() => {
+            // Hints can be lost, so never sleep through more than a second on their word.
+            (*d + delay.min(Duration::from_millis(20))).min(Duration::from_secs(1).max(delay))
+        }
+        _ => delay,
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the replies of one attempt meet: one allocation, any number of lanes posting.
+//!
+//! It also remembers which nodes may hold something of the attempt (`may_hold`), for a release must
+//! go to all of those and to no other.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::error::NodeError;
+use crate::op::Reply;
+
+/// Replies of one attempt, by node.
+#[derive(Debug)]
+pub(crate) struct Mailbox(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    inbox: VecDeque<(usize, Result<Reply, NodeError>)>,
+    waker: Option<Waker>,
+    /// Nodes whose first answer has come.
+    answered: u32,
+    /// Nodes that granted, or may have.
+    may_hold: u32,
+}
+
+impl Mailbox {
+    /// A mailbox for `n` nodes, all of which are about to be asked for a grant.
+    pub(crate) fn new(n: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            inbox: VecDeque::with_capacity(n),
+            waker: None,
+            answered: 0,
+            may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere cannot leave this state half-changed: each change is one statement.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane has an answer.
+    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>) {
+        let mut s = self.lock();
+        let bit = 1 << node;
+        if s.answered & bit == 0 {
+            s.answered |= bit;
+            let refused = match &reply {
+                Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => false,
+                Ok(_) => true,
+                Err(e) => !e.is_ambiguous(),
+            };
+            if refused {
+                s.may_hold &= !bit;
+            }
+        }
+        s.inbox.push_back((node, reply));
+        if let Some(waker) = s.waker.take() {
+            drop(s);
+            waker.wake();
+        }
+    }
+
+    /// The next answer.
+    ///
+    /// # Cancellation safety
+    /// Dropping the future loses nothing: an answer is taken only when it is returned.
+    pub(crate) async fn recv(&self) -> (usize, Result<Reply, NodeError>) {
+        std::future::poll_fn(|cx| {
+            let mut s = self.lock();
+            if let Some(mail) = s.inbox.pop_front() {
+                return Poll::Ready(mail);
+            }
+            s.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether the node may hold something of this attempt.
+    pub(crate) fn may_hold(&self, node: usize) -> bool {
+        self.lock().may_hold & (1 << node) != 0
+    }
+
+    /// An extension was sent to the node: it may re-create the key there.
+    pub(crate) fn mark(&self, node: usize) {
+        self.lock().may_hold |= 1 << node;
+    }
+}

@@ -1,0 +1,278 @@
+//! One attempt to acquire: ask all, decide at the majority, settle one token (design §5.1, §5.2).
+//!
+//! The same machine serves an idempotency claim's grants; see `record`.
+
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeOutcome, Taken};
+use crate::op::Reply;
+use crate::quorum::fence::{Settled, settle};
+use crate::quorum::majority::{Tally, Verdict, majority};
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+/// What a node has said so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Vote {
+    Silent,
+    /// Granted with this fence; not (yet) known to stand at the token.
+    Granted(u64),
+    /// Granted, and stands at the token that is being settled.
+    Settled,
+    /// Was granted, but refused or failed the raise.
+    Fell(Option<NodeError>),
+    Held {
+        remaining: Option<Duration>,
+        foreign: bool,
+    },
+    Quarantined(Duration),
+    Refused,
+    Failed(NodeError),
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing until the next reply, or until this moment.
+    Wait(Moment),
+    /// Send `raise(owner, token)` to these nodes.
+    Raise {
+        /// The token to raise to.
+        token: FencingToken,
+        /// The nodes below it.
+        nodes: Vec<usize>,
+    },
+    /// Held, with this token, until the validity that began with the send.
+    Won(FencingToken),
+    /// Not held. Everything that may have been granted must be released.
+    Lost(Loss),
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// A majority could speak, and somebody else has it.
+    Taken(Taken),
+    /// Too few answers that count.
+    NoQuorum(Vec<NodeOutcome>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Asking,
+    /// A majority granted, but unequal values: one straggler may still make them equal.
+    Hedging(Moment),
+    Raising(u64),
+    Over,
+}
+
+/// The machine of one attempt.
+///
+/// Feed every reply to [`on_reply`](Self::on_reply) and call [`on_time`](Self::on_time) at the
+/// moment the last [`Step::Wait`] named; stop at the first `Won` or `Lost`.
+#[derive(Clone, Debug)]
+pub struct Acquire {
+    sent: Moment,
+    /// When belief ends: after it nothing may be won (invariant 1).
+    until: Moment,
+    votes: Vec<Vote>,
+    phase: Phase,
+}
+
+/// Bounds of the wait for a straggler that could spare the raise round.
+const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
+
+impl Acquire {
+    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`.
+    pub fn new(n: usize, sent: Moment, until: Moment) -> Self {
+        Self { sent, until, votes: vec![Vote::Silent; n], phase: Phase::Asking }
+    }
+
+    fn n(&self) -> usize {
+        self.votes.len()
+    }
+
+    /// A node answered `Acquire` or `Raise`, or failed to.
+    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
+        let raising = match self.phase {
+            Phase::Raising(t) => Some(t),
+            _ => None,
+        };
+        let vote = match (&self.votes[node], reply) {
+            (Vote::Silent, Ok(Reply::Granted { fence } | Reply::Claimed { fence, .. })) => {
+                Vote::Granted(*fence)
+            }
+            (Vote::Silent, Ok(Reply::Held { remaining, foreign })) => {
+                Vote::Held { remaining: *remaining, foreign: *foreign }
+            }
+            (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
+                Vote::Held { remaining: Some(*remaining), foreign: false }
+            }
+            (Vote::Silent, Ok(Reply::Quarantined { remaining })) => Vote::Quarantined(*remaining),
+            (Vote::Silent, Ok(_)) => Vote::Refused,
+            (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),
+            (Vote::Granted(_), Ok(Reply::Done | Reply::Completed(_))) if raising.is_some() => {
+                Vote::Settled
+            }
+            (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
+            (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
+            // A repeated answer changes nothing.
+            (vote, _) => vote.clone(),
+        };
+        self.votes[node] = vote;
+        if let (Some(t), Vote::Granted(f)) = (raising, self.votes[node].clone()) {
+            return self.late_grant(now, node, f, t);
+        }
+        self.decide(now)
+    }
+
+    /// A grant that came while the others are being raised: an extra vote if it fits.
+    fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
+        if fence == token {
+            self.votes[node] = Vote::Settled;
+        } else if fence < token && now < self.until {
+            return Step::Raise { token: FencingToken::new(token), nodes: vec![node] };
+        } else {
+            // Above T: raising it is refused by rule, so it can never stand at T.
+            self.votes[node] = Vote::Fell(None);
+        }
+        self.decide(now)
+    }
+
+    /// The moment named by the last `Wait` has come.
+    pub fn on_time(&mut self, now: Moment) -> Step {
+        self.decide(now)
+    }
+
+    fn decide(&mut self, now: Moment) -> Step {
+        if now >= self.until {
+            return self.lose_silent();
+        }
+        match self.phase {
+            Phase::Asking | Phase::Hedging(_) => self.decide_grants(now),
+            Phase::Raising(t) => self.decide_raise(t),
+            Phase::Over => Step::Wait(self.until),
+        }
+    }
+
+    fn count(&self, f: impl Fn(&Vote) -> bool) -> usize {
+        self.votes.iter().filter(|v| f(v)).count()
+    }
+
+    fn silent(&self) -> usize {
+        self.count(|v| matches!(v, Vote::Silent))
+    }
+
+    fn decide_grants(&mut self, now: Moment) -> Step {
+        let yes = self.count(|v| matches!(v, Vote::Granted(_)));
+        let no = self.n() - yes - self.silent();
+        match (Tally { n: self.n(), yes, no }).verdict() {
+            Verdict::Pending => Step::Wait(self.until),
+            Verdict::Lost => self.lose(),
+            Verdict::Won => {
+                let grants = self.votes.iter().filter_map(|v| match v {
+                    Vote::Granted(f) => Some(*f),
+                    _ => None,
+                });
+                match settle(self.n(), grants) {
+                    Settled::Agreed(t) => {
+                        self.phase = Phase::Over;
+                        Step::Won(FencingToken::new(t))
+                    }
+                    Settled::Raise(t) => self.hedge_or_raise(now, t),
+                }
+            }
+        }
+    }
+
+    fn hedge_or_raise(&mut self, now: Moment, token: u64) -> Step {
+        if self.silent() > 0 {
+            let until = match self.phase {
+                Phase::Hedging(until) => until,
+                _ => now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1),
+            };
+            if now < until {
+                self.phase = Phase::Hedging(until);
+                return Step::Wait(until.min(self.until));
+            }
+        }
+        self.phase = Phase::Raising(token);
+        let mut nodes = Vec::new();
+        for (i, vote) in self.votes.iter_mut().enumerate() {
+            match vote {
+                Vote::Granted(f) if *f == token => *vote = Vote::Settled,
+                Vote::Granted(_) => nodes.push(i),
+                _ => {}
+            }
+        }
+        Step::Raise { token: FencingToken::new(token), nodes }
+    }
+
+    fn decide_raise(&mut self, token: u64) -> Step {
+        let yes = self.count(|v| matches!(v, Vote::Settled));
+        let open = self.count(|v| matches!(v, Vote::Granted(_) | Vote::Silent));
+        match (Tally { n: self.n(), yes, no: self.n() - yes - open }).verdict() {
+            Verdict::Pending => Step::Wait(self.until),
+            Verdict::Won => {
+                self.phase = Phase::Over;
+                Step::Won(FencingToken::new(token))
+            }
+            Verdict::Lost => self.lose(),
+        }
+    }
+
+    /// A majority is out of reach: say "taken" only if a majority could speak (invariant 4).
+    fn lose(&mut self) -> Step {
+        let spoke = self.count(|v| {
+            matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None) | Vote::Held { .. })
+        });
+        let need = majority(self.n());
+        if spoke < need && spoke + self.silent() >= need {
+            // The stragglers decide whether this is "taken" or "broken".
+            return Step::Wait(self.until);
+        }
+        self.phase = Phase::Over;
+        if spoke >= need { Step::Lost(Loss::Taken(self.taken())) } else { self.no_quorum() }
+    }
+
+    fn lose_silent(&mut self) -> Step {
+        if self.phase == Phase::Over {
+            return Step::Wait(self.until);
+        }
+        self.phase = Phase::Over;
+        self.no_quorum()
+    }
+
+    fn taken(&self) -> Taken {
+        let mut held: Vec<Option<Duration>> = Vec::new();
+        let mut any_foreign = false;
+        for vote in &self.votes {
+            if let Vote::Held { remaining, foreign } = vote {
+                held.push(*remaining);
+                any_foreign |= *foreign;
+            }
+        }
+        let need = majority(self.n());
+        if held.len() < need && !any_foreign {
+            // Nobody holds a majority: several attempts met, all of them roll back.
+            return Taken { retry_after: Some(Duration::ZERO), foreign: false };
+        }
+        // A key without expiry sorts last.
+        held.sort_by_key(|r| r.unwrap_or(Duration::MAX));
+        let others = self.n() - held.len();
+        let must_free = need.saturating_sub(others).max(1);
+        Taken { retry_after: held[must_free - 1], foreign: any_foreign }
+    }
+
+    fn no_quorum(&self) -> Step {
+        let outcomes = self.votes.iter().map(|v| match v {
+            Vote::Silent => NodeOutcome::Silent,
+            Vote::Granted(_) | Vote::Settled => NodeOutcome::Granted,
+            Vote::Held { remaining, .. } => NodeOutcome::Held(*remaining),
+            Vote::Quarantined(d) => NodeOutcome::Quarantined(*d),
+            Vote::Fell(None) | Vote::Refused => NodeOutcome::Refused,
+            Vote::Fell(Some(e)) | Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
+        });
+        Step::Lost(Loss::NoQuorum(outcomes.collect()))
+    }
+}

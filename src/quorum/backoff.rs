@@ -1,0 +1,110 @@
+//! How long to wait before the next attempt.
+//!
+//! A wake-up hint from a node normally ends the wait; this is what happens when no hint comes. The
+//! random seed is handed in.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+
+use crate::error::ConfigError;
+
+/// Exponential waits with jitter between attempts.
+///
+/// Defaults: 2 ms first, doubled up to 250 ms, each plus a random part of up to its own length, so
+/// that callers who met once do not meet again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryPolicy {
+    min: Duration,
+    max: Duration,
+    factor: f32,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { min: Duration::from_millis(2), max: Duration::from_millis(250), factor: 2.0 }
+    }
+}
+
+impl RetryPolicy {
+    /// Waits from `min`, multiplied by `factor` up to `max`, jitter always on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] unless `0 < min ≤ max ≤ 60 s` and `1 ≤ factor ≤ 100`.
+    pub fn exponential(min: Duration, max: Duration, factor: f32) -> Result<Self, ConfigError> {
+        if min.is_zero() || min > max || max > Duration::from_secs(60) {
+            let value = format!("{min:?}..{max:?}");
+            return Err(ConfigError::new("retry", value, "0 < min ≤ max ≤ 60 s"));
+        }
+        if !(1.0..=100.0).contains(&factor) {
+            return Err(ConfigError::new("retry", format!("factor {factor}"), "1 ≤ factor ≤ 100"));
+        }
+        Ok(Self { min, max, factor })
+    }
+
+    /// The waits of one caller. The same seed gives the same waits.
+    pub fn delays(&self, seed: u64) -> Delays {
+        let builder = ExponentialBuilder::default()
+            .with_min_delay(self.min)
+            .with_max_delay(self.max)
+            .with_factor(self.factor)
+            .without_max_times()
+            .with_jitter()
+            .with_jitter_seed(seed);
+        Delays { inner: builder.build(), max: self.max }
+    }
+}
+
+/// The waits of one caller, without end.
+#[derive(Debug)]
+pub struct Delays {
+    inner: ExponentialBackoff,
+    max: Duration,
+}
+
+impl Iterator for Delays {
+    type Item = Duration;
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.inner.next().unwrap_or(self.max))
+    }
+}
+
+#[cfg(feature = "backoff")]
+impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
+    type Error = ConfigError;
+
+    /// Takes interval, multiplier and ceiling of a `backoff` policy; its elapsed-time limit is the
+    /// lock's `wait`, and its jitter is always ours.
+    fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
+        let ceiling = b.max_interval.min(Duration::from_secs(60));
+        Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_ceiling_and_repeat_by_seed() {
+        let p = RetryPolicy::default();
+        let a: Vec<_> = p.delays(7).take(20).collect();
+        assert_eq!(a, p.delays(7).take(20).collect::<Vec<_>>());
+        assert_ne!(a, p.delays(8).take(20).collect::<Vec<_>>());
+        assert!(a.iter().all(|d| *d >= Duration::from_millis(2) && *d <= 2 * p.max));
+        assert!(a[19] >= p.max);
+    }
+
+    #[test]
+    fn bad_policies_are_refused() {
+        let ms = Duration::from_millis;
+        for (min, max, factor) in [
+            (ms(0), ms(1), 2.0),
+            (ms(2), ms(1), 2.0),
+            (ms(1), ms(60_001), 2.0),
+            (ms(1), ms(2), 0.5),
+        ] {
+            assert!(RetryPolicy::exponential(min, max, factor).is_err());
+        }
+    }
+}

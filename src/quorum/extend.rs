@@ -1,0 +1,70 @@
+//! One attempt to extend (design §5.3).
+//!
+//! Counts from its own send; needs a majority before the old validity ends *and* inside the new
+//! one; revives nothing; releases nothing.
+
+use crate::error::{NodeError, NodeOutcome};
+use crate::op::Reply;
+use crate::quorum::majority::{Tally, Verdict};
+use crate::time::Moment;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing until the next reply, or until this moment.
+    Wait(Moment),
+    /// Held until this new deadline.
+    Extended(Moment),
+    /// A majority belongs to somebody else: certainly lost.
+    Lost,
+    /// Too few answers; the old deadline stands.
+    Unknown(Vec<NodeOutcome>),
+}
+
+/// The machine of one extension.
+#[derive(Clone, Debug)]
+pub struct Extend {
+    /// End of the current belief: an answer after it counts for nothing (invariant 3).
+    old: Moment,
+    /// End of the new belief.
+    new: Moment,
+    /// When stragglers are given up.
+    deadline: Moment,
+    votes: Vec<NodeOutcome>,
+}
+
+impl Extend {
+    /// An extension over `n` nodes of a hold that is valid until `old`, to `new`; answers are
+    /// awaited until `deadline`.
+    pub fn new(n: usize, old: Moment, new: Moment, deadline: Moment) -> Self {
+        Self { old, new, deadline: deadline.min(old), votes: vec![NodeOutcome::Silent; n] }
+    }
+
+    /// A node answered, or failed to.
+    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
+        self.votes[node] = match reply {
+            Ok(Reply::Done) => NodeOutcome::Granted,
+            Ok(_) => NodeOutcome::Refused,
+            Err(e) => NodeOutcome::Failed(e.clone()),
+        };
+        self.on_time(now)
+    }
+
+    /// The moment named by the last `Wait` has come.
+    pub fn on_time(&mut self, now: Moment) -> Step {
+        if now >= self.old || now >= self.new {
+            return Step::Unknown(self.votes.clone());
+        }
+        let count = |o: &NodeOutcome| self.votes.iter().filter(|v| *v == o).count();
+        let n = self.votes.len();
+        let (yes, refused) = (count(&NodeOutcome::Granted), count(&NodeOutcome::Refused));
+        let no = n - yes - count(&NodeOutcome::Silent);
+        match (Tally { n, yes, no }).verdict() {
+            Verdict::Won => Step::Extended(self.new),
+            _ if (Tally { n, yes: refused, no: 0 }).verdict() == Verdict::Won => Step::Lost,
+            Verdict::Lost if count(&NodeOutcome::Silent) == 0 => Step::Unknown(self.votes.clone()),
+            _ if now >= self.deadline => Step::Unknown(self.votes.clone()),
+            _ => Step::Wait(self.deadline),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Settling one fencing token out of what the nodes granted (design §5.2).
+//!
+//! "The largest granted" alone is not enough: counters 5,3,3 then 4,1,1 on overlapping majorities
+//! hand out 5 and then 4. Either one value already stands on a majority, or the largest is raised
+//! on a majority before anyone may use it.
+
+use crate::quorum::majority::majority;
+
+/// How a token stands among the grants so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// This value was granted by a majority.
+    Agreed(u64),
+    /// No value stands on a majority: raise to this one, the largest, on the granted nodes below.
+    Raise(u64),
+}
+
+/// Judges the grants of `n` nodes; call it with at least a majority of grants.
+pub fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
+    let mut values: Vec<u64> = grants.collect();
+    values.sort_unstable();
+    let need = majority(n);
+    // The largest value that a majority granted, if there is one (two cannot be).
+    let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
+    match (agreed, values.last()) {
+        (Some(t), _) => Settled::Agreed(t),
+        (None, last) => Settled::Raise(last.copied().unwrap_or(0)),
+    }
+}

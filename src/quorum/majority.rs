@@ -1,0 +1,47 @@
+//! Majorities: any two of them share a node, and that is all there is to it.
+
+/// The smallest number of nodes such that any two sets of that size meet: `n / 2 + 1`.
+///
+/// ```
+/// # use palisade::quorum::majority::majority;
+/// assert_eq!([1, 2, 3, 4, 5].map(majority), [1, 2, 2, 3, 3]);
+/// ```
+pub const fn majority(n: usize) -> usize {
+    n / 2 + 1
+}
+
+/// Running count of a vote by yes and no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How many vote.
+    pub n: usize,
+    /// Said yes.
+    pub yes: usize,
+    /// Will not say yes any more.
+    pub no: usize,
+}
+
+/// Three-valued result of a vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Both are still possible.
+    Pending,
+    /// A majority said yes.
+    Won,
+    /// A majority for yes is no longer possible.
+    Lost,
+}
+
+impl Tally {
+    /// What the count so far means.
+    pub const fn verdict(self) -> Verdict {
+        let need = majority(self.n);
+        if self.yes >= need {
+            Verdict::Won
+        } else if self.no > self.n - need {
+            Verdict::Lost
+        } else {
+            Verdict::Pending
+        }
+    }
+}

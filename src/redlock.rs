@@ -1,0 +1,157 @@
+//! [`Redlock`]: the handle over N nodes from which everything else is made.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::driver::Core;
+use crate::env::{Env, SystemEnv};
+use crate::error::ConfigError;
+use crate::lock::Mutex;
+use crate::node::LockNode;
+use crate::time::Drift;
+
+/// A handle over N independent nodes. Cheap to clone; clones share connections, the keeper and
+/// everything held.
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// use palisade::{MemoryNode, Redlock};
+/// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+/// let guard = redlock.mutex("invoice:42").acquire().await?;
+/// println!("write with token {}", guard.fencing_token());
+/// guard.release().await.into_result()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Redlock {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Redlock {
+    /// Begins a handle: add nodes, then [`build`](RedlockBuilder::build).
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder { nodes: Vec::new(), config: Config::default(), env: Arc::new(SystemEnv) }
+    }
+
+    /// A mutex of this name: the key on the nodes is the handle's prefix followed by the name
+    /// exactly as given. Nothing is sent before it is acquired; a bad name is told by the verbs.
+    pub fn mutex(&self, name: impl Into<String>) -> Mutex {
+        Mutex::new(Arc::clone(&self.core), &name.into())
+    }
+
+    /// The settings that hold for this handle.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// How many leases (locks, leaderships, claims) this handle keeps alive now.
+    pub fn held(&self) -> usize {
+        self.core.keeper.len()
+    }
+}
+
+/// Collects nodes and settings; every relation between them is checked in
+/// [`build`](Self::build).
+#[must_use]
+pub struct RedlockBuilder {
+    nodes: Vec<Arc<dyn LockNode>>,
+    config: Config,
+    env: Arc<dyn Env>,
+}
+
+impl std::fmt::Debug for RedlockBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes: Vec<_> = self.nodes.iter().map(|n| n.name()).collect();
+        f.debug_struct("RedlockBuilder")
+            .field("nodes", &nodes)
+            .field("config", &self.config)
+            .finish()
+    }
+}
+
+impl RedlockBuilder {
+    /// Adds a node: one vote.
+    pub fn node(self, node: impl LockNode) -> Self {
+        self.node_arc(Arc::new(node))
+    }
+
+    /// Adds a shared node: one vote.
+    pub fn node_arc(mut self, node: Arc<dyn LockNode>) -> Self {
+        self.nodes.push(node);
+        self
+    }
+
+    /// Lease length where a lock names none. 10 ms to `max_ttl`, default 10 s. Long enough for two
+    /// renewals to fail, short enough to wait for after a crash.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.config.ttl = ttl;
+        self
+    }
+
+    /// The longest lease that any client of these nodes uses, at most one day, default 30 s. It is
+    /// how long a restarted or promoted node stays silent, so all clients must agree on it; the
+    /// nodes keep the largest they have been told.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.config.max_ttl = max_ttl;
+        self
+    }
+
+    /// Bound on the rate error of the nodes' clocks, at most 10 %, default 1 %.
+    pub fn drift(mut self, drift: Drift) -> Self {
+        self.config.drift = drift;
+        self
+    }
+
+    /// How long one node may take to answer, at least 1 ms, default 250 ms.
+    pub fn node_deadline(mut self, deadline: Duration) -> Self {
+        self.config.node_deadline = deadline;
+        self
+    }
+
+    /// E: bound on the error of any clock (ours or a node's) against true time, at most one hour,
+    /// default 60 s. Only the order of tokens after a node lost its data depends on it.
+    pub fn clock_error(mut self, bound: Duration) -> Self {
+        self.config.clock_error = bound;
+        self
+    }
+
+    /// Put before every name of this handle. Default empty. At most 512 bytes, no control
+    /// characters.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.prefix = prefix.into();
+        self
+    }
+
+    /// Allows an even number of nodes, which costs one more yes and tolerates no more faults.
+    pub fn allow_even_nodes(mut self) -> Self {
+        self.config.allow_even = true;
+        self
+    }
+
+    /// Hands in other clocks and dice, as a simulator does.
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Checks all relations and makes the handle. Connects to nothing: a node that is down is told
+    /// by the first verb, within its deadline.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the field, the value and the rule.
+    pub fn build(self) -> Result<Redlock, ConfigError> {
+        self.config.check()?;
+        self.config.check_nodes(self.nodes.len())?;
+        let mut names = BTreeSet::new();
+        for node in &self.nodes {
+            let name = node.name();
+            if !names.insert(Arc::clone(&name)) {
+                let rule = "the same node twice is one vote counted double; nodes must be distinct";
+                return Err(ConfigError::new("node", format!("{name:?}"), rule));
+            }
+        }
+        Ok(Redlock { core: Arc::new(Core::new(self.nodes, self.config, self.env)) })
+    }
+}
