@@ -338,7 +338,7 @@ fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     } else {
         NodeFault::NoSentinel
     };
-    NodeError::not_executed(fault, all_words(answers))
+    NodeError::not_executed(fault, format!("the Sentinels: {}", all_words(answers)))
 }
 
 fn no_agreement(answers: &[Answer], needed: usize, floor: Option<u64>) -> NodeError {

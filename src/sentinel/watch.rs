@@ -13,9 +13,9 @@ use super::discovery::Master;
 use crate::env::Env;
 use crate::error::NodeError;
 
-/// While a Sentinel sees trouble, or just after an event, the poll comes this often at least.
+/// When a Sentinel begins to see trouble, or an event came, the poll comes this often at least,
 const ALARMED: Duration = Duration::from_millis(150);
-/// For so many polls after an event.
+/// for so many polls.
 const ALARM_POLLS: u32 = 20;
 
 /// What is known of the group.
@@ -135,7 +135,7 @@ impl Shared {
 }
 
 async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
-    let mut alarm = 0_u32;
+    let (mut alarm, mut troubled) = (0_u32, false);
     loop {
         let pause = if alarm > 0 { every.min(ALARMED) } else { every };
         tokio::select! {
@@ -147,8 +147,10 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
             }
             () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
         }
-        if shared.round().await.troubled {
-            alarm = alarm.max(2);
+        // Only when it begins: a group that stays down is not asked more often for ever.
+        let was = std::mem::replace(&mut troubled, shared.round().await.troubled);
+        if troubled && !was {
+            alarm = ALARM_POLLS;
         }
     }
 }

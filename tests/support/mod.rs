@@ -1,4 +1,5 @@
 //! What several test programs share. Each uses a part of it.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod group;
 pub mod server;

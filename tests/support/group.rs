@@ -1,0 +1,103 @@
+//! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports and taken
+//! down with the test, also when the test process is killed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// One or more groups of a master, two replicas and three Sentinels.
+pub struct Groups {
+    dir: PathBuf,
+    json: Value,
+}
+
+impl Groups {
+    /// `n` groups whose guard keeps the lag rule: max-lag 1 s, down-after 3 s.
+    pub fn up(n: usize) -> Self {
+        Self::up_with(n, 3_000, 1, &[])
+    }
+
+    /// `max_lag` of 0 leaves the guard off.
+    pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
+        let out = Command::new(script("up"))
+            .args(["--json", "--groups", &n.to_string()])
+            .args(["--owner-pid", &std::process::id().to_string()])
+            .args(["--down-after", &down_after_ms.to_string()])
+            .args(["--max-lag", &max_lag.to_string()])
+            .args(more)
+            .output()
+            .expect("sentinel-conf/up can be run");
+        let words = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "sentinel-conf/up failed: {words}");
+        let json: Value = serde_json::from_slice(&out.stdout).expect("deployment.json");
+        let dir = json["dir"].as_str().expect("dir").into();
+        Self { dir, json }
+    }
+
+    /// The group's name at its Sentinels.
+    pub fn name(&self, group: usize) -> String {
+        text(&self.json["groups"][group]["name"])
+    }
+
+    /// `host:port` of its Sentinels.
+    pub fn sentinels(&self, group: usize) -> Vec<String> {
+        let list = self.json["groups"][group]["sentinels"].as_array().expect("sentinels");
+        list.iter().map(text).collect()
+    }
+
+    /// `host:port` of its data servers; the first was the master at the start.
+    pub fn servers(&self, group: usize) -> Vec<String> {
+        let list = self.json["groups"][group]["servers"].as_array().expect("servers");
+        list.iter().map(|s| text(&s["addr"])).collect()
+    }
+
+    /// `sentinel-conf/break DIR ACTION GROUP …`: kill, freeze, resume, restart, failover, …
+    pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
+        let out = Command::new(script("break"))
+            .arg(&self.dir)
+            .args([action, &self.name(group)])
+            .args(more)
+            .output()
+            .expect("sentinel-conf/break can be run");
+        let words = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "break {action} failed: {words}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let _ = Command::new(script("down")).arg(&self.dir).output();
+    }
+}
+
+/// Runs one command at `host:port` and gives the raw answer.
+pub fn cli(addr: &str, args: &[&str]) -> String {
+    let (host, port) = addr.rsplit_once(':').expect("host:port");
+    let out = Command::new("redis-cli")
+        .args(["-h", host, "-p", port])
+        .args(args)
+        .output()
+        .unwrap_or_else(|e| panic!("redis-cli is missing ({e}): install redis-tools"));
+    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+/// How often scripts were run at `host:port` since the last `CONFIG RESETSTAT`.
+pub fn scripts_run(addr: &str) -> u64 {
+    let stats = cli(addr, &["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        let counted = ["cmdstat_eval:", "cmdstat_evalsha:", "cmdstat_fcall:"];
+        let rest = counted.iter().find_map(|c| line.strip_prefix(c))?;
+        rest.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+fn script(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a string").to_owned()
+}
