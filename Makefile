@@ -1,0 +1,48 @@
+# make demo            the main job: orders paid once under a lock, on nodes in memory
+# make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
+# make test            all tests, those with real Redis servers included
+# make bench           this library beside another one, in ratios
+# make lint            format, clippy, rustdoc, licences and advisories
+# make doc             the manual, in target/doc
+#
+# ARGS goes to the example, the tests or the bench:  make test ARGS='--test tidy'
+
+CARGO ?= cargo
+ARGS ?=
+# A toolchain just installed by rustup is not yet on every shell's path.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help demo demo-sentinel test bench lint doc
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+demo:
+	@scripts/need cargo
+	$(CARGO) run --release --example orders -- $(ARGS)
+
+demo-sentinel:
+	@scripts/need cargo redis
+	$(CARGO) run --release --example orders -- --demo-sentinel $(ARGS)
+
+test:
+	@scripts/need cargo redis
+	$(CARGO) test --workspace --all-features --no-fail-fast $(ARGS)
+	@echo 'make test: everything passed'
+
+bench:
+	@scripts/need cargo redis
+	$(CARGO) bench --bench pair $(ARGS)
+
+lint:
+	@scripts/need cargo deny
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
+	$(CARGO) deny check
+	@echo 'make lint: nothing to say'
+
+doc:
+	@scripts/need cargo
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
