@@ -23,3 +23,5 @@ pub mod extend;
 pub mod fence;
 pub mod majority;
 pub mod release;
+#[cfg(test)]
+mod tables;

@@ -61,22 +61,22 @@ impl Release {
     /// granted says "absent" and must not hide that.
     pub fn found(&self) -> Found {
         let count = |v: &Vote| self.votes.iter().filter(|x| *x == v).count();
-        let need = majority(self.votes.len());
+        let n = self.votes.len();
+        let need = majority(n);
         let (deleted, absent, other) =
             (count(&Vote::Deleted), count(&Vote::Absent), count(&Vote::Other));
         let silent = count(&Vote::Silent);
         if deleted >= need {
             Found::Released
+        } else if n - absent - other >= need {
+            // The silent and the failed may still have been a majority.
+            if silent > 0 { Found::Pending } else { self.unknown() }
         } else if other >= need {
             Found::Other
-        } else if deleted + silent < need && absent + deleted >= need {
-            Found::Gone
-        } else if deleted + silent < need && absent + deleted + other >= need && silent == 0 {
-            Found::Other
-        } else if silent == 0 {
-            self.unknown()
-        } else {
+        } else if other + silent >= need {
             Found::Pending
+        } else {
+            Found::Gone
         }
     }
 

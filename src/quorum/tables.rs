@@ -1,0 +1,200 @@
+//! The machines against text tables: one history a line, checked by eye, run by the test.
+//!
+//! A line reads `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`: node 0 grants fence 7 at 1 ms, node
+//! 1 says held for 500 ms at 2 ms, a timer fires at 50 ms. The outcome is the last step.
+
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeFault};
+use crate::op::Reply;
+use crate::quorum::acquire::{Acquire, Loss, Step};
+use crate::quorum::extend::{self, Extend};
+use crate::quorum::fence::{Settled, settle};
+use crate::quorum::release::{Found, Release};
+use crate::time::Moment;
+
+struct Event {
+    node: Option<usize>,
+    at: Moment,
+    reply: Result<Reply, NodeError>,
+}
+
+struct Case {
+    n: usize,
+    events: Vec<Event>,
+    expect: String,
+    line: String,
+}
+
+fn ms(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("not a number: {text}"))
+}
+
+fn reply(text: &str) -> Result<Reply, NodeError> {
+    let (word, value) = text.split_once('=').unwrap_or((text, "0"));
+    let span = Duration::from_millis(if value == "never" { 0 } else { ms(value) });
+    match word {
+        "grant" => Ok(Reply::Granted { fence: ms(value) }),
+        "held" if value == "never" => Ok(Reply::Held { remaining: None, foreign: false }),
+        "held" => Ok(Reply::Held { remaining: Some(span), foreign: false }),
+        "foreign" => Ok(Reply::Held { remaining: None, foreign: true }),
+        "quarantined" => Ok(Reply::Quarantined { remaining: span }),
+        "done" => Ok(Reply::Done),
+        "absent" => Ok(Reply::Absent),
+        "other" => Ok(Reply::NotOwner),
+        "fault" => Err(NodeError::maybe_executed(NodeFault::Timeout, "")),
+        _ => panic!("unknown reply {word}"),
+    }
+}
+
+fn cases(table: &str) -> Vec<Case> {
+    let lines = table.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#'));
+    lines
+        .map(|line| {
+            let (history, expect) = line.split_once("->").expect("a line has an outcome");
+            let mut words = history.split_whitespace();
+            let n = ms(words.next().and_then(|w| w.strip_prefix("n=")).expect("n= first")) as usize;
+            let events = words.map(|word| {
+                let (what, at) = word.rsplit_once('@').expect("an event has a time");
+                let at = Moment::from_nanos(ms(at) * 1_000_000);
+                match what.split_once(':') {
+                    Some((node, r)) => Event { node: Some(ms(node) as usize), at, reply: reply(r) },
+                    None => Event { node: None, at, reply: Ok(Reply::Done) },
+                }
+            });
+            Case { n, events: events.collect(), expect: expect.trim().into(), line: line.into() }
+        })
+        .collect()
+}
+
+fn at(millis: u64) -> Moment {
+    Moment::from_nanos(millis * 1_000_000)
+}
+
+#[test]
+fn acquire() {
+    for case in cases(include_str!("testdata/acquire.txt")) {
+        let mut m = Acquire::new(case.n, at(0), at(100));
+        let mut last = String::from("wait");
+        for e in &case.events {
+            let step = match e.node {
+                Some(node) => m.on_reply(e.at, node, &e.reply),
+                None => m.on_time(e.at),
+            };
+            last = match step {
+                Step::Wait(_) => "wait".into(),
+                Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
+                Step::Won(t) => format!("won {t}"),
+                Step::Lost(Loss::NoQuorum(_)) => "no quorum".into(),
+                Step::Lost(Loss::Taken(t)) => match t.retry_after {
+                    Some(d) => format!("taken {}", d.as_millis()),
+                    None => "taken for ever".into(),
+                },
+            };
+            // The driver stops at the first decision, too.
+            if !last.starts_with("wait") && !last.starts_with("raise") {
+                break;
+            }
+        }
+        assert_eq!(last, case.expect, "{}", case.line);
+    }
+}
+
+#[test]
+fn extend() {
+    for case in cases(include_str!("testdata/extend.txt")) {
+        // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms.
+        let mut m = Extend::new(case.n, at(60), at(100), at(40));
+        let mut last = String::from("wait");
+        for e in &case.events {
+            let step = match e.node {
+                Some(node) => m.on_reply(e.at, node, &e.reply),
+                None => m.on_time(e.at),
+            };
+            last = match step {
+                extend::Step::Wait(_) => "wait".into(),
+                extend::Step::Extended(until) => format!("until {}", until.as_nanos() / 1_000_000),
+                extend::Step::Lost => "lost".into(),
+                extend::Step::Unknown(_) => "unknown".into(),
+            };
+        }
+        assert_eq!(last, case.expect, "{}", case.line);
+    }
+}
+
+#[test]
+fn release() {
+    for case in cases(include_str!("testdata/release.txt")) {
+        let mut m = Release::new(case.n);
+        let mut last = m.found();
+        for e in &case.events {
+            last = m.on_reply(e.node.expect("a release has no timer"), &e.reply);
+        }
+        let last = match last {
+            Found::Pending => "pending",
+            Found::Released => "released",
+            Found::Gone => "gone",
+            Found::Other => "other",
+            Found::Unknown(_) => "unknown",
+        };
+        assert_eq!(last, case.expect, "{}", case.line);
+    }
+}
+
+#[test]
+fn fence() {
+    for line in include_str!("testdata/fence.txt").lines().filter(|l| !l.starts_with('#')) {
+        let (left, expect) = line.split_once("->").expect("a line has an outcome");
+        let mut words = left.split_whitespace();
+        let n = ms(words.next().and_then(|w| w.strip_prefix("n=")).expect("n= first")) as usize;
+        let said = match settle(n, words.map(ms)) {
+            Settled::Agreed(t) => format!("agreed {t}"),
+            Settled::Raise(t) => format!("raise {t}"),
+        };
+        assert_eq!(said, expect.trim(), "{line}");
+    }
+}
+
+/// Random histories: whatever the order of replies, a win needs a majority of grants and a token
+/// that stands on a majority, and comes only inside the validity.
+#[test]
+fn acquire_wins_only_with_a_majority_at_the_token() {
+    use proptest::prelude::*;
+    let vote = prop_oneof![
+        4 => (1_u64..4).prop_map(|f| Ok(Reply::Granted { fence: f })),
+        1 => Just(Ok(Reply::Held { remaining: None, foreign: false })),
+        1 => Just(Err(NodeError::maybe_executed(NodeFault::Timeout, ""))),
+    ];
+    let history = (1_usize..6).prop_flat_map(move |n| {
+        (Just(n), proptest::collection::vec((0..n, 0_u64..130, vote.clone()), 0..12))
+    });
+    proptest!(|((n, events) in history)| {
+        let mut m = Acquire::new(n, at(0), at(100));
+        let mut fences = vec![None; n];
+        let mut seen = vec![false; n];
+        let mut raised: Option<u64> = None;
+        let mut now = 0;
+        for (node, dt, r) in events {
+            now = (now + dt / 8).min(130);
+            if raised.is_none() && !seen[node] {
+                seen[node] = true;
+                if let Ok(Reply::Granted { fence }) = &r { fences[node] = Some(*fence); }
+            }
+            match m.on_reply(at(now), node, &r) {
+                Step::Won(t) => {
+                    prop_assert!(now < 100);
+                    let holders = fences.iter().flatten().filter(|f| **f <= t.get()).count();
+                    prop_assert!(holders > n / 2);
+                    break;
+                }
+                Step::Raise { token, nodes } => {
+                    raised = Some(token.get());
+                    for i in nodes { prop_assert!(fences[i].is_some_and(|f| f < token.get())); }
+                    break;
+                }
+                Step::Lost(_) => break,
+                Step::Wait(_) => {}
+            }
+        }
+    });
+}
