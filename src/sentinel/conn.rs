@@ -252,3 +252,58 @@ fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
     };
     (kind, words.into_boxed_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(payload: &str) -> PushInfo {
+        let text = |t: &str| Value::BulkString(t.as_bytes().to_vec());
+        PushInfo { kind: PushKind::Message, data: vec![text("+sdown"), text(payload)] }
+    }
+
+    #[test]
+    fn events_of_other_groups_concern_nobody() {
+        for ours in [
+            "orders-a 10.0.0.1 6379 10.0.0.2 6379",
+            "master orders-a 10.0.0.1 6379",
+            "master orders-a 10.0.0.1 6379 #quorum 2/2",
+            "slave 10.0.0.2:6379 10.0.0.2 6379 @ orders-a 10.0.0.1 6379",
+        ] {
+            assert!(concerns(&message(ours), "orders-a"), "{ours}");
+        }
+        assert!(!concerns(&message("master orders-b 10.0.0.1 6379"), "orders-a"));
+        assert!(!concerns(&message("master orders-ab 10.0.0.1 6379"), "orders-a"));
+        let subscribed = PushInfo { kind: PushKind::Subscribe, data: message("orders-a").data };
+        assert!(!concerns(&subscribed, "orders-a"));
+        let gone = PushInfo { kind: PushKind::Disconnection, data: Vec::new() };
+        assert!(concerns(&gone, "orders-a"));
+    }
+
+    #[test]
+    fn facts_are_read_whole_or_not_at_all() {
+        let mut f: Fields = [
+            ("config-epoch", "7"),
+            ("quorum", "2"),
+            ("num-other-sentinels", "2"),
+            ("num-slaves", "3"),
+            ("down-after-milliseconds", "5000"),
+            ("flags", "master,o_down"),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect();
+        let facts = master_facts(&f).unwrap();
+        assert_eq!((facts.epoch, facts.others, facts.replicas), (7, 2, 3));
+        assert!(facts.troubled);
+        assert_eq!(facts.down_after, Duration::from_secs(5));
+        f.insert("config-epoch".into(), "many".into());
+        assert_eq!(master_facts(&f), None);
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let access = Access { password: Some("s3cret".into()), ..Access::default() };
+        assert!(!format!("{access:?}").contains("s3cret"));
+    }
+}

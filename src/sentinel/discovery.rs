@@ -201,21 +201,22 @@ impl Discovery {
     pub fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let needed = self.known(answers) / 2 + 1;
         let voices = voices(answers);
-        let named: Vec<&Voice<'_>> = voices.iter().filter(|v| v.at.is_some()).collect();
-        if named.is_empty() {
+        let named: Vec<(&Address, &Voice<'_>)> =
+            voices.iter().filter_map(|v| Some((v.at?, v))).collect();
+        let Some((first, _)) = named.first() else {
             return Err(nobody_named(&voices, answers));
-        }
-        let top = named.iter().filter_map(|v| v.facts.map(|f| f.epoch)).max();
+        };
+        let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         // A voice below the highest epoch told, now or before, is stale: it has not heard of the
         // last failover and would lead back to the master that was replaced (DESIGN §5.5).
         // Epochs go back only when somebody resets the Sentinels; then all of them say so.
         let everybody = named.len() >= self.known(answers)
-            && named.iter().all(|v| v.at == named[0].at && v.epoch() == top);
+            && named.iter().all(|(at, v)| at == first && v.epoch() == top);
         let floor = if everybody { top } else { top.max(self.seen) };
         let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= floor;
         let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
-        for v in named.iter().filter(|v| current(v)) {
-            votes.entry(v.at.expect("only voices that name one")).or_default().push(v);
+        for (at, v) in named.iter().filter(|(_, v)| current(v)) {
+            votes.entry(at).or_default().push(v);
         }
         let winner = votes.into_iter().find(|(_, by)| by.len() >= needed);
         let Some((at, by)) = winner else {

@@ -78,11 +78,6 @@ impl Watch {
         self.shared.generation.subscribe()
     }
 
-    /// Makes the holder of the present connection let it go.
-    pub(crate) fn disturb(&self) {
-        self.shared.generation.send_modify(|g| *g += 1);
-    }
-
     /// Within a runtime, because a node may be built outside of one; anew if that runtime ended.
     fn start(&self) {
         let mut task = lock(&self.task);
