@@ -6,6 +6,8 @@
 //! with which a third party's node can be tested.
 
 #[cfg(feature = "test-util")]
+pub mod contract;
+#[cfg(feature = "test-util")]
 pub mod fault;
 pub(crate) mod lane;
 mod link;

@@ -182,13 +182,13 @@ async fn the_same_seed_gives_the_same_history() {
             max_delay: 2 * BUDGET,
         };
         s.control.dice(seed, odds);
-        let mut seen = Vec::new();
+        let mut lines = Vec::new();
         for n in 0..60 {
             let reply = s.ask(if n % 2 == 0 { acquire(n / 2) } else { release(n / 2) }).await;
-            seen.push(format!("{:?} {reply:?}", s.env.now()));
+            lines.push(format!("{:?} {reply:?}", s.env.now()));
         }
         s.control.calm();
-        seen
+        lines
     }
     let first = history(1).await;
     assert_eq!(first, history(1).await);

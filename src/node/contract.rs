@@ -1,0 +1,192 @@
+//! The contract suite: the rules of [`Op`](crate::op::Op) as cases that every node kind passes.
+//!
+//! Each case uses fresh random names, so that all of them can run at once on one shared server.
+//! Times are only waited for, never measured: a slow machine makes a case slow, not wrong.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use std::sync::Arc;
+//! use palisade::node::{MemoryNode, contract};
+//! let node = Arc::new(MemoryNode::new());
+//! let case = contract::cases().into_iter().find(|c| c.name() == "free_lock_is_granted").unwrap();
+//! assert!(case.run(node, &contract::Hooks::default()).await);
+//! # });
+//! ```
+
+mod batches;
+mod bench;
+mod claims;
+mod completes;
+mod crash;
+mod extends;
+mod hints;
+mod locks;
+mod ops;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::bench::Bench;
+use super::{BoxFuture, LockNode};
+
+type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// What only the owner of the server can do to it. Cases that need an absent hook are skipped.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    restart_empty: Option<Hook>,
+    restart_keeping: Option<Hook>,
+    flush: Option<Hook>,
+    put_foreign: Option<ForeignHook>,
+}
+
+impl Hooks {
+    /// Restarts the server without its data. Returns when it serves again.
+    #[must_use]
+    pub fn restart_empty<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.restart_empty = Some(Arc::new(move || Box::pin(hook())));
+        self
+    }
+
+    /// Restarts the server with all its data. Returns when it serves again.
+    #[must_use]
+    pub fn restart_keeping<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.restart_keeping = Some(Arc::new(move || Box::pin(hook())));
+        self
+    }
+
+    /// Deletes all data of the running server.
+    #[must_use]
+    pub fn flush<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.flush = Some(Arc::new(move || Box::pin(hook())));
+        self
+    }
+
+    /// Writes under a lock's main key what another program would (a value of another type), for the
+    /// given time or without an end.
+    #[must_use]
+    pub fn put_foreign<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn(String, Option<Duration>) -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.put_foreign = Some(Arc::new(move |key, ttl| Box::pin(hook(key, ttl))));
+        self
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks")
+            .field("restart_empty", &self.restart_empty.is_some())
+            .field("restart_keeping", &self.restart_keeping.is_some())
+            .field("flush", &self.flush.is_some())
+            .field("put_foreign", &self.put_foreign.is_some())
+            .finish()
+    }
+}
+
+/// What a case cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Nothing,
+    Foreign,
+    RestartEmpty,
+    RestartKeeping,
+    Flush,
+}
+
+/// One rule or a few that belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    name: &'static str,
+    need: Need,
+    run: fn(Bench) -> BoxFuture<'static, ()>,
+}
+
+impl Case {
+    /// The rule in a few words.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// True if the case puts the whole node into quarantine. Such a case must run alone, and after
+    /// those that do not: theirs is a longer quarantine, and the longest asked for counts.
+    pub fn disturbs(&self) -> bool {
+        !matches!(self.need, Need::Nothing | Need::Foreign)
+    }
+
+    /// Runs the case; false if it was skipped for want of a hook.
+    ///
+    /// # Panics
+    /// If the node breaks a rule; the message names the case and the rule.
+    ///
+    /// # Cancellation safety
+    /// Dropping it leaves the case's own names behind on the node, until they expire.
+    pub async fn run(&self, node: Arc<dyn LockNode>, hooks: &Hooks) -> bool {
+        let has = match self.need {
+            Need::Nothing => true,
+            Need::Foreign => hooks.put_foreign.is_some(),
+            Need::RestartEmpty => hooks.restart_empty.is_some(),
+            Need::RestartKeeping => hooks.restart_keeping.is_some(),
+            Need::Flush => hooks.flush.is_some(),
+        };
+        if has {
+            let bench = Bench::new(self.name, self.disturbs(), node, hooks.clone());
+            bench.settle().await;
+            (self.run)(bench).await;
+        }
+        has
+    }
+}
+
+/// All cases, those that disturb the node last.
+pub fn cases() -> Vec<Case> {
+    let mut all = locks::cases();
+    all.extend(extends::cases());
+    all.extend(hints::cases());
+    all.extend(batches::cases());
+    all.extend(claims::cases());
+    all.extend(completes::cases());
+    all.extend(crash::cases());
+    all.sort_by_key(Case::disturbs);
+    all
+}
+
+/// Runs all cases, one after the other; how many ran.
+///
+/// # Panics
+/// At the first rule that the node breaks.
+///
+/// # Cancellation safety
+/// As [`Case::run`].
+pub async fn run(node: Arc<dyn LockNode>, hooks: &Hooks) -> usize {
+    let mut ran = 0;
+    for case in cases() {
+        ran += usize::from(case.run(node.clone(), hooks).await);
+    }
+    ran
+}
+
+/// `Case`s out of async functions of one `Bench`.
+macro_rules! list {
+    ($($need:ident: $name:ident),* $(,)?) => {
+        vec![$(super::Case {
+            name: stringify!($name),
+            need: super::Need::$need,
+            run: |bench| Box::pin($name(bench)),
+        }),*]
+    };
+}
+use list;

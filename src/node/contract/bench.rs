@@ -1,0 +1,162 @@
+//! What the cases stand on: fresh names, calls, waits, and panics that name the rule.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Hooks, LockNode};
+use crate::env::{Env, SystemEnv};
+use crate::name::LockKeys;
+use crate::op::{Batch, Facts, Op, RecordKey, Replies, Reply, Terms};
+use crate::token::{FencingToken, OwnerToken};
+
+/// A lease that nothing here outlives.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+/// A lease that is waited out.
+pub(super) const SHORT: Duration = Duration::from_millis(150);
+/// How long a record is kept where the case does not wait for its end.
+pub(super) const KEEP: Duration = Duration::from_secs(600);
+/// The largest token there may be.
+pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+const POLL: Duration = Duration::from_millis(20);
+/// Times `POLL` = how long something that must happen is waited for.
+const POLLS: u32 = 500;
+
+/// One case's view of the node.
+pub(crate) struct Bench {
+    case: &'static str,
+    node: Arc<dyn LockNode>,
+    pub(super) hooks: Hooks,
+    pub(super) terms: Terms,
+}
+
+impl Bench {
+    pub(super) fn new(
+        case: &'static str,
+        disturbs: bool,
+        node: Arc<dyn LockNode>,
+        hooks: Hooks,
+    ) -> Self {
+        // A quarantine that is waited out must be short.
+        let (max_ttl, clock_error) = if disturbs {
+            (Duration::from_secs(1), Duration::from_millis(250))
+        } else {
+            (LONG, Duration::from_secs(1))
+        };
+        Self { case, node, hooks, terms: Terms { max_ttl, clock_error } }
+    }
+
+    /// Waits until the node grants.
+    pub(super) async fn settle(&self) {
+        // As long as the longest quarantine a server under test may have.
+        for _ in 0..10_000 {
+            let rest = self.facts().await.quarantine;
+            if rest.is_zero() {
+                return;
+            }
+            sleep(rest.min(Duration::from_secs(1)) + Duration::from_millis(1)).await;
+        }
+        self.broken("a quarantine ends", &"still in quarantine");
+    }
+
+    pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
+        let deadline = SystemEnv.now() + Duration::from_secs(10);
+        let (n, terms) = (ops.len(), self.terms);
+        let replies = self.node.call(Batch { terms, ops }, deadline).await;
+        self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
+        replies
+    }
+
+    pub(super) async fn all(&self, ops: Vec<Op>) -> Vec<Reply> {
+        let items = self.send(ops).await.items;
+        items.into_iter().map(|r| r.unwrap_or_else(|e| self.broken("no fault", &e))).collect()
+    }
+
+    pub(super) async fn ask(&self, op: Op) -> Reply {
+        self.all(vec![op]).await.remove(0)
+    }
+
+    /// Asks and compares.
+    pub(super) async fn expect(&self, op: Op, want: Reply, rule: &str) {
+        let got = self.ask(op).await;
+        self.check(got == want, rule, &got);
+    }
+
+    /// The fence of a grant.
+    pub(super) async fn granted(&self, op: Op, rule: &str) -> u64 {
+        match self.ask(op).await {
+            Reply::Granted { fence } | Reply::Claimed { fence, .. } => fence,
+            other => self.broken(rule, &other),
+        }
+    }
+
+    pub(super) async fn facts(&self) -> Facts {
+        let op = Op::Lookup { key: self.key() };
+        let replies = self.send(vec![op]).await;
+        replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
+    }
+
+    /// The lowest fence the node now gives to a new name (its floor, or its clock less E).
+    pub(super) async fn low(&self) -> u64 {
+        let op = super::ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
+        self.granted(op, "a fresh name is free").await
+    }
+
+    /// A token above all that the node would propose by itself.
+    pub(super) async fn high(&self) -> FencingToken {
+        let facts = self.facts().await;
+        FencingToken::new(facts.node_micros.max(self.low().await) + 3_600_000_000)
+    }
+
+    /// Asks again and again until the answer is right.
+    pub(super) async fn until(&self, rule: &str, op: Op, good: impl Fn(&Reply) -> bool) -> Reply {
+        let mut last = None;
+        for _ in 0..POLLS {
+            let reply = self.ask(op.clone()).await;
+            if good(&reply) {
+                return reply;
+            }
+            last = Some(reply);
+            sleep(POLL).await;
+        }
+        self.broken(rule, &last)
+    }
+
+    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<super::super::NodeEvent> {
+        self.node.events()
+    }
+
+    /// A record's key that nobody has used.
+    pub(super) fn key(&self) -> RecordKey {
+        Arc::from(format!("contract:{}:{:032x}", self.case, SystemEnv.random()))
+    }
+
+    /// A lock that nobody has used.
+    pub(super) fn lock(&self) -> LockKeys {
+        LockKeys::new(&self.key())
+    }
+
+    pub(super) fn owner(&self) -> OwnerToken {
+        OwnerToken::from_random(SystemEnv.random())
+    }
+
+    pub(super) fn owners(&self) -> (OwnerToken, OwnerToken) {
+        (self.owner(), self.owner())
+    }
+
+    #[track_caller]
+    pub(super) fn check(&self, holds: bool, rule: &str, got: &dyn Debug) {
+        if !holds {
+            self.broken(rule, got)
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn broken(&self, rule: &str, got: &dyn Debug) -> ! {
+        let name = self.node.name();
+        panic!("node {name} breaks the contract in `{}`: {rule}; got {got:?}", self.case)
+    }
+}

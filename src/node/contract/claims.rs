@@ -1,0 +1,233 @@
+//! Claim, raise, extend and unclaim a record.
+
+use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
+use super::ops::{
+    claim, claim_force, claim_print, complete, extend_claim, lookup, raise_claim, unclaim,
+};
+use super::{Case, list};
+use crate::op::{RecordKey, RecordState, Reply};
+use crate::token::OwnerToken;
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        Nothing: a_new_key_is_claimed,
+        Nothing: a_repeated_claim_hears_the_same,
+        Nothing: a_running_lease_keeps_others_off,
+        Nothing: a_lapsed_claim_stays_visible,
+        Nothing: another_fingerprint_is_a_mismatch,
+        Nothing: the_first_fingerprint_counts,
+        Nothing: raise_claim_sets_the_promise_and_repeats,
+        Nothing: raise_claim_needs_the_last_owner_and_a_promise_not_above,
+        Nothing: extend_claim_prolongs_the_lease,
+        Nothing: extend_claim_goes_by_the_ballot,
+        Nothing: extend_claim_makes_an_absent_claim,
+        Nothing: unclaim_leaves_no_trace_but_the_order,
+        Nothing: unclaim_is_for_the_last_owner_only,
+        Nothing: unclaim_takes_back_one_attempt,
+        Nothing: ballots_are_exact_up_to_the_largest,
+    ]
+}
+
+pub(super) async fn state(b: &Bench, key: &RecordKey) -> RecordState {
+    match b.ask(lookup(key)).await {
+        Reply::Record(Some(state)) => state,
+        other => b.broken("the key has a state", &other),
+    }
+}
+
+/// Claims for `next` as soon as the running lease has lapsed; its fence and attempt.
+pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (u64, u32) {
+    let op = claim(key, next, LONG);
+    match b
+        .until("a lapsed lease lets others claim", op, |r| matches!(r, Reply::Claimed { .. }))
+        .await
+    {
+        Reply::Claimed { fence, attempt, .. } => (fence, attempt),
+        other => b.broken("claimed", &other),
+    }
+}
+
+async fn a_new_key_is_claimed(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    b.expect(lookup(&r), Reply::Record(None), "an unused key has no state").await;
+    match b.ask(claim(&r, a, LONG)).await {
+        Reply::Claimed { fence, attempt: 1, record: None, .. } => {
+            b.check(fence > 0 && fence <= TOKEN_MAX, "a ballot lies within 2^53", &fence);
+            let s = state(&b, &r).await;
+            let lease = s.lease.is_some_and(|l| !l.is_zero() && l <= LONG);
+            let good = s.fence == fence && s.attempt == 1 && lease && s.record.is_none();
+            b.check(good, "a lookup tells the claim", &s);
+        }
+        other => b.broken("an unused key is claimed as attempt 1 without a record", &other),
+    }
+}
+
+async fn a_repeated_claim_hears_the_same(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    let first = b.ask(claim(&r, a, LONG)).await;
+    b.check(matches!(first, Reply::Claimed { .. }), "an unused key is claimed", &first);
+    b.expect(claim(&r, a, LONG), first, "a repeated claim hears the same").await;
+}
+
+async fn a_running_lease_keeps_others_off(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    for op in [claim(&r, c, LONG), claim_force(&r, c, LONG)] {
+        match b.ask(op).await {
+            Reply::InFlight { remaining } => {
+                b.check(remaining <= LONG, "InFlight tells the rest of the lease", &remaining);
+            }
+            other => b.broken("a running lease keeps others off, with `force` too", &other),
+        }
+    }
+    b.check(state(&b, &r).await.attempt == 1, "a refused claim does not count", &"attempt");
+}
+
+async fn a_lapsed_claim_stays_visible(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let first = b.granted(claim(&r, a, SHORT), "an unused key is claimed").await;
+    let (fence, attempt) = take_over(&b, &r, c).await;
+    b.check(attempt == 2, "the attempt after a lapsed one is the second", &attempt);
+    b.check(fence > first, "each claim's ballot is above all before", &(first, fence));
+}
+
+async fn another_fingerprint_is_a_mismatch(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim_print(&r, a, LONG, [1; 32]), "an unused key is claimed").await;
+    let other = claim_print(&r, c, LONG, [2; 32]);
+    b.expect(other.clone(), Reply::Mismatch, "another fingerprint is a mismatch").await;
+    for op in [claim_print(&r, c, LONG, [1; 32]), claim(&r, c, LONG)] {
+        let got = b.ask(op).await;
+        let good = matches!(got, Reply::InFlight { .. });
+        b.check(good, "the same fingerprint or none is no mismatch", &got);
+    }
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
+    b.expect(other, Reply::Mismatch, "another fingerprint never hears the result").await;
+    let got = b.ask(claim_print(&r, c, LONG, [1; 32])).await;
+    b.check(matches!(got, Reply::Completed(_)), "the same fingerprint hears the result", &got);
+}
+
+async fn the_first_fingerprint_counts(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    b.granted(claim(&r, a, SHORT), "an unused key is claimed").await;
+    let op = claim_print(&r, c, SHORT, [0xff; 32]);
+    b.until("a lapsed lease lets others claim", op, |r| matches!(r, Reply::Claimed { .. })).await;
+    let op = claim_print(&r, b.owner(), LONG, [0; 32]);
+    b.expect(op, Reply::Mismatch, "the first fingerprint given is kept").await;
+}
+
+async fn raise_claim_sets_the_promise_and_repeats(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let t = b.high().await.get();
+    for _ in 0..2 {
+        b.expect(raise_claim(&r, a, t), Reply::Done, "the last owner raises, twice too").await;
+    }
+    b.check(state(&b, &r).await.fence == t, "raise sets the promise", &t);
+}
+
+async fn raise_claim_needs_the_last_owner_and_a_promise_not_above(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.high().await.get();
+    b.expect(raise_claim(&r, a, t), Reply::NotOwner, "nobody's key is not raised").await;
+    b.expect(lookup(&r), Reply::Record(None), "raise makes no state").await;
+    let fence = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    b.expect(raise_claim(&r, c, t), Reply::NotOwner, "another owner does not raise").await;
+    let low = raise_claim(&r, a, fence - 1);
+    b.expect(low, Reply::NotOwner, "a ballot below the promise is refused").await;
+    b.check(state(&b, &r).await.fence == fence, "a refusal changes nothing", &fence);
+}
+
+async fn extend_claim_prolongs_the_lease(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, a, LONG / 4), "an unused key is claimed").await;
+    for _ in 0..2 {
+        b.expect(extend_claim(&r, a, t, LONG), Reply::Done, "the claimant extends").await;
+    }
+    let s = state(&b, &r).await;
+    b.check(s.lease > Some(LONG / 4), "an extended lease lasts longer", &s);
+    b.check(s.attempt == 1 && s.fence == t, "an extension is no attempt", &s);
+    b.expect(extend_claim(&r, a, t, SHORT), Reply::Done, "the claimant extends").await;
+    let (_, attempt) = take_over(&b, &r, c).await;
+    b.check(attempt == 2, "an extended lease lapses", &attempt);
+}
+
+async fn extend_claim_goes_by_the_ballot(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let low = extend_claim(&r, a, t - 1, LONG);
+    b.expect(low, Reply::NotOwner, "a ballot below the promise is refused").await;
+    let equal = extend_claim(&r, c, t, LONG);
+    b.expect(equal, Reply::NotOwner, "an equal number of another owner is refused").await;
+    let above = extend_claim(&r, c, t + 1, LONG);
+    b.expect(above, Reply::Done, "a ballot above the promise is taken").await;
+    let old = extend_claim(&r, a, t, LONG);
+    b.expect(old, Reply::NotOwner, "the promise moved to the higher ballot").await;
+    b.expect(complete(&r, c, t + 1, b"v"), Reply::Done, "the higher ballot completes").await;
+    match b.ask(extend_claim(&r, c, t + 1, LONG)).await {
+        Reply::Completed(s) if *s.value == *b"v" && s.token.get() == t + 1 => (),
+        other => b.broken("extending what is completed answers the record", &other),
+    }
+}
+
+async fn extend_claim_makes_an_absent_claim(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.high().await.get();
+    b.expect(extend_claim(&r, a, t, LONG), Reply::Done, "an absent claim is made").await;
+    let s = state(&b, &r).await;
+    b.check(s.fence == t && s.attempt >= 1 && s.lease.is_some(), "a claim was made", &s);
+    let got = b.ask(claim(&r, c, LONG)).await;
+    b.check(matches!(got, Reply::InFlight { .. }), "a claim made so keeps others off", &got);
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "its owner completes").await;
+}
+
+async fn unclaim_leaves_no_trace_but_the_order(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim_print(&r, a, LONG, [1; 32]), "an unused key is claimed").await;
+    b.expect(unclaim(&r, a), Reply::Done, "the claimant gives back").await;
+    let equal = complete(&r, a, t, b"v");
+    b.expect(equal, Reply::NotOwner, "who gave back no longer completes").await;
+    match b.ask(claim_print(&r, c, LONG, [2; 32])).await {
+        Reply::Claimed { fence, attempt: 1, record: None, .. } => {
+            b.check(fence > t, "the order of ballots survives", &(t, fence));
+        }
+        other => b.broken("a key given back is claimed at once, as attempt 1", &other),
+    }
+}
+
+async fn unclaim_is_for_the_last_owner_only(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    b.expect(unclaim(&r, a), Reply::Absent, "what was never claimed is absent").await;
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    b.expect(unclaim(&r, c), Reply::NotOwner, "only the claimant gives back").await;
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
+    b.expect(unclaim(&r, a), Reply::NotOwner, "a result is not given back").await;
+    b.check(state(&b, &r).await.record.is_some(), "the result stays", &"no record");
+}
+
+async fn unclaim_takes_back_one_attempt(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    b.granted(claim_print(&r, a, SHORT, [1; 32]), "an unused key is claimed").await;
+    let (_, attempt) = take_over(&b, &r, c).await;
+    b.check(attempt == 2, "a second attempt", &attempt);
+    b.expect(unclaim(&r, c), Reply::Done, "the claimant gives back").await;
+    let s = state(&b, &r).await;
+    b.check(s.attempt == 1 && s.lease.is_none(), "the first attempt stays visible", &s);
+    let other = claim_print(&r, b.owner(), LONG, [2; 32]);
+    b.expect(other, Reply::Mismatch, "the first attempt's fingerprint stays").await;
+}
+
+async fn ballots_are_exact_up_to_the_largest(b: Bench) {
+    for token in [TOKEN_MAX - 1, (1 << 52) + 1] {
+        let (r, (a, c)) = (b.key(), b.owners());
+        b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+        b.expect(raise_claim(&r, a, token), Reply::Done, "a large ballot is promised").await;
+        b.check(state(&b, &r).await.fence == token, "ballots keep every bit", &token);
+        let low = complete(&r, c, token - 1, b"low");
+        b.expect(low, Reply::NotOwner, "ballots one apart are told apart").await;
+        b.expect(complete(&r, c, token + 1, b"v"), Reply::Done, "one above is taken").await;
+        let s = state(&b, &r).await;
+        let exact = s.record.is_some_and(|r| r.token.get() == token + 1);
+        b.check(exact, "a record keeps every bit of its ballot", &s.fence);
+    }
+}

@@ -1,0 +1,126 @@
+//! The crash guard (DESIGN 5.5), with hooks that restart or empty the server.
+
+use std::sync::Arc;
+
+use super::bench::{Bench, LONG};
+use super::ops::{acquire, claim, complete, extend, inspect, lookup, raise, raise_claim, release};
+use super::{Case, Hook, list};
+use crate::op::{Facts, Reply};
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        RestartEmpty: a_restarted_node_grants_after_the_quarantine,
+        RestartEmpty: an_emptied_node_does_not_claim_to_remember,
+        RestartEmpty: a_forgotten_promise_is_not_completed,
+        RestartKeeping: a_restart_with_data_is_quarantined_too,
+        RestartKeeping: a_promise_of_an_earlier_life_counts_as_the_floor,
+        Flush: a_flushed_node_is_quarantined,
+    ]
+}
+
+/// Runs the hook; what the node says of itself in its first batch afterwards.
+async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
+    if let Some(hook) = hook {
+        hook().await;
+    }
+    b.facts().await
+}
+
+async fn refuses_grants(b: &Bench) {
+    for op in [acquire(&b.lock(), b.owner(), LONG), claim(&b.key(), b.owner(), LONG)] {
+        match b.ask(op).await {
+            Reply::Quarantined { remaining } => {
+                b.check(!remaining.is_zero(), "a quarantine has a rest", &remaining);
+            }
+            other => b.broken("nothing is granted in quarantine", &other),
+        }
+    }
+}
+
+async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
+    let before = b.facts().await;
+    let first = after(&b, b.hooks.restart_empty.as_ref()).await;
+    b.check(first.new_generation, "the first batch tells of the new generation", &first);
+    b.check(first.generation != before.generation, "a restart changes the generation", &first);
+    b.check(first.identity != before.identity, "a restart changes the identity", &first);
+    b.check(first.quarantine_len >= b.terms.max_ttl, "a quarantine spans max_ttl", &first);
+    b.check(first.quarantine <= first.quarantine_len, "the rest is within it", &first);
+    refuses_grants(&b).await;
+    let (k, a) = (b.lock(), b.owner());
+    b.expect(release(&k, a), Reply::Absent, "release is served in quarantine").await;
+    b.expect(inspect(&k), Reply::Holder(None), "inspect is served in quarantine").await;
+    b.expect(lookup(&b.key()), Reply::Record(None), "lookup is served in quarantine").await;
+    let second = b.facts().await;
+    b.check(!second.new_generation, "a generation is new once", &second);
+    b.settle().await;
+    let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
+    // The marker's floor is E above the clock at the first batch after the loss.
+    let floor = before.node_micros + b.terms.clock_error.as_micros() as u64;
+    b.check(fence >= floor, "no fence below the floor", &(fence, floor));
+}
+
+async fn an_emptied_node_does_not_claim_to_remember(b: Bench) {
+    after(&b, b.hooks.restart_empty.as_ref()).await;
+    b.settle().await;
+    match b.ask(claim(&b.key(), b.owner(), LONG)).await {
+        Reply::Claimed { remembers: false, .. } => (),
+        other => b.broken("what a node may have forgotten it does not remember", &other),
+    }
+}
+
+async fn a_forgotten_promise_is_not_completed(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    after(&b, b.hooks.restart_empty.as_ref()).await;
+    for owner in [a, c] {
+        let late = complete(&r, owner, t, b"late");
+        b.expect(late, Reply::NotOwner, "a ballot below the floor is refused").await;
+    }
+    let above = b.facts().await.node_micros + 3_600_000_000;
+    let fine = complete(&r, a, above, b"v");
+    b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
+}
+
+async fn a_restart_with_data_is_quarantined_too(b: Bench) {
+    let (k, (a, c)) = (b.lock(), b.owners());
+    let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
+    b.check(facts.new_generation, "a restart is a new generation", &facts);
+    refuses_grants(&b).await;
+    let own = b.ask(acquire(&k, a, LONG)).await;
+    let quarantined = matches!(own, Reply::Quarantined { .. });
+    b.check(quarantined, "nothing is granted in quarantine, to the same owner neither", &own);
+    b.expect(raise(&k, a, t), Reply::NotOwner, "a raise below the floor is refused").await;
+    b.expect(extend(&k, a, LONG, t), Reply::Done, "a sitting holder extends in quarantine").await;
+    b.settle().await;
+    let held = b.ask(acquire(&k, c, LONG)).await;
+    b.check(matches!(held, Reply::Held { .. }), "the sitting holder is respected", &held);
+    b.expect(release(&k, a), Reply::Done, "the sitting holder releases").await;
+    let next = b.granted(acquire(&k, c, LONG), "a released lock is granted").await;
+    b.check(next > t, "fences rise across a restart", &(t, next));
+}
+
+async fn a_promise_of_an_earlier_life_counts_as_the_floor(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    after(&b, b.hooks.restart_keeping.as_ref()).await;
+    let rule = "a promise of an earlier life counts as the floor";
+    b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, rule).await;
+    b.expect(raise_claim(&r, a, t), Reply::NotOwner, rule).await;
+    let above = b.facts().await.node_micros + 3_600_000_000;
+    b.expect(raise_claim(&r, a, above), Reply::Done, "a ballot above the floor is promised").await;
+    b.expect(complete(&r, a, above, b"v"), Reply::Done, "and completes").await;
+}
+
+async fn a_flushed_node_is_quarantined(b: Bench) {
+    let (k, a) = (b.lock(), b.owner());
+    b.granted(acquire(&k, a, b.terms.max_ttl), "a free lock is granted").await;
+    let before = b.facts().await;
+    let facts = after(&b, b.hooks.flush.as_ref()).await;
+    b.check(facts.new_generation, "a missing marker is a new generation", &facts);
+    let same = Arc::ptr_eq(&facts.identity, &before.identity) || facts.identity == before.identity;
+    b.check(same, "a flush keeps the process", &facts);
+    refuses_grants(&b).await;
+    b.settle().await;
+    b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
+}

@@ -1,0 +1,301 @@
+//! The contract suite holds what it says: the reference node passes, and nodes with one rule wrong
+//! are caught.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use palisade::node::contract::{self, Hooks};
+use palisade::node::fault::Fault;
+use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
+use palisade::op::{Batch, Op, Replies, Reply, StoredRecord};
+use palisade::time::Moment;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+
+/// Every kind of case at once, then those that disturb the node; the names of the broken ones.
+async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static str>) {
+    let (alone, together): (Vec<_>, Vec<_>) =
+        contract::cases().into_iter().partition(contract::Case::disturbs);
+    let (mut ran, mut failed) = (0, Vec::new());
+    let mut set = JoinSet::new();
+    for case in together {
+        let (node, hooks) = (node.clone(), hooks.clone());
+        set.spawn(async move {
+            (case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await)
+        });
+    }
+    let mut note = |name, result: Result<bool, _>| match result {
+        Ok(done) => ran += usize::from(done),
+        Err(_) => failed.push(name),
+    };
+    while let Some(done) = set.join_next().await {
+        let (name, result) = done.unwrap();
+        note(name, result);
+    }
+    for case in alone {
+        let (node, hooks) = (node.clone(), hooks.clone());
+        note(case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await);
+    }
+    failed.sort_unstable();
+    (ran, failed)
+}
+
+fn hooks(node: &MemoryNode) -> Hooks {
+    let [a, b, c, d] = [(); 4].map(|()| node.clone());
+    Hooks::default()
+        .restart_empty(move || std::future::ready(a.restart_empty()))
+        .restart_keeping(move || std::future::ready(b.restart_keeping()))
+        .flush(move || std::future::ready(c.flush_all()))
+        .put_foreign(move |key, ttl| std::future::ready(d.put_foreign(&key, ttl)))
+}
+
+#[tokio::test]
+async fn memory_node_keeps_the_contract() {
+    let node = MemoryNode::new();
+    let (ran, failed) = broken(Arc::new(node.clone()), hooks(&node)).await;
+    assert_eq!(failed, Vec::<&str>::new());
+    assert_eq!(ran, contract::cases().len());
+}
+
+#[tokio::test]
+async fn a_calm_fault_wrapper_keeps_the_contract() {
+    let node = MemoryNode::new();
+    let (ran, failed) = broken(Arc::new(Fault::new(node.clone())), hooks(&node)).await;
+    assert_eq!(failed, Vec::<&str>::new());
+    assert_eq!(ran, contract::cases().len());
+}
+
+#[tokio::test]
+async fn without_hooks_cases_are_skipped_and_the_rest_runs_in_a_row() {
+    let ran = contract::run(Arc::new(MemoryNode::new()), &Hooks::default()).await;
+    assert!(ran >= 35 && ran < contract::cases().len(), "{ran} cases");
+}
+
+#[test]
+fn case_names_are_unique() {
+    let mut names: Vec<_> = contract::cases().iter().map(contract::Case::name).collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
+
+/// A node that breaks one rule.
+struct Mutant {
+    inner: MemoryNode,
+    /// Rewrites an op before it is executed.
+    ask: fn(&mut Op),
+    /// Rewrites an answer.
+    tell: fn(&Op, &mut Reply),
+}
+
+impl LockNode for Mutant {
+    fn call(&self, mut batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let asked = batch.ops.clone();
+        batch.ops.iter_mut().for_each(self.ask);
+        Box::pin(async move {
+            let mut replies = self.inner.call(batch, deadline).await;
+            for (op, item) in asked.iter().zip(&mut replies.items) {
+                if let Ok(reply) = item {
+                    (self.tell)(op, reply);
+                }
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "mutant".into()
+    }
+}
+
+async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &str) {
+    let inner = MemoryNode::new();
+    let hooks = hooks(&inner);
+    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let node = Arc::new(Mutant { inner, ask, tell });
+    let result = tokio::spawn(async move { case.run(node, &hooks).await }).await;
+    let error = result.expect_err(what);
+    let text = *error.into_panic().downcast::<String>().unwrap();
+    assert!(text.contains("mutant") && text.contains(by) && text.contains(';'), "{what}: {text}");
+}
+
+fn as_is(_: &mut Op) {}
+fn truly(_: &Op, _: &mut Reply) {}
+
+#[tokio::test]
+async fn wrong_answers_about_locks_are_caught() {
+    caught(
+        "says Done to a stranger's release",
+        as_is,
+        |op, reply| {
+            if matches!(op, Op::Release { .. }) && *reply == Reply::NotOwner {
+                *reply = Reply::Done;
+            }
+        },
+        "release_by_another_changes_nothing",
+    )
+    .await;
+    caught(
+        "grants a held lock",
+        as_is,
+        |_, reply| {
+            if matches!(reply, Reply::Held { .. }) {
+                *reply = Reply::Granted { fence: 1 };
+            }
+        },
+        "another_owner_is_held_off",
+    )
+    .await;
+    caught(
+        "rounds large tokens as a float would",
+        as_is,
+        |_, reply| {
+            if let Reply::Granted { fence } = reply {
+                *fence &= !1;
+            }
+        },
+        "tokens_are_exact_up_to_the_largest",
+    )
+    .await;
+    caught(
+        "gives a fresh fence to a repeated acquire",
+        as_is,
+        |_, reply| {
+            static NEXT: AtomicU64 = AtomicU64::new(1);
+            if let Reply::Granted { fence } = reply {
+                *fence += NEXT.fetch_add(1, Ordering::Relaxed);
+            }
+        },
+        "same_owner_gets_the_same_answer",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_deeds_on_locks_are_caught() {
+    caught(
+        "forgets who waits",
+        |op| {
+            if let Op::Acquire { wait, .. } | Op::Inspect { wait, .. } = op {
+                *wait = false;
+            }
+        },
+        truly,
+        "release_wakes_who_inspected",
+    )
+    .await;
+    caught(
+        "ignores the ttl of an extension",
+        |op| {
+            if let Op::Extend { keys, .. } = op {
+                *op = Op::Inspect { keys: keys.clone(), wait: false };
+            }
+        },
+        |op, reply| {
+            if matches!(op, Op::Extend { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "extend_prolongs",
+    )
+    .await;
+    caught(
+        "forgets the holder's words",
+        |op| {
+            if let Op::Extend { meta, .. } = op {
+                *meta = None;
+            }
+        },
+        truly,
+        "words_are_kept_and_replaced",
+    )
+    .await;
+    caught(
+        "grants in quarantine",
+        as_is,
+        |_, reply| {
+            if matches!(reply, Reply::Quarantined { .. }) {
+                *reply = Reply::Granted { fence: 1 };
+            }
+        },
+        "a_restarted_node_grants_after_the_quarantine",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_rules_about_records_are_caught() {
+    caught(
+        "compares ballots by their number alone",
+        |op| {
+            if let Op::Complete { token, .. } = op {
+                *token = palisade::FencingToken::new(token.get() + 1);
+            }
+        },
+        truly,
+        "an_equal_ballot_of_another_owner_is_refused",
+    )
+    .await;
+    caught(
+        "takes `force` for a licence to take over",
+        as_is,
+        |op, reply| {
+            if let (Op::Claim(c), Reply::InFlight { .. }) = (op, &*reply)
+                && c.force
+            {
+                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, remembers: true };
+            }
+        },
+        "a_running_lease_keeps_others_off",
+    )
+    .await;
+    caught(
+        "does not compare fingerprints",
+        |op| {
+            if let Op::Claim(c) = op {
+                c.fingerprint = None;
+            }
+        },
+        truly,
+        "another_fingerprint_is_a_mismatch",
+    )
+    .await;
+    caught(
+        "hides the record from a repair",
+        as_is,
+        |_, reply| {
+            if let Reply::Claimed { record, .. } = reply {
+                *record = None;
+            }
+        },
+        "force_is_granted_on_top_of_a_result",
+    )
+    .await;
+    caught(
+        "cuts values at a zero byte",
+        as_is,
+        |_, reply| {
+            if let Reply::Completed(StoredRecord { value, .. }) = reply {
+                *value = value.split(|b| *b == 0).next().unwrap().into();
+            }
+        },
+        "values_keep_every_byte",
+    )
+    .await;
+    caught(
+        "claims to remember after a loss",
+        as_is,
+        |_, reply| {
+            if let Reply::Claimed { remembers, .. } = reply {
+                *remembers = true;
+            }
+        },
+        "an_emptied_node_does_not_claim_to_remember",
+    )
+    .await;
+}
