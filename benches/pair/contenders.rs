@@ -1,0 +1,127 @@
+//! The three contenders, each doing the same pair: take a lock on N servers, give it back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use palisade::{Redlock, RedisNode};
+
+/// Lease of every contender.
+pub const TTL: Duration = Duration::from_secs(10);
+
+const COMPARE_AND_DELETE: &str = r"
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+
+/// One acquire+release of a name. False if it did not get the lock.
+pub trait Contender: Send + Sync + 'static {
+    fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
+}
+
+/// SET NX PX on all servers, then compare-and-delete by EVALSHA on all: no quorum logic, no
+/// fencing, no deadlines. What a careful user writes by hand.
+pub struct Raw {
+    connections: Vec<redis::aio::MultiplexedConnection>,
+    sha: String,
+}
+
+impl Raw {
+    pub async fn connect(urls: &[String]) -> Self {
+        let mut connections = Vec::new();
+        let mut sha = String::new();
+        for url in urls {
+            let info: redis::ConnectionInfo =
+                redis::IntoConnectionInfo::into_connection_info(url.as_str()).expect("a url");
+            let tcp = info.tcp_settings().clone().set_nodelay(true);
+            let client = redis::Client::open(info.set_tcp_settings(tcp)).expect("a client");
+            let mut c = client.get_multiplexed_async_connection().await.expect("a server");
+            sha = redis::cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(COMPARE_AND_DELETE)
+                .query_async(&mut c)
+                .await
+                .expect("a script");
+            connections.push(c);
+        }
+        Self { connections, sha }
+    }
+}
+
+impl Contender for Raw {
+    fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(async move {
+            let token: [u8; 16] = rand::random();
+            let set = |c: &redis::aio::MultiplexedConnection| {
+                let mut c = c.clone();
+                let mut cmd = redis::cmd("SET");
+                cmd.arg(&name).arg(&token).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
+                async move { cmd.query_async::<Option<String>>(&mut c).await }
+            };
+            let granted = join_all(self.connections.iter().map(set)).await;
+            let yes = granted.iter().filter(|r| matches!(r, Ok(Some(_)))).count();
+            let del = |c: &redis::aio::MultiplexedConnection| {
+                let mut c = c.clone();
+                let mut cmd = redis::cmd("EVALSHA");
+                cmd.arg(&self.sha).arg(1).arg(&name).arg(&token);
+                async move { cmd.query_async::<i64>(&mut c).await }
+            };
+            join_all(self.connections.iter().map(del)).await;
+            yes > self.connections.len() / 2
+        })
+    }
+}
+
+/// rslock 0.10 as its README shows it.
+pub struct Rslock(rslock::LockManager);
+
+impl Rslock {
+    pub fn connect(urls: &[String]) -> Self {
+        Self(rslock::LockManager::new(urls.iter().map(String::as_str).collect()))
+    }
+}
+
+impl Contender for Rslock {
+    fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(async move {
+            match self.0.lock(name.as_bytes(), TTL).await {
+                Ok(lock) => {
+                    self.0.unlock(&lock).await;
+                    true
+                }
+                Err(_) => false,
+            }
+        })
+    }
+}
+
+/// Ours: quorum, fencing token, deadline per node, keeper, typed release.
+pub struct Ours(pub Redlock);
+
+impl Ours {
+    pub fn connect(urls: &[String]) -> Self {
+        let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
+        let builder = urls.iter().map(node).fold(Redlock::builder(), |b, n| b.node(n));
+        Self(builder.ttl(TTL).build().expect("a handle"))
+    }
+}
+
+impl Contender for Ours {
+    fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(async move {
+            match self.0.mutex(name).try_acquire().await {
+                Ok(palisade::TryAcquire::Acquired(guard)) => guard.release().await.is_released(),
+                _ => false,
+            }
+        })
+    }
+}
+
+/// A contender by name, connected to these servers.
+pub async fn contender(who: &str, urls: &[String]) -> Arc<dyn Contender> {
+    match who {
+        "raw" => Arc::new(Raw::connect(urls).await),
+        "rslock" => Arc::new(Rslock::connect(urls)),
+        _ => Arc::new(Ours::connect(urls)),
+    }
+}
