@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use palisade::{Redlock, RedisNode};
+use palisade::{RedisNode, Redlock};
 
 /// Lease of every contender.
 pub const TTL: Duration = Duration::from_secs(10);
@@ -100,7 +100,8 @@ pub struct Ours(pub Redlock);
 
 impl Ours {
     pub fn connect(urls: &[String]) -> Self {
-        let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
+        let node =
+            |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
         let builder = urls.iter().map(node).fold(Redlock::builder(), |b, n| b.node(n));
         Self(builder.ttl(TTL).build().expect("a handle"))
     }

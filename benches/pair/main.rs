@@ -59,7 +59,14 @@ fn main() {
         if !args.json {
             println!(
                 "{:>5} {:>5} {:>6} | {:>13} {:>9} {:>11} | {:>9} {:>9}",
-                "nodes", "tasks", "frozen", "ours pairs/s", "ours/raw", "ours/rslock", "p50 µs", "p99 µs"
+                "nodes",
+                "tasks",
+                "frozen",
+                "ours pairs/s",
+                "ours/raw",
+                "ours/rslock",
+                "p50 µs",
+                "p99 µs"
             );
         }
         for (nodes, tasks, frozen) in [

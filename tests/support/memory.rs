@@ -1,0 +1,29 @@
+//! In-memory nodes behind bad networks, for tests of the layers above.
+
+use palisade::node::fault::{Fault, FaultControl};
+use palisade::{MemoryNode, Redlock, RedlockBuilder};
+
+/// N in-memory nodes, each behind a fault wrapper. Every handle made here shares them.
+pub struct Cluster {
+    pub nodes: Vec<MemoryNode>,
+    pub controls: Vec<FaultControl>,
+    faults: Vec<Fault>,
+}
+
+impl Cluster {
+    pub fn new(n: usize) -> Self {
+        let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
+        let faults: Vec<_> = nodes.iter().map(|node| Fault::new(node.clone())).collect();
+        let controls = faults.iter().map(Fault::control).collect();
+        Self { nodes, controls, faults }
+    }
+
+    /// A builder with all nodes added.
+    pub fn builder(&self) -> RedlockBuilder {
+        self.faults.iter().fold(Redlock::builder(), |b, f| b.node(f.clone()))
+    }
+
+    pub fn redlock(&self) -> Redlock {
+        self.builder().build().unwrap()
+    }
+}
