@@ -24,17 +24,17 @@ async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static s
             (case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await)
         });
     }
-    let mut note = |name, result: Result<bool, _>| match result {
+    let mut count = |name, result: Result<bool, _>| match result {
         Ok(done) => ran += usize::from(done),
         Err(_) => failed.push(name),
     };
     while let Some(done) = set.join_next().await {
         let (name, result) = done.unwrap();
-        note(name, result);
+        count(name, result);
     }
     for case in alone {
         let (node, hooks) = (node.clone(), hooks.clone());
-        note(case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await);
+        count(case.name(), tokio::spawn(async move { case.run(node, &hooks).await }).await);
     }
     failed.sort_unstable();
     (ran, failed)
@@ -43,10 +43,22 @@ async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static s
 fn hooks(node: &MemoryNode) -> Hooks {
     let [a, b, c, d] = [(); 4].map(|()| node.clone());
     Hooks::default()
-        .restart_empty(move || std::future::ready(a.restart_empty()))
-        .restart_keeping(move || std::future::ready(b.restart_keeping()))
-        .flush(move || std::future::ready(c.flush_all()))
-        .put_foreign(move |key, ttl| std::future::ready(d.put_foreign(&key, ttl)))
+        .restart_empty(move || {
+            a.restart_empty();
+            std::future::ready(())
+        })
+        .restart_keeping(move || {
+            b.restart_keeping();
+            std::future::ready(())
+        })
+        .flush(move || {
+            c.flush_all();
+            std::future::ready(())
+        })
+        .put_foreign(move |key, ttl| {
+            d.put_foreign(&key, ttl);
+            std::future::ready(())
+        })
 }
 
 #[tokio::test]

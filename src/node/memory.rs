@@ -4,6 +4,7 @@
 //! a real server (restart, flush, failover, a stepped clock) it offers as methods, so that tests
 //! and simulations meet the crash guard as production does.
 
+mod builder;
 mod guard;
 mod locks;
 mod records;
@@ -12,17 +13,17 @@ mod shelf;
 mod tests;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
 
+pub use self::builder::MemoryNodeBuilder;
 use self::guard::{Clock, Header, Marker};
 use self::locks::Locks;
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
-use crate::env::{Env, SystemEnv};
+use crate::env::Env;
 use crate::op::{Batch, Facts, Op, Replies, Reply};
 use crate::time::Moment;
 
@@ -74,69 +75,6 @@ struct Data {
 #[derive(Clone, Debug)]
 pub struct MemorySnapshot(Data);
 
-/// Settings of a [`MemoryNode`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct MemoryNodeBuilder {
-    name: Option<Arc<str>>,
-    window: Duration,
-    env: Arc<dyn Env>,
-    quarantined: bool,
-}
-
-impl MemoryNodeBuilder {
-    /// What the node is called in errors and logs. Default `memory-<n>`, unique in the process.
-    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// L: for how long after a restart or failover another master of this node might still accept
-    /// writes; lengthens the quarantine. Default zero: in memory there is no other master.
-    pub fn failover_window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// The clocks and dice. Default: the machine's.
-    #[doc(hidden)]
-    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
-        self.env = env;
-        self
-    }
-
-    /// Starts in quarantine, as a server of unknown past does.
-    pub fn quarantined(mut self) -> Self {
-        self.quarantined = true;
-        self
-    }
-
-    /// Makes the node.
-    pub fn build(self) -> MemoryNode {
-        static MADE: AtomicU64 = AtomicU64::new(1);
-        let name = self.name.unwrap_or_else(|| {
-            Arc::from(format!("memory-{}", MADE.fetch_add(1, Ordering::Relaxed)))
-        });
-        let mut state = State {
-            offset: Duration::ZERO,
-            seed: self.env.random() as u64,
-            lives: 0,
-            last_since: 0,
-            data: Data::default(),
-        };
-        if !self.quarantined {
-            state.data.marker = Some(Marker::born(state.generation()));
-        }
-        MemoryNode(Arc::new(Shared {
-            name,
-            window: self.window,
-            env: self.env,
-            events: broadcast::Sender::new(EVENTS),
-            state: Mutex::new(state),
-        }))
-    }
-}
-
 impl Default for MemoryNode {
     fn default() -> Self {
         Self::new()
@@ -157,12 +95,7 @@ impl MemoryNode {
 
     /// A node with settings.
     pub fn builder() -> MemoryNodeBuilder {
-        MemoryNodeBuilder {
-            name: None,
-            window: Duration::ZERO,
-            env: Arc::new(SystemEnv),
-            quarantined: false,
-        }
+        MemoryNodeBuilder::new()
     }
 
     /// The process dies and comes back without its data: quarantine, floor.

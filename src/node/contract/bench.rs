@@ -29,6 +29,7 @@ const POLLS: u32 = 500;
 pub(crate) struct Bench {
     case: &'static str,
     node: Arc<dyn LockNode>,
+    env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
 }
@@ -46,7 +47,7 @@ impl Bench {
         } else {
             (LONG, Duration::from_secs(1))
         };
-        Self { case, node, hooks, terms: Terms { max_ttl, clock_error } }
+        Self { case, node, env: SystemEnv, hooks, terms: Terms { max_ttl, clock_error } }
     }
 
     /// Waits until the node grants.
@@ -63,7 +64,7 @@ impl Bench {
     }
 
     pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
-        let deadline = SystemEnv.now() + Duration::from_secs(10);
+        let deadline = self.env.now() + Duration::from_secs(10);
         let (n, terms) = (ops.len(), self.terms);
         let replies = self.node.call(Batch { terms, ops }, deadline).await;
         self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
@@ -131,7 +132,7 @@ impl Bench {
 
     /// A record's key that nobody has used.
     pub(super) fn key(&self) -> RecordKey {
-        Arc::from(format!("contract:{}:{:032x}", self.case, SystemEnv.random()))
+        Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
     }
 
     /// A lock that nobody has used.
@@ -140,7 +141,7 @@ impl Bench {
     }
 
     pub(super) fn owner(&self) -> OwnerToken {
-        OwnerToken::from_random(SystemEnv.random())
+        OwnerToken::from_random(self.env.random())
     }
 
     pub(super) fn owners(&self) -> (OwnerToken, OwnerToken) {

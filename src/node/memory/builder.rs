@@ -1,0 +1,79 @@
+//! Settings of a node in memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use super::guard::Marker;
+use super::{Data, EVENTS, MemoryNode, Shared, State};
+use crate::env::{Env, SystemEnv};
+
+/// Settings of a [`MemoryNode`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct MemoryNodeBuilder {
+    name: Option<Arc<str>>,
+    window: Duration,
+    env: Arc<dyn Env>,
+    quarantined: bool,
+}
+
+impl MemoryNodeBuilder {
+    pub(super) fn new() -> Self {
+        let env = Arc::new(SystemEnv);
+        Self { name: None, window: Duration::ZERO, env, quarantined: false }
+    }
+
+    /// What the node is called in errors and logs. Default `memory-<n>`, unique in the process.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// L: for how long after a restart or failover another master of this node might still accept
+    /// writes; lengthens the quarantine. Default zero: in memory there is no other master.
+    pub fn failover_window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// The clocks and dice. Default: the machine's.
+    #[doc(hidden)]
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Starts in quarantine, as a server of unknown past does.
+    pub fn quarantined(mut self) -> Self {
+        self.quarantined = true;
+        self
+    }
+
+    /// Makes the node.
+    pub fn build(self) -> MemoryNode {
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let name = self.name.unwrap_or_else(|| {
+            Arc::from(format!("memory-{}", MADE.fetch_add(1, Ordering::Relaxed)))
+        });
+        let mut state = State {
+            offset: Duration::ZERO,
+            seed: self.env.random() as u64,
+            lives: 0,
+            last_since: 0,
+            data: Data::default(),
+        };
+        if !self.quarantined {
+            state.data.marker = Some(Marker::born(state.generation()));
+        }
+        MemoryNode(Arc::new(Shared {
+            name,
+            window: self.window,
+            env: self.env,
+            events: broadcast::Sender::new(EVENTS),
+            state: Mutex::new(state),
+        }))
+    }
+}
