@@ -1,0 +1,118 @@
+//! The house rules as a test: lengths, heads, import direction, forbidden words.
+//!
+//! Each rule is also shown a sample that breaks it, so that a rule that no longer sees anything
+//! is seen itself.
+
+mod layers;
+mod rules;
+mod samples;
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rules::RULES;
+use source::Source;
+
+/// Where code is.
+const ROOMS: &[&str] = &["src", "examples", "tests", "benches", "sim", "fuzz"];
+
+/// `file:line: rule: what to do` for each broken rule.
+fn violations(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for (rule, check) in RULES {
+        for (line, help) in check(source) {
+            found.push(format!("{}:{}: {rule}: {help}", source.path, line + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_house_is_tidy() {
+    let mut found = Vec::new();
+    let mut seen = 0;
+    for room in ROOMS {
+        for path in files_below(&root().join(room)) {
+            let extension = path.extension().and_then(|e| e.to_str());
+            if !matches!(extension, Some("rs" | "lua")) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("source is UTF-8");
+            seen += 1;
+            found.extend(violations(&Source::new(&relative(&path), &text)));
+        }
+    }
+    assert!(seen > 40, "only {seen} files seen: the walk is broken");
+    assert!(found.is_empty(), "{} rules broken:\n{}\n", found.len(), found.join("\n"));
+}
+
+#[test]
+fn nothing_names_a_path_of_one_machine() {
+    let mut found = Vec::new();
+    for path in tracked() {
+        // What is no text holds no path that a reader would meet.
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        found.extend(machine_paths(&path, &text));
+    }
+    assert!(found.is_empty(), "{}\n", found.join("\n"));
+}
+
+/// Lines with a path that exists on somebody's machine only.
+fn machine_paths(path: &str, text: &str) -> Vec<String> {
+    let paths = [concat!("/ro", "ot/"), concat!("/tmp", "/w/"), concat!("/wo", "rk/")];
+    let names = |line: &str| {
+        paths.iter().any(|p| {
+            line.match_indices(p).any(|(at, _)| {
+                !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}*/".contains(c))
+            })
+        })
+    };
+    let hits = text.lines().enumerate().filter(|(_, line)| names(line));
+    hits.map(|(n, _)| format!("{path}:{}: machine path: name it from the package on", n + 1))
+        .collect()
+}
+
+#[test]
+fn a_path_of_one_machine_is_seen() {
+    let bad = format!("see {}notes\n", concat!("/wo", "rk/"));
+    assert_eq!(machine_paths("a.md", &format!("fine\n{bad}")).len(), 1);
+    assert!(machine_paths("a.md", "see target/work/notes and https://x.org/root/a\n").is_empty());
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn relative(path: &Path) -> String {
+    let inside = path.strip_prefix(root()).expect("below the package");
+    inside.to_string_lossy().replace('\\', "/")
+}
+
+/// All files below a folder, in order; none if it is not there.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("a readable folder").path()).collect();
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path);
+        } else if !path.ends_with("target") && !path.ends_with(".git") {
+            files.extend(files_below(&path));
+        }
+    }
+    files
+}
+
+/// What git knows; all files where there is no git (an unpacked package).
+fn tracked() -> Vec<String> {
+    let git = Command::new("git").arg("ls-files").current_dir(root()).output();
+    match git {
+        Ok(out) if out.status.success() && !out.stdout.is_empty() => {
+            String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect()
+        }
+        _ => files_below(root()).iter().map(|p| relative(p)).collect(),
+    }
+}
