@@ -18,7 +18,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
-    /// Writes 128 random bits in the 64-letter alphabet (six bits a letter, most significant first).
+    /// Writes 128 random bits in the 64-letter alphabet (six bits each, most significant first).
     pub fn from_random(bits: u128) -> Self {
         let mut out = [0_u8; 22];
         for (i, letter) in out.iter_mut().enumerate() {

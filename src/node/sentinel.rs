@@ -2,7 +2,7 @@
 //!
 //! Which server is the master is never assumed: a majority of the known Sentinels has to name it
 //! under the highest configuration epoch, it has to call itself master on the very connection that
-//! is then used, and its min-replicas guard has to be as strong as asked. After any doubt (time-out,
+//! is then used, and its min-replicas guard has to be as strong as asked. After a doubt (time-out,
 //! `READONLY`, a lost connection, another master or epoch) the connection is dropped and everything
 //! is asked anew. See [`SentinelNode`].
 
@@ -27,7 +27,7 @@ use crate::error::ConfigError;
 /// ```no_run
 /// use palisade::node::SentinelNode;
 /// # fn main() -> Result<(), palisade::error::ConfigError> {
-/// let node = SentinelNode::new("orders-a", ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"])?
+/// let node = SentinelNode::new("orders-a", ["s1:26379", "s2:26379", "s3:26379"])?
 ///     .password("data servers' password")
 ///     .sentinel_password("Sentinels' password");
 /// # drop(node);
@@ -35,8 +35,8 @@ use crate::error::ConfigError;
 /// # }
 /// ```
 ///
-/// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master lacks
-/// `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s, or one that breaks the rule
+/// **Guard.** By default it does not vote ([`NodeFault::GuardMissing`]) while the master lacks
+/// `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s, or breaks the rule
 /// `max_lag + 2 s ≤ down-after`: only with it there is a bound on how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
 /// lease plus that bound. Without the guard nothing bounds it.
@@ -112,8 +112,8 @@ impl SentinelNode {
     /// both satisfy it.
     ///
     /// # Errors
-    /// `replicas` of 0 (that is [`MinReplicas::Off`]), `max_lag` not in whole seconds or not between
-    /// one second and one hour.
+    /// `replicas` of 0 (that is [`MinReplicas::Off`]), `max_lag` not in whole seconds or outside
+    /// one second to one hour.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Result<Self, ConfigError> {
         settings::check_guard(replicas, max_lag)?;
         self.settings.rule.replicas = replicas;

@@ -33,7 +33,7 @@ impl Server {
         Self::start_program("redis-server", args)
     }
 
-    /// As `start`, but another program of the same command line (`redis-sentinel`, `valkey-server`).
+    /// As `start`, but a program of the same command line (`redis-sentinel`, `valkey-server`).
     pub fn start_program(program: &str, args: &[&str]) -> Self {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
