@@ -58,10 +58,10 @@ impl Asker {
     }
 
     /// Asks all known Sentinels, then those that the answers named, and decides. Takes at most
-    /// twice the deadline of one Sentinel.
-    pub(crate) async fn round(&mut self) -> Round {
+    /// twice the deadline of one Sentinel. `hurry`: somebody waits for the decision.
+    pub(crate) async fn round(&mut self, hurry: bool) -> Round {
         let first: Vec<Address> = self.machine.sentinels().to_vec();
-        let mut answers = self.ask(&first, Vec::new()).await;
+        let mut answers = self.ask(&first, Vec::new(), hurry).await;
         if let Some(a) = answers.iter().find(|a| !matches!(a.said, Said::Failed(..))) {
             let from = a.from.clone();
             self.machine.first_replier(&from);
@@ -69,7 +69,7 @@ impl Asker {
         if self.machine.learn(&answers) {
             let known = self.machine.sentinels().iter();
             let new: Vec<Address> = known.filter(|s| !first.contains(s)).cloned().collect();
-            answers = self.ask(&new, answers).await;
+            answers = self.ask(&new, answers, hurry).await;
             self.machine.learn(&answers);
         }
         let asked = self.machine.sentinels();
@@ -83,11 +83,17 @@ impl Asker {
         }
     }
 
-    /// Adds the answers of `whom` to `answers`, in the order in which they came. Once what has come
-    /// decides, the others get a fifth of the deadline more: one of them might know of a higher
-    /// epoch, but a frozen minority shall not make everybody wait. A connection whose answer is not
-    /// waited for is dropped with its future.
-    async fn ask(&mut self, whom: &[Address], mut answers: Vec<Answer>) -> Vec<Answer> {
+    /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
+    /// what has come decides, the others get a fifth of the deadline more: one of them might know of
+    /// a higher epoch, but a frozen minority shall not make everybody wait. Else each has its whole
+    /// deadline, so that one far away gets connected at all. A connection whose answer is not waited
+    /// for is dropped with its future.
+    async fn ask(
+        &mut self,
+        whom: &[Address],
+        mut answers: Vec<Answer>,
+        hurry: bool,
+    ) -> Vec<Answer> {
         let Self { inquiry, machine, open, hint, told_poll_only } = self;
         let (inquiry, told) = (&*inquiry, &*told_poll_only);
         let mut asking: FuturesUnordered<_> = whom
@@ -95,7 +101,7 @@ impl Asker {
             .map(|at| ask_one(inquiry, at, open.remove(at), hint.clone(), told))
             .collect();
         let mut patience = pin!(sleep(2 * inquiry.within));
-        let mut decided = false;
+        let mut decided = !hurry;
         loop {
             tokio::select! {
                 biased;

@@ -66,7 +66,7 @@ impl Watch {
     /// Asks now and answers what was decided; starts the watching task the first time.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
-        self.shared.round().await.decision
+        self.shared.round(true).await.decision
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -97,9 +97,9 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    async fn round(&self) -> Round {
+    async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
-        let round = asker.round().await;
+        let round = asker.round(hurry).await;
         // Still under the lock: what is published is in the order of the rounds.
         self.publish(&round);
         round
@@ -143,7 +143,7 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
             () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
         }
         // Only when it begins: a group that stays down is not asked more often for ever.
-        let was = std::mem::replace(&mut troubled, shared.round().await.troubled);
+        let was = std::mem::replace(&mut troubled, shared.round(alarm > 0).await.troubled);
         if troubled && !was {
             alarm = ALARM_POLLS;
         }

@@ -28,6 +28,7 @@ pub struct SentinelStatus {
     pub guard: Option<GuardFacts>,
     /// L: for how long a replaced master may still accept writes, as the quarantine counts it.
     pub failover_window: Option<Duration>,
-    /// Why no master is agreed upon, or why the master may not vote. `None`: all is well.
+    /// Why no master is agreed upon, why the master may not vote, or why it cannot be reached.
+    /// `None`: all is well, or nothing was asked yet.
     pub last_error: Option<NodeError>,
 }
