@@ -1,4 +1,4 @@
-//! palisade
+#![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
 // values: no IO, no clock

@@ -84,9 +84,9 @@ impl Asker {
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
-    /// what has come decides, the others get a fifth of the deadline more: one of them might know of
+    /// what has come decides, the others get a fifth of the deadline more: one might know of
     /// a higher epoch, but a frozen minority shall not make everybody wait. Else each has its whole
-    /// deadline, so that one far away gets connected at all. A connection whose answer is not waited
+    /// deadline, so that a far one gets connected at all. A connection whose answer is not waited
     /// for is dropped with its future.
     async fn ask(
         &mut self,
