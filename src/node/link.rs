@@ -5,13 +5,28 @@
 //! so that a call with a short deadline does not start it over; a failed try is not repeated before
 //! a jittered pause, and calls in between are answered at once with the last cause.
 
-use crate::error::NodeError;
-use crate::node::BoxFuture;
-use crate::node::redis::endpoint::Endpoint;
-use crate::node::redis::session::ServerFacts;
-use crate::time::Moment;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+
+use tokio::sync::{broadcast, watch};
+use tokio::time::{sleep, timeout};
+
+use super::redis::encode::Guarding;
+use super::redis::endpoint::Endpoint;
+use super::redis::faults;
+use super::redis::session::{ServerFacts, Session};
+use super::{BoxFuture, NodeEvent};
+use crate::env::Env;
+use crate::error::{NodeError, NodeFault};
+use crate::op::{Batch, Replies};
+use crate::time::Moment;
+
+/// Hints a slow listener may miss before the oldest are dropped.
+const EVENTS: usize = 1024;
+/// First and longest pause between tries to connect.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How often the resolver judges the server by fresh facts.
+const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
 /// Where the master is.
 pub(crate) trait Resolver: Send + Sync + 'static {
@@ -22,6 +37,11 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// master was named, or the present one is said to be down). Calls under way on the old
     /// connection end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
+
+    /// Whether [`ServerFacts`] shall hold the min-replicas settings.
+    fn wants_guard_facts(&self) -> bool {
+        true
+    }
 
     /// Looks at what the server says of itself before it may vote: on each new connection, and at
     /// most every ten seconds after with fresh facts. `Err` refuses it.
@@ -34,5 +54,263 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// the quarantine of every batch sent after `accept` (DESIGN §5.5). A lone server has none.
     fn window(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+/// How a link behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkOptions {
+    /// Take a server without any history for a new one.
+    pub(crate) trust_fresh: bool,
+    /// Longest time for one try to resolve, connect and log in.
+    pub(crate) connect_timeout: Duration,
+    /// Clock and dice.
+    pub(crate) env: Arc<dyn Env>,
+}
+
+/// The connection of one node.
+pub(crate) struct Link<R> {
+    shared: Arc<Shared<R>>,
+}
+
+struct Shared<R> {
+    resolver: R,
+    options: LinkOptions,
+    changed: watch::Receiver<u64>,
+    events: broadcast::Sender<NodeEvent>,
+    state: Mutex<State>,
+    /// Counts the tries to connect that have ended.
+    turns: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Current>,
+    connecting: bool,
+    failures: u32,
+    /// The last failed try: until when not to try again, and its cause.
+    failed: Option<(Moment, NodeError)>,
+}
+
+#[derive(Clone)]
+struct Current {
+    session: Arc<Session>,
+    /// The resolver's word when the session's address was asked for.
+    epoch: u64,
+    /// When the resolver last judged the server, or began to.
+    judged: Moment,
+}
+
+impl<R: Resolver> Link<R> {
+    /// A link that connects at its first call.
+    pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
+        let changed = resolver.changed();
+        let shared = Shared {
+            resolver,
+            options,
+            changed,
+            events: broadcast::Sender::new(EVENTS),
+            state: Mutex::default(),
+            turns: watch::Sender::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Hints of this node.
+    pub(crate) fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.shared.events.subscribe()
+    }
+
+    /// Executes a batch by `deadline`.
+    pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
+        let n = batch.ops.len();
+        let current = match self.current(deadline).await {
+            Ok(current) => current,
+            Err(e) => return Replies::fail(n, &e),
+        };
+        let shared = &*self.shared;
+        let rest = deadline.since(shared.options.env.now());
+        if rest.is_zero() {
+            let detail = "the deadline passed before the request was sent";
+            return Replies::fail(n, &NodeError::not_executed(NodeFault::Timeout, detail));
+        }
+        let mut doubt = Doubt { shared, current: &current, standing: true };
+        let mut changed = shared.changed.clone();
+        let done = tokio::select! {
+            biased;
+            done = current.session.call(&batch, shared.guarding()) => done,
+            () = moved_on(&mut changed, current.epoch) => {
+                let detail = "the Sentinels took this master down while the request was under way";
+                Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
+            }
+            () = sleep(rest) => {
+                let detail = format!("no answer within {rest:?}");
+                Err(NodeError::maybe_executed(NodeFault::Timeout, detail))
+            }
+        };
+        doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
+        done.unwrap_or_else(|e| Replies::fail(n, &e))
+    }
+
+    /// The present session, or a new one by `deadline`.
+    async fn current(&self, deadline: Moment) -> Result<Current, NodeError> {
+        let env = &self.shared.options.env;
+        let mut turns = self.shared.turns.subscribe();
+        loop {
+            {
+                let mut state = self.shared.state();
+                if let Some(mut current) = state.current.clone() {
+                    if !current.session.is_lost() && *self.shared.changed.borrow() == current.epoch
+                    {
+                        let now = env.now();
+                        if now.since(current.judged) >= JUDGE_EVERY {
+                            current.judged = now;
+                            state.current = Some(current.clone());
+                            tokio::spawn(Shared::judge(Arc::clone(&self.shared), current.clone()));
+                        }
+                        return Ok(current);
+                    }
+                    current.session.abandon();
+                    state.current = None;
+                }
+                if !state.connecting {
+                    match &state.failed {
+                        Some((until, cause)) if env.now() < *until => return Err(cause.clone()),
+                        _ => {}
+                    }
+                    state.connecting = true;
+                    tokio::spawn(Shared::connect(Arc::clone(&self.shared)));
+                }
+            }
+            let rest = deadline.since(env.now());
+            if timeout(rest, turns.changed()).await.is_err() {
+                let detail = "still connecting when the deadline passed";
+                return Err(NodeError::not_executed(NodeFault::Unreachable, detail));
+            }
+        }
+    }
+}
+
+impl<R: Resolver> Shared<R> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock can panic halfway through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn guarding(&self) -> Guarding {
+        let trust_fresh = self.options.trust_fresh;
+        Guarding { failover_window: self.resolver.window(), trust_fresh }
+    }
+
+    /// Has the resolver look at the server again; a server that is refused loses its session.
+    async fn judge(self: Arc<Self>, current: Current) {
+        if !self.resolver.wants_guard_facts() {
+            return;
+        }
+        let facts = timeout(self.options.connect_timeout, current.session.look_again()).await;
+        // No answer is no judgement: the next call finds out by its own deadline.
+        let Ok(Ok(facts)) = facts else { return };
+        let Err(cause) = self.resolver.accept(&facts) else { return };
+        drop(Doubt { shared: &self, current: &current, standing: true });
+        let mut state = self.state();
+        let pause = self.pause(state.failures);
+        state.failures = state.failures.saturating_add(1);
+        state.failed = Some((self.options.env.now() + pause, cause));
+    }
+
+    async fn connect(self: Arc<Self>) {
+        let mut turn = Turn { shared: &*self, outcome: None };
+        let limit = self.options.connect_timeout;
+        turn.outcome = Some(timeout(limit, self.open()).await.unwrap_or_else(|_| {
+            let detail = format!("no connection within {limit:?}");
+            Err(NodeError::not_executed(NodeFault::Unreachable, detail))
+        }));
+    }
+
+    async fn open(&self) -> Result<Current, NodeError> {
+        // Read before the address is asked for: a change in between makes the session stale.
+        let epoch = *self.changed.borrow();
+        let deadline = self.options.env.now() + self.options.connect_timeout;
+        let endpoint = self.resolver.resolve(deadline).await?;
+        let guard = self.resolver.wants_guard_facts();
+        let session = Session::open(&endpoint, self.events.clone(), guard).await?;
+        self.resolver.accept(session.facts())?;
+        let judged = self.options.env.now();
+        Ok(Current { session: Arc::new(session), epoch, judged })
+    }
+
+    fn ended(&self, outcome: Result<Current, NodeError>) {
+        let mut state = self.state();
+        state.connecting = false;
+        match outcome {
+            Ok(current) => {
+                state.current = Some(current);
+                state.failures = 0;
+                state.failed = None;
+                let _ = self.events.send(NodeEvent::Up);
+            }
+            Err(cause) => {
+                if state.failures == 0 {
+                    tracing::warn!(%cause, "node cannot be reached");
+                    let _ = self.events.send(NodeEvent::Down);
+                }
+                let pause = self.pause(state.failures);
+                state.failures = state.failures.saturating_add(1);
+                state.failed = Some((self.options.env.now() + pause, cause));
+            }
+        }
+        drop(state);
+        self.turns.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.
+    fn pause(&self, failures: u32) -> Duration {
+        let (first, longest) = PAUSE;
+        let full = first.saturating_mul(1 << failures.min(16)).min(longest);
+        let share = f64::from(self.options.env.random() as u16) / f64::from(u16::MAX);
+        full / 2 + (full / 2).mul_f64(share)
+    }
+}
+
+/// A try to connect; ends even if its task is cut off by the end of its runtime.
+struct Turn<'a, R: Resolver> {
+    shared: &'a Shared<R>,
+    outcome: Option<Result<Current, NodeError>>,
+}
+
+impl<R: Resolver> Drop for Turn<'_, R> {
+    fn drop(&mut self) {
+        let cut = || Err(NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off"));
+        self.shared.ended(self.outcome.take().unwrap_or_else(cut));
+    }
+}
+
+/// As long as it stands, dropping it throws the session away: a call that was given up midway leaves
+/// an answer behind that nobody awaits, and after a time-out nobody knows what is still to come.
+struct Doubt<'a, R: Resolver> {
+    shared: &'a Shared<R>,
+    current: &'a Current,
+    standing: bool,
+}
+
+impl<R: Resolver> Drop for Doubt<'_, R> {
+    fn drop(&mut self) {
+        if !self.standing {
+            return;
+        }
+        let mut state = self.shared.state();
+        if state.current.as_ref().is_some_and(|c| Arc::ptr_eq(&c.session, &self.current.session)) {
+            state.current = None;
+        }
+        drop(state);
+        self.current.session.abandon();
+    }
+}
+
+/// Ends when the resolver's word is no longer `epoch`.
+async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
+    if changed.wait_for(|now| *now != epoch).await.is_err() {
+        // The resolver is gone or never changes its mind.
+        std::future::pending::<()>().await;
     }
 }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
+pub use self::redis::{RedisNode, RedisNodeBuilder};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
 

@@ -38,6 +38,10 @@ impl Server {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        if program.ends_with("sentinel") {
+            // A Sentinel wants a file it can write to: name it as the first argument.
+            std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
+        }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
         let mut server =
             Self { program: program.to_owned(), dir, port: free_port(), args, run: None };

@@ -70,8 +70,8 @@ impl Endpoint {
         Self(self.0.set_redis_settings(redis)).checked()
     }
 
-    /// What the connection is opened with: RESP3 (pushes tell of a lost connection), no Nagle, and
-    /// no unacknowledged bytes for longer than a lease can matter.
+    /// What the connection is opened with: RESP3 (pushes tell of hints and of a lost
+    /// connection) and without Nagle's delay.
     pub(crate) fn connection_info(&self) -> ConnectionInfo {
         let tcp = TcpSettings::default().set_nodelay(true);
         let redis = self

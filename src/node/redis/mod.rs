@@ -1,4 +1,206 @@
 //! A standalone Redis (or Valkey) server as a node.
+
+pub(crate) mod decode;
+pub(crate) mod encode;
 pub(crate) mod endpoint;
 pub(crate) mod faults;
+pub(crate) mod script;
 pub(crate) mod session;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, watch};
+
+use self::endpoint::Endpoint;
+use super::link::{Link, LinkOptions, Resolver};
+use super::{BoxFuture, LockNode, NodeEvent};
+use crate::env::{Env, SystemEnv};
+use crate::error::{ConfigError, NodeError};
+use crate::op::{Batch, Replies};
+use crate::time::Moment;
+
+/// Longest `failover_window`: as the longest lease.
+const WINDOW_MAX: Duration = Duration::from_secs(86_400);
+
+/// One standalone Redis server (6.2 or newer, or Valkey) as a node: one vote.
+///
+/// It connects at its first call and after any doubt again; no request that may have run is ever
+/// repeated. After a restart of the server it grants nothing for `max_ttl`, because it may have
+/// forgotten who holds what. For a group that Sentinel watches use `SentinelNode`.
+pub struct RedisNode {
+    name: Arc<str>,
+    link: Link<Fixed>,
+}
+
+impl RedisNode {
+    /// A node at `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`) or
+    /// `unix:///path[?db=…&user=…&pass=…]`, with the defaults of [`RedisNode::builder`].
+    ///
+    /// # Errors
+    /// The address, when it cannot be understood. Nothing is connected yet.
+    pub fn new(url: impl AsRef<str>) -> Result<Self, ConfigError> {
+        Self::builder(url).build()
+    }
+
+    /// Settings for a node at this address.
+    pub fn builder(url: impl AsRef<str>) -> RedisNodeBuilder {
+        RedisNodeBuilder {
+            endpoint: Endpoint::parse(url.as_ref()),
+            name: None,
+            trust_fresh: false,
+            failover_window: Duration::ZERO,
+            connect_timeout: Duration::from_secs(1),
+            env: Arc::new(SystemEnv),
+        }
+    }
+}
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl LockNode for RedisNode {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(self.link.call(batch, deadline))
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.link.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+}
+
+/// Settings of a [`RedisNode`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct RedisNodeBuilder {
+    endpoint: Result<Endpoint, ConfigError>,
+    name: Option<String>,
+    trust_fresh: bool,
+    failover_window: Duration,
+    connect_timeout: Duration,
+    env: Arc<dyn Env>,
+}
+
+impl RedisNodeBuilder {
+    /// What to call the node in errors and logs. Default: `host:port` or the socket's path.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The ACL user. Default: what the address says, else the server's default user.
+    pub fn username(mut self, name: impl AsRef<str>) -> Self {
+        self.endpoint = self.endpoint.map(|e| e.username(name.as_ref()));
+        self
+    }
+
+    /// The password. Default: what the address says. Never shown again.
+    pub fn password(mut self, password: impl AsRef<str>) -> Self {
+        self.endpoint = self.endpoint.map(|e| e.password(password.as_ref()));
+        self
+    }
+
+    /// The database index, 0 or more. Default: what the address says, else 0. All clients of a lock
+    /// must use the same.
+    pub fn db(mut self, db: u32) -> Self {
+        self.endpoint = self.endpoint.and_then(|e| e.db(db));
+        self
+    }
+
+    /// Takes a server without any history for a new one that has never granted anything, and so
+    /// spares it the quarantine. Default `false`.
+    ///
+    /// Only for tests and for servers that live and die with this program: a server that lost its
+    /// data by a restart or `FLUSHALL` looks the same, and a lock could be given twice.
+    pub fn trust_fresh(mut self, trust: bool) -> Self {
+        self.trust_fresh = trust;
+        self
+    }
+
+    /// How long a server that this address pointed to before may go on accepting writes after the
+    /// address points to another one (a DNS name or proxy in front of several servers); prolongs the
+    /// quarantine. At most one day. Default zero: the address is one server's own.
+    pub fn failover_window(mut self, window: Duration) -> Self {
+        self.failover_window = window;
+        self
+    }
+
+    /// Longest time for one try to connect and log in, at least 1 ms. Default 1 s. A call waits for
+    /// it no longer than its own deadline.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// Other clocks and dice than the machine's.
+    #[doc(hidden)]
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Makes the node. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// The first setting that is out of range, with field, value and rule.
+    pub fn build(self) -> Result<RedisNode, ConfigError> {
+        let endpoint = self.endpoint?;
+        if let Some(name) = &self.name {
+            crate::name::check_name("name", name)?;
+        }
+        if self.failover_window > WINDOW_MAX {
+            let value = format!("{:?}", self.failover_window);
+            return Err(ConfigError::new("failover_window", value, "at most one day"));
+        }
+        if self.connect_timeout < Duration::from_millis(1) {
+            let value = format!("{:?}", self.connect_timeout);
+            return Err(ConfigError::new("connect_timeout", value, "at least 1 ms"));
+        }
+        let name = self.name.unwrap_or_else(|| endpoint.to_string()).into();
+        let options = LinkOptions {
+            trust_fresh: self.trust_fresh,
+            connect_timeout: self.connect_timeout,
+            env: self.env,
+        };
+        Ok(RedisNode { name, link: Link::new(Fixed::new(endpoint, self.failover_window), options) })
+    }
+}
+
+/// The resolver of a standalone server: always the same address.
+struct Fixed {
+    endpoint: Endpoint,
+    window: Duration,
+    never: watch::Sender<u64>,
+}
+
+impl Fixed {
+    fn new(endpoint: Endpoint, window: Duration) -> Self {
+        Self { endpoint, window, never: watch::Sender::new(0) }
+    }
+}
+
+impl Resolver for Fixed {
+    fn resolve(&self, _deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>> {
+        Box::pin(std::future::ready(Ok(self.endpoint.clone())))
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.never.subscribe()
+    }
+
+    fn wants_guard_facts(&self) -> bool {
+        false
+    }
+
+    fn window(&self) -> Duration {
+        self.window
+    }
+}

@@ -1,17 +1,243 @@
-//! One connection to one server process.
+//! One connection to one server process: opened, asked who it is, used, and thrown away at the
+//! first doubt. A session never reconnects and never repeats what may have run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::broadcast;
+
+use super::encode::{self, Guarding};
+use super::endpoint::Endpoint;
+use super::{decode, faults, script};
+use crate::error::{NodeError, NodeFault};
+use crate::node::NodeEvent;
+use crate::op::{Batch, Replies};
+
+/// Where releases that somebody waits for are told.
+const CHANGED: &str = "palisade:changed";
+/// Oldest server that can serve: `SET … PX` in one command, ACL selectors of `INFO` in scripts.
+const OLDEST: (u32, u32) = (6, 2);
+
 /// What a server said of itself when the connection was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
     /// `run_id`: the process.
-    pub(crate) run_id: std::sync::Arc<str>,
+    pub(crate) run_id: Arc<str>,
     /// `master_replid`: the data history.
     pub(crate) replid: String,
     /// `redis_version` as (major, minor).
     pub(crate) version: (u32, u32),
     /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
     pub(crate) good_replicas: Option<u32>,
-    /// `min-replicas-to-write`, if CONFIG may be read.
+    /// `min-replicas-to-write`, if asked for and CONFIG may be read.
     pub(crate) min_replicas: Option<u32>,
-    /// `min-replicas-max-lag` in seconds, if CONFIG may be read.
+    /// `min-replicas-max-lag` in seconds, if asked for and CONFIG may be read.
     pub(crate) min_replicas_max_lag: Option<u32>,
+}
+
+/// An open connection to a master.
+pub(crate) struct Session {
+    con: MultiplexedConnection,
+    facts: ServerFacts,
+    lost: Arc<AtomicBool>,
+    events: broadcast::Sender<NodeEvent>,
+}
+
+impl Session {
+    /// Connects and asks the server who it is. `guard_facts` reads the min-replicas settings too.
+    /// The caller holds the deadline.
+    pub(crate) async fn open(
+        endpoint: &Endpoint,
+        events: broadcast::Sender<NodeEvent>,
+        guard_facts: bool,
+    ) -> Result<Self, NodeError> {
+        let lost = Arc::new(AtomicBool::new(false));
+        let client =
+            Client::open(endpoint.connection_info()).map_err(|e| faults::connecting(&e))?;
+        // The crate's own time-outs are off: every wait here is inside one of ours, and its time-out
+        // would hide whether the request had left.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(listener(events.clone(), Arc::clone(&lost)));
+        let con = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|e| faults::connecting(&e))?;
+        let facts = introduce(&con, guard_facts).await?;
+        Ok(Self { con, facts, lost, events })
+    }
+
+    /// What the server said of itself.
+    pub(crate) fn facts(&self) -> &ServerFacts {
+        &self.facts
+    }
+
+    /// Asks again what it said of itself, with the min-replicas settings.
+    pub(crate) async fn look_again(&self) -> Result<ServerFacts, NodeError> {
+        introduce(&self.con, true).await
+    }
+
+    /// Whether the connection is known to be gone.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// The connection shall not be used again. Tells it once.
+    pub(crate) fn abandon(&self) {
+        lose(&self.lost, &self.events);
+    }
+
+    /// Executes a batch. A fault of the connection or the server as a whole is `Err`.
+    pub(crate) async fn call(
+        &self,
+        batch: &Batch,
+        guarding: Guarding,
+    ) -> Result<Replies, NodeError> {
+        let cmd = encode::batch(batch, guarding);
+        let answer = match self.ask(&cmd).await {
+            Err(e) if faults::is_noscript(&e) => {
+                // SCRIPT FLUSH: nothing was executed, so calling again is no repetition.
+                self.ask(&script::load()).await.map_err(|e| faults::connecting(&e))?;
+                self.ask(&cmd).await
+            }
+            answer => answer,
+        };
+        let answer = answer.map_err(|e| faults::calling(&e))?;
+        decode::replies(answer, &batch.ops, &self.facts.run_id)
+    }
+
+    async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
+        ask(&self.con, cmd).await
+    }
+}
+
+async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
+    // An error reply inside `Value` is turned into `Err`.
+    con.clone().send_packed_command(cmd).await.and_then(Value::extract_error)
+}
+
+/// Asks all that is to be known in one round trip.
+async fn introduce(
+    con: &MultiplexedConnection,
+    guard_facts: bool,
+) -> Result<ServerFacts, NodeError> {
+    let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
+    let (server, replication) = (info("server"), info("replication"));
+    let load = script::load();
+    let subscribe = redis::cmd("SUBSCRIBE").arg(CHANGED).take();
+    let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
+    let (server, replication, load, hints, config) = tokio::join!(
+        ask(con, &server),
+        ask(con, &replication),
+        ask(con, &load),
+        ask(con, &subscribe),
+        async { if guard_facts { ask(con, &config).await.ok() } else { None } },
+    );
+    if let Err(e) = hints {
+        // Without the permission waiters poll; nothing else changes.
+        tracing::debug!(error = %e, "no release hints from this server");
+    }
+    let server = text(server)?;
+    let version = kind_and_version(&server)?;
+    let replication = text(replication)?;
+    if field(&replication, "role") != Some("master") {
+        let role = field(&replication, "role").unwrap_or("none");
+        let detail = format!("INFO replication says role:{role}");
+        return Err(NodeError::not_executed(NodeFault::NotMaster, detail));
+    }
+    load.map_err(|e| faults::connecting(&e))?;
+    let missing = || NodeError::not_executed(NodeFault::Protocol, "INFO lacks run_id or replid");
+    let setting = |name: &str| config.as_ref().and_then(|c| setting(c, name));
+    Ok(ServerFacts {
+        run_id: field(&server, "run_id").ok_or_else(missing)?.into(),
+        replid: field(&replication, "master_replid").ok_or_else(missing)?.to_owned(),
+        version,
+        good_replicas: field(&replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
+        min_replicas: setting("min-replicas-to-write"),
+        min_replicas_max_lag: setting("min-replicas-max-lag"),
+    })
+}
+
+fn kind_and_version(server: &str) -> Result<(u32, u32), NodeError> {
+    let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
+    match field(server, "redis_mode") {
+        Some("sentinel") => {
+            let detail = "this is a Sentinel; name it to SentinelNode, not to RedisNode";
+            return Err(unsupported(detail.to_owned()));
+        }
+        Some("cluster") => {
+            let detail =
+                "Redis Cluster cannot be a node; use standalone servers or Sentinel groups";
+            return Err(unsupported(detail.to_owned()));
+        }
+        _ => {}
+    }
+    let words = field(server, "redis_version").unwrap_or_default();
+    let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < OLDEST {
+        return Err(unsupported(format!("server version {words:?}; at least 6.2 is needed")));
+    }
+    Ok(version)
+}
+
+fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
+    let value = answer.map_err(|e| faults::connecting(&e))?;
+    redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into()))
+}
+
+/// The value of `name:` in an INFO text.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+}
+
+fn setting(config: &Value, name: &str) -> Option<u32> {
+    let pairs: Vec<(String, String)> = redis::from_redis_value_ref(config).ok()?;
+    pairs.iter().find(|(n, _)| n == name)?.1.parse().ok()
+}
+
+/// Takes what the server tells without being asked.
+fn listener(
+    events: broadcast::Sender<NodeEvent>,
+    lost: Arc<AtomicBool>,
+) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
+    move |push: PushInfo| {
+        match push.kind {
+            PushKind::Disconnection => lose(&lost, &events),
+            PushKind::Message => {
+                if let [_, Value::BulkString(key)] = push.data.as_slice()
+                    && let Ok(key) = std::str::from_utf8(key)
+                {
+                    // No receiver, no interest.
+                    let _ = events.send(NodeEvent::Changed(key.into()));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn lose(lost: &AtomicBool, events: &broadcast::Sender<NodeEvent>) {
+    if !lost.swap(true, Ordering::AcqRel) {
+        let _ = events.send(NodeEvent::Down);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_serve_says_why() {
+        let e = |info: &str| kind_and_version(info).unwrap_err();
+        assert!(e("redis_mode:sentinel\r\n").detail().contains("SentinelNode"));
+        assert!(e("redis_mode:cluster\r\n").detail().contains("Cluster"));
+        assert!(e("redis_version:6.0.16\r\nredis_mode:standalone\r\n").detail().contains("6.2"));
+        assert!(e("").detail().contains("6.2"));
+        assert_eq!(kind_and_version("redis_version:7.0.15\r\n").unwrap(), (7, 0));
+    }
 }

@@ -1,0 +1,27 @@
+-- Take a free lock.
+-- KEYS  1 lock   2 fence   3 queue
+-- ARGV  1 owner  2 ttl ms  3 proposal  4 wait: 0 or 1
+-- Puts  fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)      ms -1: no expiry
+local function acquire(k, a)
+  if left > 0 then return put(QUARANTINED) end
+  local lock, owner = KEYS[k + 1], ARGV[a + 1]
+  if call('SET', lock, owner, 'NX', 'PX', ARGV[a + 2]) then
+    local old = stored(KEYS[k + 2])
+    if not old then
+      call('DEL', lock)
+      return put(WRONG_TYPE)
+    end
+    local fence = next_fence(old, ARGV[a + 3])
+    call('SET', KEYS[k + 2], digits(fence), 'PX', fence_life)
+    return put(fence)
+  end
+  local value = try('GET', lock)
+  if value == owner then return put(stored(KEYS[k + 2]) or WRONG_TYPE) end
+  local ours = type(value) == 'string' and #value == 22 and not find(value, '[^%w_-]')
+  local ms = call('PTTL', lock)
+  put(ours and HELD or FOREIGN)
+  put(ms)
+  if ARGV[a + 4] == '1' then
+    call('SET', KEYS[k + 3], '1', 'PX', ms >= 0 and ms + 1000 or 10000)
+  end
+end

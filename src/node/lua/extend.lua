@@ -1,0 +1,23 @@
+-- Prolong the owner's lock, or put it back where it is absent; in quarantine too.
+-- KEYS  1 lock   2 fence   3 meta   4 queue
+-- ARGV  1 owner  2 ttl ms  3 token  4 meta given: 0 or 1  5 meta
+-- Puts  DONE | NOT_OWNER | WRONG_TYPE (fence key)
+local function extend(k, a)
+  local owner, ttl = ARGV[a + 1], ARGV[a + 2]
+  local value = try('GET', KEYS[k + 1])
+  if value and value ~= owner then return put(NOT_OWNER) end
+  local fence = stored(KEYS[k + 2])
+  if not fence then return put(WRONG_TYPE) end
+  local token = ARGV[a + 3]
+  if fence > tonumber(token) then token = digits(fence) end
+  call('SET', KEYS[k + 1], owner, 'PX', ttl)
+  call('SET', KEYS[k + 2], token, 'PX', fence_life)
+  if ARGV[a + 4] == '1' then
+    local before = try('GET', KEYS[k + 3])
+    call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)
+    if before ~= ARGV[a + 5] then hint(KEYS[k + 4], KEYS[k + 1]) end
+  else
+    call('PEXPIRE', KEYS[k + 3], ttl)
+  end
+  put(DONE)
+end

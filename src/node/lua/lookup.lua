@@ -1,0 +1,14 @@
+-- Read a record.
+-- KEYS  1 record
+-- Puts  fence, attempt, lease ms or -1, rf or 0, value if rf > 0 | ABSENT | WRONG_TYPE
+local function lookup(k)
+  local h = record(KEYS[k + 1])
+  if not h then return end
+  if not h[2] then return put(ABSENT) end
+  local rest = (tonumber(h[3]) or 0) - now_ms
+  put(tonumber(h[2]))
+  put(tonumber(h[4]) or 0)
+  put(rest > 0 and rest or -1)
+  put(tonumber(h[5]) or 0)
+  if h[5] then put(h[6] or '') end
+end

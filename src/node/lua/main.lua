@@ -1,0 +1,47 @@
+-- Executes the ops in order, each with its keys and arguments behind those of the one before.
+-- KEYS     from 2: the ops' keys          ARGV  from 6: per op its kind and its arguments
+-- Returns  now_us, first 16 hex digits of replid, rest of the quarantine ms, its length ms,
+--          marker written because the generation is new: 0 or 1, then per op its result:
+--          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
+--          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight; acquire, claim, inspect
+--          and lookup say yes by their fence; what follows the number stands at each op.
+local k, a = 1, 5
+for _ = 1, tonumber(ARGV[5]) do
+  a = a + 1
+  local kind = ARGV[a]
+  if kind == 'A' then
+    acquire(k, a)
+    k, a = k + 3, a + 4
+  elseif kind == 'D' then
+    release(k, a)
+    k, a = k + 3, a + 1
+  elseif kind == 'X' then
+    extend(k, a)
+    k, a = k + 4, a + 5
+  elseif kind == 'R' then
+    raise(k, a)
+    k, a = k + 2, a + 2
+  elseif kind == 'C' then
+    claim(k, a)
+    k, a = k + 1, a + 6
+  elseif kind == 'c' then
+    complete(k, a)
+    k, a = k + 1, a + 4
+  elseif kind == 'x' then
+    extend_claim(k, a)
+    k, a = k + 1, a + 4
+  elseif kind == 'r' then
+    raise_claim(k, a)
+    k, a = k + 1, a + 2
+  elseif kind == 'u' then
+    unclaim(k, a)
+    k, a = k + 1, a + 1
+  elseif kind == 'L' then
+    lookup(k)
+    k = k + 1
+  elseif kind == 'I' then
+    inspect(k, a)
+    k, a = k + 4, a + 1
+  end
+end
+return out

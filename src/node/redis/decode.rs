@@ -1,0 +1,302 @@
+//! What the script answers, as [`Replies`]. Anything that does not fit is a fault of its own and
+//! never a panic: the batch may have run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::error::{NodeError, NodeFault};
+use crate::op::{Facts, Holder, Op, RecordState, Replies, Reply, StoredRecord};
+use crate::token::{FencingToken, OwnerToken};
+
+const DONE: i64 = 1;
+const NOT_OWNER: i64 = 0;
+const ABSENT: i64 = -1;
+const QUARANTINED: i64 = -2;
+const HELD: i64 = -3;
+const FOREIGN: i64 = -4;
+const WRONG_TYPE: i64 = -5;
+const MISMATCH: i64 = -6;
+const COMPLETED: i64 = -7;
+const IN_FLIGHT: i64 = -8;
+
+/// Decodes the answer to `ops`.
+pub(crate) fn replies(
+    answer: Value,
+    ops: &[Op],
+    identity: &Arc<str>,
+) -> Result<Replies, NodeError> {
+    let Value::Array(items) = answer else { return Err(garbage("not an array")) };
+    let mut from = Reader(items.into_iter());
+    let facts = facts(&mut from, identity)?;
+    let items = ops
+        .iter()
+        .map(|op| match reply(&mut from, op, facts.quarantine) {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(Trouble::Op(e)) => Ok(Err(e)),
+            Err(Trouble::Answer(e)) => Err(e),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if from.0.next().is_some() {
+        return Err(garbage("more answers than questions"));
+    }
+    Ok(Replies { facts: Some(facts), items })
+}
+
+fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
+    let node_micros = from.number()?;
+    let generation = from.bytes()?;
+    let generation = std::str::from_utf8(&generation)
+        .ok()
+        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+        .ok_or_else(|| garbage("no generation"))?;
+    Ok(Facts {
+        node_micros,
+        generation,
+        identity: Arc::clone(identity),
+        quarantine: Duration::from_millis(from.number()?),
+        quarantine_len: Duration::from_millis(from.number()?),
+        new_generation: from.number()? != 0,
+    })
+}
+
+/// What is wrong: this op's key, or the whole answer.
+enum Trouble {
+    Op(NodeError),
+    Answer(NodeError),
+}
+
+impl From<NodeError> for Trouble {
+    fn from(e: NodeError) -> Self {
+        Self::Answer(e)
+    }
+}
+
+fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trouble> {
+    let first = from.integer()?;
+    let code = match first {
+        QUARANTINED => return Ok(Reply::Quarantined { remaining: quarantine }),
+        MISMATCH => return Ok(Reply::Mismatch),
+        COMPLETED => {
+            let rf = from.number()?;
+            return Ok(Reply::Completed(from.record(rf)?));
+        }
+        IN_FLIGHT => {
+            let remaining = Duration::from_millis(from.number()?);
+            return Ok(Reply::InFlight { remaining });
+        }
+        HELD | FOREIGN => {
+            return Ok(Reply::Held { remaining: from.ttl()?, foreign: first == FOREIGN });
+        }
+        WRONG_TYPE => {
+            let detail = "WRONGTYPE: another program's value stands under a key of this op";
+            return Err(Trouble::Op(NodeError::not_executed(NodeFault::Server, detail)));
+        }
+        code => code,
+    };
+    Ok(match (op, code) {
+        (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
+        (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
+        (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
+        (Op::Lookup { .. }, ABSENT) => Reply::Record(None),
+        (Op::Lookup { .. }, 0..) => Reply::Record(Some(from.state(code.unsigned_abs())?)),
+        (Op::Claim(_), 1..) => from.claimed(code.unsigned_abs())?,
+        (Op::Acquire { .. } | Op::Inspect { .. } | Op::Lookup { .. } | Op::Claim(_), _) => {
+            return Err(garbage("an answer to another kind of question").into());
+        }
+        (_, DONE) => Reply::Done,
+        (_, NOT_OWNER) => Reply::NotOwner,
+        (_, ABSENT) => Reply::Absent,
+        _ => return Err(garbage("an unknown answer").into()),
+    })
+}
+
+struct Reader(std::vec::IntoIter<Value>);
+
+impl Reader {
+    fn integer(&mut self) -> Result<i64, NodeError> {
+        match self.0.next() {
+            Some(Value::Int(n)) => Ok(n),
+            _ => Err(garbage("no integer where one belongs")),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, NodeError> {
+        u64::try_from(self.integer()?).map_err(|_| garbage("a negative number"))
+    }
+
+    /// PTTL: -1 without expiry; -2 (gone this moment) counts as zero.
+    fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
+        Ok(match self.integer()? {
+            -1 => None,
+            ms => Some(Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+        })
+    }
+
+    fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, NodeError> {
+        match self.0.next() {
+            Some(Value::BulkString(b)) => Ok(Some(b)),
+            Some(Value::Nil) => Ok(None),
+            _ => Err(garbage("no text where it belongs")),
+        }
+    }
+
+    fn bytes(&mut self) -> Result<Vec<u8>, NodeError> {
+        self.maybe_bytes()?.ok_or_else(|| garbage("nothing where text belongs"))
+    }
+
+    fn record(&mut self, rf: u64) -> Result<StoredRecord, NodeError> {
+        Ok(StoredRecord { token: FencingToken::new(rf), value: self.bytes()?.into() })
+    }
+
+    fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
+        match self.number()? {
+            0 => Ok(None),
+            rf => self.record(rf).map(Some),
+        }
+    }
+
+    fn attempt(&mut self) -> Result<u32, NodeError> {
+        u32::try_from(self.integer()?).map_err(|_| garbage("no attempt number"))
+    }
+
+    fn holder(&mut self, fence: u64) -> Result<Holder, NodeError> {
+        let owner = self.maybe_bytes()?.and_then(|v| OwnerToken::parse(&v));
+        let remaining = self.ttl()?;
+        let meta = self.maybe_bytes()?.map(Into::into);
+        Ok(Holder { owner, fence, remaining, meta })
+    }
+
+    fn state(&mut self, fence: u64) -> Result<RecordState, NodeError> {
+        let attempt = self.attempt()?;
+        let lease = self.ttl()?;
+        Ok(RecordState { fence, attempt, lease, record: self.maybe_record()? })
+    }
+
+    fn claimed(&mut self, fence: u64) -> Result<Reply, NodeError> {
+        let attempt = self.attempt()?;
+        let remembers = self.number()? != 0;
+        Ok(Reply::Claimed { fence, attempt, record: self.maybe_record()?, remembers })
+    }
+}
+
+fn garbage(what: &str) -> NodeError {
+    NodeError::maybe_executed(NodeFault::Protocol, format!("script answer: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::name::LockKeys;
+
+    fn ops() -> Vec<Op> {
+        let keys = LockKeys::new("k");
+        let owner = OwnerToken::from_random(1);
+        let key: Arc<str> = "r".into();
+        let token = FencingToken::new(5);
+        vec![
+            Op::Acquire {
+                keys: keys.clone(),
+                owner,
+                ttl: Duration::from_secs(1),
+                proposal: 1,
+                wait: true,
+            },
+            Op::Release { keys: keys.clone(), owner },
+            Op::Inspect { keys, wait: false },
+            Op::RaiseClaim { key: Arc::clone(&key), owner, token },
+            Op::Lookup { key },
+        ]
+    }
+
+    fn header() -> Vec<Value> {
+        vec![
+            Value::Int(1_000_000),
+            Value::BulkString(b"00000000000000ff".to_vec()),
+            Value::Int(70),
+            Value::Int(30_000),
+            Value::Int(1),
+        ]
+    }
+
+    #[test]
+    fn a_batch_is_read_in_order() {
+        let mut all = header();
+        let text = |s: &str| Value::BulkString(s.into());
+        all.extend([Value::Int(41), Value::Int(-1)]);
+        all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
+        all.extend([Value::Int(-7), Value::Int(4), text("result")]);
+        all.extend([Value::Int(4), Value::Int(2), Value::Int(-1), Value::Int(0)]);
+        let got = replies(Value::Array(all), &ops(), &"run".into()).unwrap();
+        let facts = got.facts.unwrap();
+        assert_eq!((facts.generation, facts.new_generation), (255, true));
+        assert_eq!(facts.quarantine, Duration::from_millis(70));
+        let items: Vec<Reply> = got.items.into_iter().map(Result::unwrap).collect();
+        let record = StoredRecord { token: FencingToken::new(4), value: b"result"[..].into() };
+        let holder =
+            Holder { owner: None, fence: 9, remaining: None, meta: Some(b"me"[..].into()) };
+        let state = RecordState { fence: 4, attempt: 2, lease: None, record: None };
+        let want = vec![
+            Reply::Granted { fence: 41 },
+            Reply::Absent,
+            Reply::Holder(Some(holder)),
+            Reply::Completed(record),
+            Reply::Record(Some(state)),
+        ];
+        assert_eq!(items, want);
+    }
+
+    #[test]
+    fn a_strangers_key_spoils_its_own_op_only() {
+        let mut all = header();
+        all.extend([Value::Int(-5), Value::Int(1)]);
+        let got = replies(Value::Array(all), &ops()[..2], &"run".into()).unwrap();
+        let e = got.items[0].as_ref().unwrap_err();
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
+        assert_eq!(got.items[1], Ok(Reply::Done));
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            (-10_i64..10).prop_map(Value::Int),
+            any::<i64>().prop_map(Value::Int),
+            proptest::collection::vec(any::<u8>(), 0..24).prop_map(Value::BulkString),
+            Just(Value::Okay),
+            Just(Value::Boolean(false)),
+        ];
+        leaf.prop_recursive(2, 16, 8, |inner| {
+            proptest::collection::vec(inner, 0..8).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_a_fault_that_may_have_run(
+            tail in proptest::collection::vec(any_value(), 0..20),
+            with_header in any::<bool>(),
+        ) {
+            let mut all = if with_header { header() } else { Vec::new() };
+            all.extend(tail);
+            match replies(Value::Array(all), &ops(), &"run".into()) {
+                Ok(r) => prop_assert_eq!(r.items.len(), 5),
+                Err(e) => {
+                    prop_assert!(e.is_ambiguous());
+                    prop_assert_eq!(e.fault(), NodeFault::Protocol);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_answers_are_garbage_too() {
+        let mut all = header();
+        all.extend([Value::Int(-1), Value::Int(1)]);
+        let ops = &ops()[1..2];
+        assert!(replies(Value::Array(all), ops, &"run".into()).is_err());
+        assert!(replies(Value::Okay, ops, &"run".into()).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! A [`Batch`] as one `EVALSHA`. The order of keys and arguments is the one `lua/main.lua` reads.
+
+use std::time::Duration;
+
+use redis::Cmd;
+
+use super::script::SCRIPT;
+use crate::op::{Batch, Claim, Op, Terms};
+
+/// The node-wide marker of the crash guard.
+pub(crate) const MARKER: &str = "palisade:generation";
+
+/// What a node adds to the terms of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guarding {
+    /// L: how long a replaced master of this node may go on accepting writes.
+    pub(crate) failover_window: Duration,
+    /// Take a node without any history for a new one.
+    pub(crate) trust_fresh: bool,
+}
+
+impl Guarding {
+    /// q: longest lease, and as long as a replaced master may have granted them after we left it.
+    pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
+        terms.max_ttl.saturating_add(self.failover_window)
+    }
+}
+
+/// Encodes the batch.
+pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
+    let n = batch.ops.len();
+    // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
+    let mut cmd = Cmd::with_capacity(10 + 9 * n, 160 + 160 * n);
+    cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
+    cmd.arg(1 + batch.ops.iter().map(key_count).sum::<usize>()).arg(MARKER);
+    for op in &batch.ops {
+        keys(&mut cmd, op);
+    }
+    let terms = &batch.terms;
+    let fence_life = terms
+        .max_ttl
+        .saturating_add(terms.clock_error.saturating_mul(2))
+        .saturating_add(Duration::from_secs(1));
+    cmd.arg(millis(guarding.quarantine(terms)))
+        .arg(u64::try_from(terms.clock_error.as_micros()).unwrap_or(u64::MAX))
+        .arg(millis(fence_life))
+        .arg(u8::from(guarding.trust_fresh))
+        .arg(n);
+    for op in &batch.ops {
+        args(&mut cmd, op);
+    }
+    cmd
+}
+
+/// Whole milliseconds, rounded up: a lock may live longer on a node than its holder believes, never
+/// shorter. Redis refuses zero.
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
+
+fn key_count(op: &Op) -> usize {
+    match op {
+        Op::Acquire { .. } | Op::Release { .. } => 3,
+        Op::Raise { .. } => 2,
+        Op::Extend { .. } | Op::Inspect { .. } => 4,
+        Op::Claim(_)
+        | Op::RaiseClaim { .. }
+        | Op::ExtendClaim { .. }
+        | Op::Complete { .. }
+        | Op::Unclaim { .. }
+        | Op::Lookup { .. } => 1,
+    }
+}
+
+fn keys(cmd: &mut Cmd, op: &Op) {
+    match op {
+        Op::Acquire { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.queue()),
+        Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
+        Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
+            cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
+        }
+        Op::Release { keys, .. } => cmd.arg(keys.lock()).arg(keys.meta()).arg(keys.queue()),
+        Op::Claim(Claim { key, .. })
+        | Op::RaiseClaim { key, .. }
+        | Op::ExtendClaim { key, .. }
+        | Op::Complete { key, .. }
+        | Op::Unclaim { key, .. }
+        | Op::Lookup { key } => cmd.arg(&**key),
+    };
+}
+
+fn args(cmd: &mut Cmd, op: &Op) {
+    match op {
+        Op::Acquire { owner, ttl, proposal, wait, .. } => {
+            cmd.arg("A").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal).arg(u8::from(*wait))
+        }
+        Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
+        Op::Extend { owner, ttl, token, meta, .. } => cmd
+            .arg("X")
+            .arg(owner.as_str())
+            .arg(millis(*ttl))
+            .arg(token.get())
+            .arg(u8::from(meta.is_some()))
+            .arg(meta.as_deref().unwrap_or_default()),
+        Op::Release { owner, .. } => cmd.arg("D").arg(owner.as_str()),
+        Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
+        Op::Claim(c) => cmd
+            .arg("C")
+            .arg(c.owner.as_str())
+            .arg(millis(c.lease))
+            .arg(millis(c.retention))
+            .arg(c.proposal)
+            .arg(c.fingerprint.as_ref().map_or(&[][..], |fp| &fp[..]))
+            .arg(u8::from(c.force)),
+        Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
+        Op::ExtendClaim { owner, token, lease, retention, .. } => cmd
+            .arg("x")
+            .arg(owner.as_str())
+            .arg(token.get())
+            .arg(millis(*lease))
+            .arg(millis(*retention)),
+        Op::Complete { owner, token, value, retention, .. } => {
+            cmd.arg("c").arg(owner.as_str()).arg(token.get()).arg(&**value).arg(millis(*retention))
+        }
+        Op::Unclaim { owner, .. } => cmd.arg("u").arg(owner.as_str()),
+        Op::Lookup { .. } => cmd.arg("L"),
+    };
+}
