@@ -21,8 +21,11 @@ mod driver;
 mod redlock;
 // kinds of lock
 pub mod lock;
+// one leader of a name
+pub mod election;
 
 pub use config::Config;
+pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
 pub use lock::{LockGuard, Mutex, TryAcquire};
 pub use node::{LockNode, MemoryNode};

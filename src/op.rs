@@ -189,7 +189,8 @@ pub enum Reply {
         /// Not one of our locks.
         foreign: bool,
     },
-    /// Acquire, Claim: new generation, nothing is granted for this long.
+    /// Acquire, Claim: new generation, nothing is granted for this long. Inspect: nothing there,
+    /// and what was may have been forgotten.
     Quarantined {
         /// Until grants begin.
         remaining: Duration,

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::quorum::majority::majority;
 
@@ -81,12 +82,13 @@ impl Waiting {
         self.queue.notified().await;
     }
 
-    /// Resolves at any hint for the key.
+    /// Resolves at any hint for the key that comes after this call (not: after the first poll), so
+    /// that one may read in between.
     ///
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
-    pub(crate) async fn any(&self) {
-        self.observers.notified().await;
+    pub(crate) fn any(&self) -> Notified<'_> {
+        self.observers.notified()
     }
 
     /// Lets the next waiter try: it will be refused and so renew our request for hints at the

@@ -22,6 +22,7 @@ use crate::time::Moment;
 
 pub(crate) mod attempt;
 pub(crate) mod hints;
+mod inspect;
 mod keeper;
 pub(crate) mod lease;
 mod renewal;

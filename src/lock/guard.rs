@@ -45,6 +45,10 @@ impl LockGuard {
         Self { core, lease, name }
     }
 
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name

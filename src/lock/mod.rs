@@ -4,4 +4,5 @@ mod guard;
 mod mutex;
 
 pub use guard::LockGuard;
+pub(crate) use mutex::acquire_within;
 pub use mutex::{Mutex, TryAcquire};

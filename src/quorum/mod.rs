@@ -21,6 +21,7 @@ pub mod acquire;
 pub mod backoff;
 pub mod extend;
 pub mod fence;
+pub mod leader;
 pub mod majority;
 pub mod release;
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! Campaigning: acquire as every lock is acquired, leave the first words on a majority, lead.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Election;
+use super::error::CampaignError;
+use super::leadership::Leadership;
+use super::value::{Words, check_value};
+use crate::driver::attempt::Won;
+use crate::driver::lease::{Lease, Subject};
+use crate::error::{Advice, ExtendError, Taken};
+use crate::lock::{LockGuard, acquire_within};
+use crate::quorum::acquire::Loss;
+
+/// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
+const ROUND: Duration = Duration::from_secs(60);
+
+/// What [`Election::try_campaign`] found.
+#[derive(Debug)]
+#[must_use]
+pub enum TryCampaign {
+    /// Elected.
+    Won(Leadership),
+    /// Somebody else leads, or several candidates met ([`Taken::retry_after`] is zero then).
+    Following(Taken),
+}
+
+impl TryCampaign {
+    /// The leadership, if there is one.
+    pub fn won(self) -> Option<Leadership> {
+        match self {
+            Self::Won(leadership) => Some(leadership),
+            Self::Following(_) => None,
+        }
+    }
+}
+
+impl Election {
+    /// Campaigns until elected: as long as the future lives, or as [`wait`](Self::wait) says.
+    ///
+    /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
+    /// woken one at a time when a leader resigns. Without a quorum it goes on trying (and logs a
+    /// warning), unless every node's fault needs a person.
+    ///
+    /// # Errors
+    /// [`CampaignError::Config`] for a bad name, setting or value (the words may take
+    /// [`WORDS_MAX`](super::WORDS_MAX)); [`CampaignError::NoQuorum`] if no node can serve until
+    /// somebody changes a setting; with a `wait`, as [`campaign_within`](Self::campaign_within).
+    ///
+    /// # Cancellation safety
+    /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
+    /// the latest the ttl ends it. Its place among the waiters passes to the next.
+    pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
+        self.run(&value.into(), self.wait).await
+    }
+
+    /// As [`campaign`](Self::campaign), for so long at most.
+    ///
+    /// # Errors
+    /// As there; [`CampaignError::TimedOut`] if somebody else led to the end, and
+    /// [`CampaignError::NoQuorum`] if too few nodes could be asked.
+    ///
+    /// # Cancellation safety
+    /// As there.
+    pub async fn campaign_within(
+        &self,
+        value: impl Into<String>,
+        within: Duration,
+    ) -> Result<Leadership, CampaignError> {
+        self.run(&value.into(), Some(within)).await
+    }
+
+    /// One attempt.
+    ///
+    /// # Errors
+    /// [`CampaignError::Config`] or [`CampaignError::NoQuorum`]. "Somebody else leads" is none.
+    ///
+    /// # Cancellation safety
+    /// As [`campaign`](Self::campaign).
+    pub async fn try_campaign(
+        &self,
+        value: impl Into<String>,
+    ) -> Result<TryCampaign, CampaignError> {
+        let value = value.into();
+        self.check()?;
+        check_value(&value)?;
+        match self.core.attempt(&self.keys, self.ttl, false).await {
+            Ok(won) => match self.take_office(won, &value).await {
+                Ok(leadership) => Ok(TryCampaign::Won(leadership)),
+                Err(ExtendError::Lost) => Ok(TryCampaign::Following(met())),
+                Err(ExtendError::Unknown(e)) => Err(e.into()),
+            },
+            Err(Loss::Taken(taken)) => Ok(TryCampaign::Following(taken)),
+            Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+        }
+    }
+
+    async fn run(
+        &self,
+        value: &str,
+        within: Option<Duration>,
+    ) -> Result<Leadership, CampaignError> {
+        self.check()?;
+        check_value(value)?;
+        let started = self.core.env.now();
+        let deadline = within.map(|d| started + d);
+        let mut delays = self.retry.delays(self.core.env.random() as u64);
+        loop {
+            let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
+            let won = acquire_within(&self.core, &self.keys, self.ttl, left, self.retry).await;
+            let failed = match won {
+                Ok(won) => match self.take_office(won, value).await {
+                    Ok(leadership) => return Ok(leadership),
+                    Err(ExtendError::Lost) => {
+                        CampaignError::TimedOut { waited: left, taken: met() }
+                    }
+                    Err(ExtendError::Unknown(e)) => e.into(),
+                },
+                Err(e) => e.into(),
+            };
+            let now = self.core.env.now();
+            if matches!(failed.advice(), Advice::Misconfigured | Advice::Rebuild) {
+                return Err(failed);
+            }
+            if deadline.is_some_and(|d| now >= d) {
+                return Err(match failed {
+                    CampaignError::TimedOut { taken, .. } => {
+                        CampaignError::TimedOut { waited: now.since(started), taken }
+                    }
+                    other => other,
+                });
+            }
+            if let CampaignError::NoQuorum(why) = &failed {
+                tracing::warn!(election = %self.name, %why, "campaign goes on without a quorum");
+            }
+            // Nodes that grant but refuse the words must not be asked in a hot loop.
+            let pause = delays.next().unwrap_or(ROUND);
+            tokio::time::sleep(deadline.map_or(pause, |d| d.since(now).min(pause))).await;
+        }
+    }
+
+    /// Leaves the first words on a majority: before that nobody leads. Fails only after the lock is
+    /// given back.
+    async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
+        let words = Words::first(value, (won.owner, won.token), self.core.env.wall_micros());
+        let meta = Mutex::new(Some(words.encode()));
+        let lease = Lease::new(
+            Subject::Lock { keys: self.keys.clone(), meta },
+            (won.owner, won.token),
+            self.ttl,
+            won.until,
+            None,
+            won.mailbox,
+        );
+        // From here on a dropped future gives back through the guard.
+        let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
+        let guard = LockGuard::new(core, Arc::new(lease), name, true);
+        match guard.extend().await {
+            Ok(_) => Ok(Leadership::new(guard, words)),
+            Err(e) => {
+                let outcome = guard.release().await;
+                tracing::debug!(election = %self.name, %e, %outcome, "won, but could not proclaim");
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Won and lost at once: the next attempt may follow immediately.
+fn met() -> Taken {
+    Taken { retry_after: Some(Duration::ZERO), foreign: false }
+}

@@ -1,0 +1,158 @@
+//! Leader election: of all candidates for a name one leads, the others follow or watch.
+//!
+//! An election is a lock whose holder leaves words: its key on the nodes is the handle's prefix,
+//! then `election:`, then the name; the *term* is the lock's fencing token, so it grows with each
+//! leader and a resource can refuse a deposed one. The verbs are etcd's:
+//!
+//! | verb | does |
+//! |---|---|
+//! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
+//! | [`Leadership::proclaim`] | says something else, in the same term |
+//! | [`Leadership::resign`] | ends the term; the next candidate is woken |
+//! | [`Election::leader`] | asks who leads now |
+//! | [`Election::observe`] | tells each change: leader, vacancy, "cannot be told now" |
+//!
+//! ```
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! use palisade::{Election, MemoryNode, Redlock};
+//! let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+//! let election = Election::new(&redlock, "billing");
+//! let leadership = election.campaign("10.0.0.7:8080").await?;
+//! let leader = election.leader().await?.expect("just elected");
+//! assert_eq!(leader.value, "10.0.0.7:8080");
+//! assert_eq!(leader.term, leadership.term());
+//! leadership.proclaim("10.0.0.7:9090").await?;
+//! tokio::select! {
+//!     () = leadership.lost() => return Err("somebody else may lead now".into()),
+//!     () = async { /* lead, and hand `leadership.term()` to whatever is written */ } => {}
+//! }
+//! leadership.resign().await.into_result()?;
+//! # Ok(()) }
+//! ```
+//!
+//! What holds: two leaderships of a name are never valid at once, and terms only grow (§1.1, §1.2
+//! of the design); a leader stops at the deadline of its own clock, before anyone else can win; no
+//! reader is ever shown one leader's value under another's term.
+//!
+//! Whether a process is *ready* should not depend on whether it leads: of n replicas all but one
+//! follow, and that is health.
+
+mod campaign;
+mod error;
+mod leadership;
+mod observe;
+mod value;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Core;
+use crate::error::ConfigError;
+use crate::name::{LockKeys, check_name};
+use crate::quorum::backoff::RetryPolicy;
+use crate::quorum::leader::Sight;
+use crate::redlock::Redlock;
+
+pub use campaign::TryCampaign;
+pub use error::{CampaignError, LeaderError, ProclaimError};
+pub use leadership::Leadership;
+pub use observe::{Observation, Observer};
+pub use value::{Leader, WORDS_MAX};
+
+use value::Words;
+
+/// An election for one name. Cheap to clone and to make; nothing is sent before a verb is called.
+#[derive(Clone, Debug)]
+pub struct Election {
+    core: Arc<Core>,
+    name: Arc<str>,
+    keys: LockKeys,
+    ttl: Duration,
+    wait: Option<Duration>,
+    retry: RetryPolicy,
+    bad: Option<ConfigError>,
+}
+
+impl Election {
+    /// The election of this name over the handle's nodes. Its main key there is the handle's prefix
+    /// + `election:` + `name`. A bad name is told by the verbs.
+    pub fn new(redlock: &Redlock, name: impl AsRef<str>) -> Self {
+        let (core, name) = (Arc::clone(&redlock.core), name.as_ref());
+        Self {
+            keys: LockKeys::new(&format!("{}election:{name}", core.config.prefix)),
+            ttl: core.config.ttl,
+            wait: None,
+            retry: RetryPolicy::default(),
+            bad: check_name("name", name).err(),
+            name: name.into(),
+            core,
+        }
+    }
+
+    /// The name as given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
+    /// without a leader after a leader died; a living leader renews at a third of it.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long [`campaign`](Self::campaign) waits at most; `None`, the default: as long as its
+    /// future lives.
+    #[must_use]
+    pub fn wait(mut self, wait: Option<Duration>) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Waits between attempts when no node gives a hint.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Checks name and settings without asking any node; the verbs do it too.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with field, value and rule.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if let Some(bad) = &self.bad {
+            return Err(bad.clone());
+        }
+        self.core.config.check_ttl(self.ttl)?;
+        self.core.config.check_renewed(self.ttl)
+    }
+
+    /// Who leads now, as a majority of the nodes tells it; `None` if nobody does.
+    ///
+    /// A winner that has not yet proclaimed its value leads nobody: it is not shown until its words
+    /// are on a node. Once [`campaign`](Self::campaign) or [`proclaim`](Leadership::proclaim) has
+    /// returned, every later answer shows that value or a later one; while they are under way
+    /// either may be shown. The answer may be old when it arrives: fence what depends on it.
+    ///
+    /// # Errors
+    /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while
+    /// nodes that restarted are in quarantine and nobody has re-asserted itself there.
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at will.
+    pub async fn leader(&self) -> Result<Option<Leader>, LeaderError> {
+        self.check()?;
+        self.look(false).await
+    }
+
+    /// One read; with `wait` the nodes are asked to tell the next change.
+    async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
+        match self.core.inspect(&self.keys, wait, Words::read).await {
+            Sight::Leads { words, remaining } => Ok(Some(words.leader(remaining))),
+            Sight::Mute | Sight::Vacant | Sight::Pending => Ok(None),
+            Sight::NoQuorum(outcomes) => Err(self.core.no_quorum(outcomes).into()),
+        }
+    }
+}
