@@ -203,7 +203,7 @@ mod tests {
             ("a1 q a1", "a1 for 10", "a1 for 10"),
             ("x x .", "pending", "no quorum"),
             ("a1 a1 b1 b1 .", "pending", "no quorum"),
-            ("a1 a1 b1 b1 a1", "a1 for 11", "a1 for 11"),
+            ("a1 a1 b1 b1 a1", "a1 for 10", "a1 for 10"),
             ("a1 a1 b1 b1 -", "vacant", "vacant"),
             ("- - - . .", "vacant", "vacant"),
         ] {
