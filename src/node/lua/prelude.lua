@@ -53,7 +53,7 @@ if seen == replid then
   since, floor = tonumber(seen_since), tonumber(seen_floor)
 else
   new, write = 1, true
-  since, floor = now_ms + 1, now_us + clock_error
+  since, floor = now_ms, now_us + clock_error
   -- No marker on a history without a predecessor: a new node, or one that lost everything.
   if marker == false and find(info, 'master_replid2:' .. string.rep('0', 40), 1, true) then
     if ARGV[4] == '1' then
@@ -63,7 +63,7 @@ else
       -- the marker says what it would say if it had been written at the start.
       local up = unused_for()
       if up and up > q then
-        since = now_ms + 1 - up
+        since = now_ms - up
         floor = since * 1000 + clock_error
       end
     end
