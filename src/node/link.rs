@@ -88,8 +88,17 @@ struct State {
     current: Option<Current>,
     connecting: bool,
     failures: u32,
-    /// The last failed try: until when not to try again, and its cause.
-    failed: Option<(Moment, NodeError)>,
+    /// The last failed try.
+    failed: Option<Failed>,
+}
+
+/// A failed try to connect.
+struct Failed {
+    /// Not to be repeated before.
+    until: Moment,
+    cause: NodeError,
+    /// The resolver's word then: a new one is worth a try at once.
+    epoch: u64,
 }
 
 #[derive(Clone)]
@@ -114,6 +123,18 @@ impl<R: Resolver> Link<R> {
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Where the addresses come from.
+    pub(crate) fn resolver(&self) -> &R {
+        &self.shared.resolver
+    }
+
+    /// Why there is no connection at present, if one was tried.
+    pub(crate) fn trouble(&self) -> Option<NodeError> {
+        let state = self.shared.state();
+        let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
+        Some(failed.cause.clone())
     }
 
     /// Hints of this node.
@@ -175,7 +196,11 @@ impl<R: Resolver> Link<R> {
                 }
                 if !state.connecting {
                     match &state.failed {
-                        Some((until, cause)) if env.now() < *until => return Err(cause.clone()),
+                        Some(f)
+                            if env.now() < f.until && f.epoch == *self.shared.changed.borrow() =>
+                        {
+                            return Err(f.cause.clone());
+                        }
                         _ => {}
                     }
                     state.connecting = true;
@@ -215,21 +240,32 @@ impl<R: Resolver> Shared<R> {
         let mut state = self.state();
         let pause = self.pause(state.failures);
         state.failures = state.failures.saturating_add(1);
-        state.failed = Some((self.options.env.now() + pause, cause));
+        let until = self.options.env.now() + pause;
+        state.failed = Some(Failed { until, cause, epoch: current.epoch });
     }
 
     async fn connect(self: Arc<Self>) {
-        let mut turn = Turn { shared: &*self, outcome: None };
-        let limit = self.options.connect_timeout;
-        turn.outcome = Some(timeout(limit, self.open()).await.unwrap_or_else(|_| {
-            let detail = format!("no connection within {limit:?}");
-            Err(NodeError::not_executed(NodeFault::Unreachable, detail))
-        }));
-    }
-
-    async fn open(&self) -> Result<Current, NodeError> {
         // Read before the address is asked for: a change in between makes the session stale.
         let epoch = *self.changed.borrow();
+        let mut turn = Turn { shared: &*self, epoch, outcome: None };
+        let limit = self.options.connect_timeout;
+        let mut changed = self.changed.clone();
+        turn.outcome = Some(tokio::select! {
+            biased;
+            done = self.open(epoch) => done,
+            // No use in waiting for a frozen server that is no longer the one.
+            () = moved_on(&mut changed, epoch) => {
+                let detail = "another master was named while connecting";
+                Err(NodeError::not_executed(NodeFault::NotMaster, detail))
+            }
+            () = sleep(limit) => {
+                let detail = format!("no connection within {limit:?}");
+                Err(NodeError::not_executed(NodeFault::Unreachable, detail))
+            }
+        });
+    }
+
+    async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
         let deadline = self.options.env.now() + self.options.connect_timeout;
         let endpoint = self.resolver.resolve(deadline).await?;
         let guard = self.resolver.wants_guard_facts();
@@ -239,7 +275,7 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session: Arc::new(session), epoch, judged })
     }
 
-    fn ended(&self, outcome: Result<Current, NodeError>) {
+    fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
         let mut state = self.state();
         state.connecting = false;
         match outcome {
@@ -256,7 +292,8 @@ impl<R: Resolver> Shared<R> {
                 }
                 let pause = self.pause(state.failures);
                 state.failures = state.failures.saturating_add(1);
-                state.failed = Some((self.options.env.now() + pause, cause));
+                let until = self.options.env.now() + pause;
+                state.failed = Some(Failed { until, cause, epoch });
             }
         }
         drop(state);
@@ -275,13 +312,14 @@ impl<R: Resolver> Shared<R> {
 /// A try to connect; ends even if its task is cut off by the end of its runtime.
 struct Turn<'a, R: Resolver> {
     shared: &'a Shared<R>,
+    epoch: u64,
     outcome: Option<Result<Current, NodeError>>,
 }
 
 impl<R: Resolver> Drop for Turn<'_, R> {
     fn drop(&mut self) {
         let cut = || Err(NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off"));
-        self.shared.ended(self.outcome.take().unwrap_or_else(cut));
+        self.shared.ended(self.epoch, self.outcome.take().unwrap_or_else(cut));
     }
 }
 
