@@ -14,13 +14,22 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 pub use self::status::SentinelStatus;
 pub use crate::sentinel::guard::MinReplicas;
 
 use self::find::Finder;
 use self::settings::Settings;
+use super::link::{Link, LinkOptions};
+use super::{BoxFuture, LockNode, NodeEvent};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
+use crate::op::{Batch, Replies};
+use crate::time::Moment;
+
+/// Longest time to connect to the master and log in, once it is found.
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// A Redis or Valkey group (a master and its replicas) that Sentinels watch over.
 ///
@@ -35,21 +44,27 @@ use crate::error::ConfigError;
 /// # }
 /// ```
 ///
-/// **Guard.** By default it does not vote ([`NodeFault::GuardMissing`]) while the master lacks
-/// `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s, or breaks the rule
-/// `max_lag + 2 s ≤ down-after`: only with it there is a bound on how long a master that was
+/// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master
+/// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
+/// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
 /// lease plus that bound. Without the guard nothing bounds it.
 ///
 /// **Permissions.** At the Sentinels the documented minimal client profile is enough; where
-/// `SUBSCRIBE` is not allowed the node polls. On the data servers `CONFIG GET` is used where it is
-/// allowed, to know how strong the guard is.
+/// `SUBSCRIBE` is not allowed the node polls; where `SENTINEL MASTER` is not allowed, epochs and
+/// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
+/// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
+///
+/// **What it asks.** Sentinels: every second (and after each event) the master's address, its
+/// facts and the other Sentinels. Master: who it is and how its guard is set, on each new
+/// connection and every ten seconds of use.
 ///
 /// [`NodeFault::GuardMissing`]: crate::error::NodeFault::GuardMissing
 pub struct SentinelNode {
     settings: Settings,
     env: Arc<dyn Env>,
-    finder: OnceLock<Arc<Finder>>,
+    /// Made at the first use, when all settings are known.
+    link: OnceLock<Link<Finder>>,
 }
 
 impl SentinelNode {
@@ -65,7 +80,7 @@ impl SentinelNode {
         I::Item: Into<String>,
     {
         let settings = Settings::new(name.into(), sentinels.into_iter().map(Into::into))?;
-        Ok(Self { settings, env: Arc::new(SystemEnv), finder: OnceLock::new() })
+        Ok(Self { settings, env: Arc::new(SystemEnv), link: OnceLock::new() })
     }
 
     /// The ACL user at the data servers. Default: the server's default user.
@@ -143,11 +158,12 @@ impl SentinelNode {
         Ok(self)
     }
 
-    /// Grant from a server without a marker at once, instead of waiting as after a loss of data.
-    /// Only for tests and embedded runs, where nobody can hold anything on a fresh server.
+    /// Grants from a server without a marker at once, instead of waiting as after a loss of data.
+    /// Only for tests and embedded runs, where nobody can hold anything on a fresh server. Default
+    /// `false`.
     #[must_use]
-    pub fn trust_fresh(mut self) -> Self {
-        self.settings.trust_fresh = true;
+    pub fn trust_fresh(mut self, trust: bool) -> Self {
+        self.settings.trust_fresh = trust;
         self
     }
 
@@ -193,13 +209,22 @@ impl SentinelNode {
         self
     }
 
-    fn finder(&self) -> &Arc<Finder> {
-        self.finder.get_or_init(|| Arc::new(Finder::new(&self.settings, self.env.clone())))
+    fn link(&self) -> &Link<Finder> {
+        self.link.get_or_init(|| {
+            let options = LinkOptions {
+                trust_fresh: self.settings.trust_fresh,
+                connect_timeout: CONNECT + 2 * self.settings.within,
+                env: self.env.clone(),
+            };
+            Link::new(Finder::new(&self.settings, self.env.clone()), options)
+        })
     }
 
     /// What is known of the group at this moment, for operators. Asks nobody.
     pub fn status(&self) -> SentinelStatus {
-        self.finder().status()
+        let mut status = self.link().resolver().status();
+        status.last_error = status.last_error.or_else(|| self.link().trouble());
+        status
     }
 }
 
@@ -231,6 +256,21 @@ impl SentinelNode {
     ) -> Result<Self, ConfigError> {
         self.settings.access.tls = settings::tls_params("sentinel_tls", root, client)?;
         Ok(self)
+    }
+}
+
+impl LockNode for SentinelNode {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(self.link().call(batch, deadline))
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.link().events()
+    }
+
+    /// The group's name at its Sentinels.
+    fn name(&self) -> Arc<str> {
+        self.settings.name.clone()
     }
 }
 
