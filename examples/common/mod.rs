@@ -1,0 +1,44 @@
+//! What the examples share: which nodes to use, from the command line.
+#![allow(dead_code)] // each example uses a part of it
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Args;
+use palisade::node::RedisNode;
+use palisade::{MemoryNode, Redlock};
+
+/// The nodes: one vote each. Without any, three nodes in this process's memory.
+#[derive(Args, Clone)]
+pub struct Connect {
+    /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
+    #[arg(long, value_name = "URL")]
+    pub node: Vec<String>,
+
+    /// Lease length in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 3_000)]
+    pub ttl_ms: u64,
+
+    /// Take servers without a history for new ones (tests and first runs only: see `trust_fresh`)
+    #[arg(long)]
+    pub trust_fresh: bool,
+}
+
+impl Connect {
+    /// Whether servers were named at all.
+    pub fn is_embedded(&self) -> bool {
+        self.node.is_empty()
+    }
+
+    /// The handle over the nodes.
+    pub fn redlock(&self) -> Result<Redlock, Box<dyn Error>> {
+        let mut builder = Redlock::builder().ttl(Duration::from_millis(self.ttl_ms));
+        for url in &self.node {
+            builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
+        }
+        if self.is_embedded() {
+            builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
+        }
+        Ok(builder.build()?)
+    }
+}

@@ -1,0 +1,139 @@
+//! One leader of many candidates.
+//!
+//! Without arguments: three candidates over three in-memory nodes take turns, and an observer
+//! tells what it sees; ends by itself. With `--node`: one candidate that prints a
+//! line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its standard
+//! input; start two of them and kill one.
+//!
+//! ```text
+//! cargo run --example election
+//! cargo run --example election -- --node redis://127.0.0.1:7001 --value here
+//! ```
+
+mod common;
+
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use palisade::election::Observation;
+use palisade::{Election, Redlock};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    connect: common::Connect,
+
+    /// The election
+    #[arg(long, default_value = "example")]
+    name: String,
+
+    /// What to proclaim, an address for example
+    #[arg(long, default_value = "a candidate")]
+    value: String,
+
+    /// End after so many seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let cli = Cli::parse();
+    let redlock = cli.connect.redlock()?;
+    if cli.connect.is_embedded() {
+        demo(&redlock).await
+    } else {
+        let election = Election::new(&redlock, &cli.name);
+        stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
+    }
+}
+
+/// One candidate, until it is told to end.
+async fn stand(election: &Election, value: &str, life: Duration) -> Result<(), Box<dyn Error>> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let mut deaf = false;
+    let end = tokio::time::sleep(life);
+    tokio::pin!(end);
+    loop {
+        let leadership = tokio::select! {
+            biased;
+            _ = term.recv() => return Ok(()),
+            _ = int.recv() => return Ok(()),
+            () = &mut end => return Ok(()),
+            elected = election.campaign(value) => elected?,
+        };
+        let number = leadership.term().get();
+        tell("leading", number);
+        let last = loop {
+            tokio::select! {
+                biased;
+                () = leadership.lost() => break None,
+                _ = term.recv() => break Some(true),
+                _ = int.recv() => break Some(true),
+                () = &mut end => break Some(true),
+                line = input.next_line(), if !deaf => match line {
+                    Ok(Some(line)) if line.trim() == "resign" => break Some(false),
+                    Ok(Some(_)) => {}
+                    _ => deaf = true,
+                },
+            }
+        };
+        let Some(last) = last else {
+            tell("lost", number);
+            continue;
+        };
+        tell("resigning", number);
+        let outcome = leadership.resign().await;
+        tell("resigned", number);
+        if last {
+            return Ok(outcome.into_result()?);
+        }
+        // Let somebody else: whoever asks first would otherwise be this process again.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn tell(event: &str, term: u64) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    println!(r#"{{"event":"{event}","term":{term},"at_ms":{:.3}}}"#, now.as_secs_f64() * 1e3);
+}
+
+/// Three candidates lead once each.
+async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
+    let mut observer = Election::new(redlock, "demo").observe()?;
+    let watch = tokio::spawn(async move {
+        while let Some(seen) = observer.next().await {
+            match seen {
+                Observation::Leader { leader, .. } => {
+                    println!("  observer: {} leads in term {}", leader.value, leader.term);
+                }
+                Observation::Vacant => println!("  observer: nobody leads"),
+                other => println!("  observer: {other:?}"),
+            }
+        }
+    });
+    let candidates: Vec<_> = ["Ada", "Grace", "Edsger"]
+        .map(|who| {
+            let election = Election::new(redlock, "demo");
+            tokio::spawn(async move {
+                let leadership = election.campaign(who).await.map_err(|e| e.to_string())?;
+                println!("{who} is elected, term {}", leadership.term());
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                leadership.proclaim(format!("{who} (busy)")).await.map_err(|e| e.to_string())?;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                println!("{who} resigns: {}", leadership.resign().await);
+                Ok::<(), String>(())
+            })
+        })
+        .into();
+    for candidate in candidates {
+        candidate.await??;
+    }
+    watch.abort();
+    Ok(())
+}
