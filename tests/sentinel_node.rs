@@ -53,8 +53,7 @@ async fn until(
     let mut i = 0;
     loop {
         i += 1;
-        let replies =
-            call(node, acquire(&format!("{what}:{i}")), Duration::from_millis(1_000)).await;
+        let replies = call(node, acquire(&format!("{what}:{i}")), Duration::from_secs(1)).await;
         if holds(&replies) {
             return replies;
         }
