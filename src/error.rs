@@ -36,6 +36,11 @@ impl ConfigError {
         Self { field, value: value.into(), rule: rule.into() }
     }
 
+    /// The same refusal under the name that the user gave the setting.
+    pub(crate) fn named(self, field: &'static str) -> Self {
+        Self { field, ..self }
+    }
+
     /// The setting's name, as the builder's method is called.
     pub fn field(&self) -> &'static str {
         self.field

@@ -23,10 +23,13 @@ mod redlock;
 pub mod lock;
 // one leader of a name
 pub mod election;
+// a result per key, once
+pub mod idempotency;
 
 pub use config::Config;
 pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
+pub use idempotency::{Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
 pub use lock::{LockGuard, Mutex, TryAcquire};
 pub use node::{LockNode, MemoryNode};
 pub use quorum::backoff::RetryPolicy;

@@ -28,12 +28,12 @@ pub(crate) struct Won {
 }
 
 /// Releases what an attempt may hold, unless it is disarmed.
-struct Undo<'a> {
-    core: &'a Core,
-    op: Op,
-    until: Moment,
-    mailbox: Arc<Mailbox>,
-    armed: bool,
+pub(super) struct Undo<'a> {
+    pub(super) core: &'a Core,
+    pub(super) op: Op,
+    pub(super) until: Moment,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) armed: bool,
 }
 
 impl Drop for Undo<'_> {

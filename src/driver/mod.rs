@@ -21,6 +21,7 @@ use crate::quorum::majority::majority;
 use crate::time::Moment;
 
 pub(crate) mod attempt;
+pub(crate) mod claim;
 pub(crate) mod hints;
 mod inspect;
 mod keeper;

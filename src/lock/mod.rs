@@ -4,5 +4,6 @@ mod guard;
 mod mutex;
 
 pub use guard::LockGuard;
+pub(crate) use guard::lost;
 pub(crate) use mutex::acquire_within;
 pub use mutex::{Mutex, TryAcquire};

@@ -19,10 +19,12 @@
 
 pub mod acquire;
 pub mod backoff;
+pub mod complete;
 pub mod extend;
 pub mod fence;
 pub mod leader;
 pub mod majority;
+pub mod record;
 pub mod release;
 #[cfg(test)]
 mod tables;

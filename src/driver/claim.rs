@@ -1,0 +1,253 @@
+//! Claims of idempotency keys: one attempt, giving it back, storing a result, looking (§5.7).
+//!
+//! Cancellation: until the handler is about to start, whatever was granted is given back when the
+//! attempt is dropped; from then on a claim is never freed, only left to lapse, so that a crash
+//! stays visible.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::driver::Core;
+use crate::driver::attempt::Undo;
+use crate::driver::lease::{Lease, Subject};
+use crate::node::mailbox::Mailbox;
+use crate::op::{Claim, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
+use crate::quorum::complete::{self, Complete, Found, Look};
+use crate::quorum::record::{Promise, Record, Refusal, Step};
+use crate::time::{Moment, valid_until};
+use crate::token::OwnerToken;
+
+/// How much longer than the lease a claim's return is owed to a node that does not answer. No ttl
+/// ends what it left there: the attempt's number stays as long as the record is kept.
+const OWED: Duration = Duration::from_secs(30);
+/// First pause between tries to store a result; doubled each time.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a claim of one key says to the nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimTerms {
+    pub(crate) key: RecordKey,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+    pub(crate) fingerprint: Option<FingerprintBytes>,
+}
+
+/// How one attempt to claim ended.
+#[derive(Debug)]
+pub(crate) enum Claimed {
+    /// Ours.
+    Promised(Held, Promise),
+    /// The key's result.
+    Replay(Arc<[u8]>),
+    /// A result was seen that is not certain yet.
+    Repair(StoredRecord),
+    /// Not ours.
+    Refused(Refusal),
+}
+
+/// A claim that is ours. Dropped, it is given back unless [`begin`](Self::begin) was called.
+#[derive(Debug)]
+pub(crate) struct Held {
+    core: Arc<Core>,
+    pub(crate) lease: Arc<Lease>,
+    begun: AtomicBool,
+}
+
+impl Held {
+    /// From here on effects may happen: the claim will not be given back by a drop.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Renews the lease until it is stopped.
+    pub(crate) fn keep(&self) {
+        self.core.keeper.keep(&self.core, &self.lease);
+    }
+
+    /// Ends the renewal. What the nodes hold is left as it is. True for the first caller.
+    pub(crate) fn stop(&self) -> bool {
+        let first = self.lease.end();
+        self.core.keeper.forget(&self.lease);
+        first
+    }
+
+    /// Gives the claim back on every node that may have it, so that the attempt does not count.
+    /// Waits for the nodes that answer within their deadline; the lanes see to the others.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way.
+    pub(crate) async fn give_back(self) {
+        self.stop();
+        let core = &self.core;
+        let Some(op) = self.unclaim() else { return };
+        let now = core.env.now();
+        let deadline = core.node_deadline(now);
+        let mailbox = Mailbox::new(core.n());
+        let mut open = 0;
+        for node in (0..core.n()).filter(|node| self.lease.mailbox.may_hold(*node)) {
+            core.send_owed(node, op.clone(), deadline, &mailbox, self.owed_until(now));
+            open += 1;
+        }
+        while open > 0 && core.mail_until(&mailbox, deadline).await.1.is_some() {
+            open -= 1;
+        }
+    }
+
+    fn unclaim(&self) -> Option<Op> {
+        match &self.lease.subject {
+            Subject::Claim { key, .. } => {
+                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner })
+            }
+            Subject::Lock { .. } => None,
+        }
+    }
+
+    fn owed_until(&self, now: Moment) -> Moment {
+        now + self.lease.ttl + OWED
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.stop()
+            && !self.begun.load(Ordering::Acquire)
+            && let Some(op) = self.unclaim()
+        {
+            let until = self.owed_until(self.core.env.now());
+            self.core.undo(&op, &self.lease.mailbox, until);
+        }
+    }
+}
+
+impl Core {
+    /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
+    pub(crate) async fn claim(self: &Arc<Self>, terms: &ClaimTerms, force: bool) -> Claimed {
+        let owner = OwnerToken::from_random(self.env.random());
+        let mailbox = Mailbox::new(self.n());
+        let sent = self.env.now();
+        let until = valid_until(sent, terms.lease, self.config.drift);
+        let mut machine = Record::new(self.n(), sent, until);
+        let mut undo = Undo {
+            core: self,
+            op: Op::Unclaim { key: Arc::clone(&terms.key), owner },
+            until: sent + terms.lease + OWED,
+            mailbox: Arc::clone(&mailbox),
+            armed: true,
+        };
+        let claim = Op::Claim(Claim {
+            key: Arc::clone(&terms.key),
+            owner,
+            lease: terms.lease,
+            retention: terms.retention,
+            proposal: self.proposal(&terms.key),
+            fingerprint: terms.fingerprint,
+            force,
+        });
+        self.send_all(&claim, self.node_deadline(sent).min(until), &mailbox);
+        let mut step = Step::Wait(until);
+        loop {
+            step = match step {
+                Step::Wait(at) => match self.mail_until(&mailbox, at).await {
+                    (now, Some((node, reply))) => {
+                        if let Ok(Reply::Claimed { fence, .. }) = &reply {
+                            self.saw(&terms.key, *fence);
+                        }
+                        machine.on_reply(now, node, &reply)
+                    }
+                    (now, None) => machine.on_time(now),
+                },
+                Step::Raise { token, nodes } => {
+                    let deadline = self.node_deadline(self.env.now()).min(until);
+                    for node in nodes {
+                        let raise = Op::RaiseClaim { key: Arc::clone(&terms.key), owner, token };
+                        self.send(node, raise, deadline, &mailbox);
+                    }
+                    Step::Wait(until)
+                }
+                Step::Promised(promise) => {
+                    undo.armed = false;
+                    self.saw(&terms.key, promise.token.get());
+                    let subject =
+                        Subject::Claim { key: Arc::clone(&terms.key), retention: terms.retention };
+                    let ballot = (owner, promise.token);
+                    let lease = Lease::new(subject, ballot, terms.lease, until, None, mailbox);
+                    let (core, lease) = (Arc::clone(self), Arc::new(lease));
+                    let held = Held { core, lease, begun: AtomicBool::new(false) };
+                    return Claimed::Promised(held, promise);
+                }
+                // Dropping `undo` gives back what was granted, in order before the next claim.
+                Step::Replay(value) => return Claimed::Replay(value),
+                Step::Repair(record) => return Claimed::Repair(record),
+                Step::Refused(refusal) => return Claimed::Refused(refusal),
+            };
+        }
+    }
+
+    /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
+    /// for a lease that was lost: the ballot decides (§5.7). Never `Wait`.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way and the lanes repeat them: a result that was
+    /// completed is stored if it can be.
+    pub(crate) async fn complete(&self, lease: &Lease, value: &Arc<[u8]>) -> complete::Step {
+        let Subject::Claim { key, retention } = &lease.subject else {
+            return complete::Step::Unknown(Vec::new());
+        };
+        let op = Op::Complete {
+            key: Arc::clone(key),
+            owner: lease.owner,
+            token: lease.token,
+            value: Arc::clone(value),
+            retention: *retention,
+        };
+        let started = self.env.now();
+        let end = started + 4 * self.config.node_deadline;
+        let mailbox = Mailbox::new(self.n());
+        let mut machine = Complete::new(self.n());
+        for node in 0..self.n() {
+            let owed = started + lease.ttl;
+            self.send_owed(node, op.clone(), self.node_deadline(started), &mailbox, owed);
+        }
+        let mut pause = PAUSE;
+        loop {
+            let step = match self.mail_until(&mailbox, end).await.1 {
+                Some((node, reply)) => machine.on_reply(node, &reply),
+                None => machine.give_up(),
+            };
+            match step {
+                complete::Step::Wait => {}
+                complete::Step::Unknown(_) if self.env.now() + pause < end => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                    let deadline = self.node_deadline(self.env.now());
+                    for node in machine.again() {
+                        self.send(node, op.clone(), deadline, &mailbox);
+                    }
+                }
+                step => return step,
+            }
+        }
+    }
+
+    /// Looks at a key on all nodes. Never `Wait`.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub(crate) async fn look(&self, key: &RecordKey) -> Found {
+        let deadline = self.node_deadline(self.env.now());
+        let mailbox = Mailbox::new(self.n());
+        let mut machine = Look::new(self.n());
+        self.send_all(&Op::Lookup { key: Arc::clone(key) }, deadline, &mailbox);
+        loop {
+            let found =
+                match self.mail_until(&mailbox, deadline + self.config.node_deadline).await.1 {
+                    Some((node, reply)) => machine.on_reply(node, &reply),
+                    None => machine.give_up(),
+                };
+            if found != Found::Wait {
+                return found;
+            }
+        }
+    }
+}

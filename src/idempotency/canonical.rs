@@ -1,0 +1,117 @@
+//! The canonical form of a request, and its fingerprint.
+//!
+//! The form is JSON as `serde_json` writes it, without white space, with the members of every
+//! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
+//! and strings stand as `serde_json` prints them. Two requests are the same if their forms are.
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::CodecError;
+use crate::op::FingerprintBytes;
+
+/// SHA-256 over the canonical form.
+pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
+    Ok(Sha256::digest(canonical(of)?).into())
+}
+
+fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
+    let refuse = |e| CodecError::new("the request has no fingerprint", &e);
+    let value = serde_json::to_value(of).map_err(refuse)?;
+    let mut out = Vec::new();
+    write(&value, &mut out).map_err(refuse)?;
+    Ok(out)
+}
+
+fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    match value {
+        Value::Object(members) => {
+            // The map's own order depends on a feature that any crate of a build can switch on.
+            let mut sorted: Vec<_> = members.iter().collect();
+            sorted.sort_by(|a, b| a.0.cmp(b.0));
+            out.push(b'{');
+            for (i, (name, member)) in sorted.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                serde_json::to_writer(&mut *out, name)?;
+                out.push(b':');
+                write(member, out)?;
+            }
+            out.push(b'}');
+        }
+        Value::Array(items) => {
+            out.push(b'[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write(item, out)?;
+            }
+            out.push(b']');
+        }
+        plain => serde_json::to_writer(out, plain)?,
+    }
+    Ok(())
+}
+
+/// A key for a downstream system: 32 hexadecimal digits that depend on the record's key and the
+/// step's name alone.
+pub(super) fn child_key(record: &str, step: &str) -> String {
+    let mut hash = Sha256::new();
+    // The length keeps ("a", "bc") and ("ab", "c") apart.
+    hash.update((record.len() as u64).to_be_bytes());
+    hash.update(record);
+    hash.update(step);
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use super::*;
+
+    fn text<T: Serialize>(of: &T) -> String {
+        String::from_utf8(canonical(of).unwrap()).unwrap()
+    }
+
+    #[derive(Serialize)]
+    struct Order {
+        zone: u8,
+        account: &'static str,
+        lines: Vec<BTreeMap<&'static str, f64>>,
+        note: Option<String>,
+    }
+
+    #[test]
+    fn objects_are_sorted_at_every_depth() {
+        let lines = vec![BTreeMap::from([("qty", 1.5), ("ask", 2.0)])];
+        let order = Order { zone: 1, account: "é\"\n", lines, note: None };
+        let want = r#"{"account":"é\"\n","lines":[{"ask":2.0,"qty":1.5}],"note":null,"zone":1}"#;
+        assert_eq!(text(&order), want);
+    }
+
+    #[test]
+    fn the_order_of_a_map_does_not_matter_and_its_content_does() {
+        let many: HashMap<String, u32> = (0..50).map(|i| (format!("k{i}"), i)).collect();
+        let same: HashMap<String, u32> = (0..50).rev().map(|i| (format!("k{i}"), i)).collect();
+        assert_eq!(fingerprint(&many), fingerprint(&same));
+        assert_ne!(fingerprint(&[1, 2]), fingerprint(&[2, 1]));
+        assert_ne!(fingerprint(&1), fingerprint(&"1"));
+    }
+
+    #[test]
+    fn what_json_cannot_say_is_refused() {
+        let odd = BTreeMap::from([((1, 2), 3)]);
+        assert!(fingerprint(&odd).unwrap_err().to_string().contains("no fingerprint"));
+    }
+
+    #[test]
+    fn child_keys_are_stable_and_apart() {
+        assert_eq!(child_key("a", "b"), child_key("a", "b"));
+        assert_ne!(child_key("a", "bc"), child_key("ab", "c"));
+        assert_eq!(child_key("a", "b").len(), 32);
+    }
+}

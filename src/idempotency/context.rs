@@ -1,0 +1,121 @@
+//! What a running handler knows of its own claim.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::canonical;
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::op::RecordKey;
+use crate::token::FencingToken;
+
+/// Handed to the handler and to the probe. Cheap to clone, and owned, so that it can move into the
+/// handler's future and into tasks of its own.
+#[derive(Clone)]
+pub struct Context(Arc<Shared>);
+
+struct Shared {
+    core: Arc<Core>,
+    lease: Arc<Lease>,
+    record: RecordKey,
+    namespace: Arc<str>,
+    key: Arc<str>,
+    attempt: u32,
+    no_effect: AtomicBool,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("namespace", &self.0.namespace)
+            .field("key", &self.0.key)
+            .field("attempt", &self.0.attempt)
+            .field("fencing_token", &self.0.lease.token)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        lease: &Arc<Lease>,
+        record: &RecordKey,
+        (namespace, key): (&Arc<str>, &Arc<str>),
+        attempt: u32,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            core: Arc::clone(core),
+            lease: Arc::clone(lease),
+            record: Arc::clone(record),
+            namespace: Arc::clone(namespace),
+            key: Arc::clone(key),
+            attempt,
+            no_effect: AtomicBool::new(false),
+        }))
+    }
+
+    /// Larger than the token of every earlier attempt on this key. Send it with every write and let
+    /// the receiver refuse a smaller one than it has seen for the key.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.lease.token
+    }
+
+    /// Which attempt this is: 1 the first time, more if earlier ones lapsed without a result and
+    /// may have acted.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
+    /// The key as the caller gave it.
+    pub fn key(&self) -> &str {
+        &self.0.key
+    }
+
+    /// A key for a step in a downstream system that recognises repeats by key: 32 hexadecimal
+    /// digits, the same for every attempt, different for every step, key, namespace and prefix.
+    pub fn child_key(&self, step: &str) -> String {
+        canonical::child_key(&self.0.record, step)
+    }
+
+    /// Whether the claim is still ours, by a local look at the suspend-proof clock. Never turns
+    /// true again once it was false.
+    pub fn is_valid(&self) -> bool {
+        let valid = self.0.lease.is_valid(self.0.core.env.now());
+        if !valid {
+            self.0.lease.lose();
+        }
+        valid
+    }
+
+    /// What is left of the lease unless it is renewed; zero once lost.
+    pub fn remaining(&self) -> Duration {
+        let now = self.0.core.env.now();
+        if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
+    }
+
+    /// Resolves when the lease is lost (somebody else may run this key now), or when the call that
+    /// made this context is over.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub async fn lost(&self) {
+        crate::lock::lost(&self.0.core, &self.0.lease).await;
+    }
+
+    /// The handler asserts that it has done nothing that anyone could see. If it then fails, its
+    /// claim is given back at once and the attempt does not count.
+    pub fn no_effect(&self) {
+        self.0.no_effect.store(true, Ordering::Release);
+    }
+
+    pub(super) fn says_no_effect(&self) -> bool {
+        self.0.no_effect.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,158 @@
+//! What a call may come to.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What to do when an earlier attempt may have acted and left no result, or when too few nodes
+/// remember whether there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Lapsed {
+    /// Do not run; answer [`Outcome::Parked`], now and every time, until somebody decides with
+    /// [`Call::resolve`](crate::idempotency::Call::resolve) or
+    /// [`Call::rerun`](crate::idempotency::Call::rerun).
+    #[default]
+    Park,
+    /// Run again with a higher token; [`Context::attempt`](crate::idempotency::Context::attempt)
+    /// says that it is not the first time. For handlers whose effect recognises repeats.
+    Rerun,
+}
+
+/// What [`Call::run`](crate::idempotency::Call::run) came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "only some of these mean that the work is done"]
+pub enum Outcome<T> {
+    /// The handler ran now, and a majority of nodes has stored its result.
+    Executed {
+        /// What the handler returned.
+        value: T,
+        /// Which attempt this was; 1 unless earlier ones lapsed.
+        attempt: u32,
+    },
+    /// The result that stands under the key: the handler ran before, or a probe found its effect.
+    Replayed(T),
+    /// Somebody else's handler runs. Nothing was run here; do not acknowledge the message.
+    InFlight {
+        /// When the other's lease ends if it is not renewed.
+        retry_after: Duration,
+    },
+    /// The key was used before with another fingerprint. Nothing was run; retrying cannot help.
+    Mismatch,
+    /// An earlier attempt may have acted, or may have been forgotten; nothing was run.
+    Parked(Parked),
+}
+
+impl<T> Outcome<T> {
+    /// The result, if there is one: executed now or replayed.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The result, if there is one: executed now or replayed.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// True if the handler ran in this call.
+    pub fn is_executed(&self) -> bool {
+        matches!(self, Self::Executed { .. })
+    }
+}
+
+/// Why a key is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Parked {
+    /// How many attempts are known to have begun. Zero only for [`ParkedReason::Forgotten`].
+    pub attempt: u32,
+    /// What is not known.
+    pub reason: ParkedReason,
+}
+
+impl fmt::Display for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            ParkedReason::Lapsed => write!(
+                f,
+                "attempt {} began and left no result; look whether it took effect, then resolve \
+                 the key or rerun it",
+                self.attempt
+            ),
+            ParkedReason::Forgotten => f.write_str(
+                "too many nodes lost their data since the key may have been used; look whether it \
+                 took effect, then resolve the key or rerun it",
+            ),
+        }
+    }
+}
+
+/// What is not known about a parked key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParkedReason {
+    /// An attempt's lease ended without a result: it crashed, failed, or still hangs.
+    Lapsed,
+    /// A majority of the nodes cannot say "never seen": they lost data within the retention.
+    Forgotten,
+}
+
+/// What a probe found out about the effect of earlier attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probed<T> {
+    /// It took effect, with this result: store it and replay it.
+    Found(T),
+    /// It certainly took no effect and cannot any more: run the handler.
+    NotFound,
+    /// It cannot be told now: park.
+    Unknown,
+}
+
+/// What [`Call::resolve`](crate::idempotency::Call::resolve) came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "only `Stored` means that the given result stands"]
+pub enum Resolved<T> {
+    /// The given result now stands under the key.
+    Stored,
+    /// Another result stood there already; it was not changed.
+    AlreadyStored(T),
+    /// A handler runs; wait for it or for its lease to end.
+    InFlight {
+        /// When its lease ends if it is not renewed.
+        retry_after: Duration,
+    },
+    /// The key was used with another fingerprint than this call's.
+    Mismatch,
+}
+
+/// What stands under a key, by [`Call::lookup`](crate::idempotency::Call::lookup).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status<T> {
+    /// Nothing: never used, given back, or older than the retention.
+    Absent,
+    /// A handler runs, or an attempt to start one.
+    Running {
+        /// Which attempt.
+        attempt: u32,
+        /// When its lease ends if it is not renewed.
+        remaining: Duration,
+    },
+    /// An attempt began and left no result.
+    Lapsed {
+        /// How many attempts began.
+        attempt: u32,
+    },
+    /// A result stands on too few nodes to be certain; the next run settles it without running the
+    /// handler.
+    Unsettled,
+    /// The result.
+    Stored(T),
+}

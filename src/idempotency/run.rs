@@ -1,0 +1,238 @@
+//! A run: claim, decide about earlier attempts, run the handler, store its result.
+//!
+//! ```text
+//!  claim ─▶ result stands ─▶ Replayed      ┌ Found ─▶ store ─▶ Replayed
+//!    │  └─▶ somebody else's ─▶ InFlight    │
+//!    ▼                                     ├ Unknown, Park ─▶ give back ─▶ Parked
+//!  ours ─▶ earlier attempt or forgotten? ──┤
+//!    │ no                                  └ NotFound, Rerun
+//!    ▼                                             │
+//!  handler ◀───────────────────────────────────────┘
+//!    └─▶ Ok ─▶ complete ─▶ Executed;  overtaken ─▶ look, store ─▶ what stands there
+//!    └─▶ Err ─▶ left to lapse (given back after `no_effect`)
+//! ```
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::store::Store;
+use super::{
+    Call, CodecError, Context, Lapsed, NotRecorded, Outcome, Parked, ParkedReason, Probed, RunError,
+};
+use crate::driver::claim::{ClaimTerms, Claimed, Held};
+use crate::error::{NoQuorum, NodeOutcome};
+use crate::quorum::backoff::RetryPolicy;
+use crate::quorum::complete::{Found, Step};
+use crate::quorum::record::{Promise, Refusal};
+
+/// What a caller finds before anything is run.
+enum Begun {
+    /// The claim is ours.
+    Ours(Held, Promise),
+    /// A result stands.
+    Stored(Arc<[u8]>),
+    InFlight(Duration),
+    Mismatch,
+    Parked(Parked),
+}
+
+pub(super) async fn run<T, E, F, Fut, P, PF>(
+    call: Call,
+    probe: Option<P>,
+    handler: F,
+) -> Result<Outcome<T>, RunError<E>>
+where
+    T: Serialize + DeserializeOwned,
+    F: FnOnce(Context) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    P: FnOnce(Context) -> PF,
+    PF: Future<Output = Probed<T>>,
+{
+    let terms = call.terms()?;
+    let core = &call.of.core;
+    let (held, promise) = match begin(&call, &terms).await? {
+        Begun::Ours(held, promise) => (held, promise),
+        Begun::Stored(bytes) => return Ok(Outcome::Replayed(decode(&bytes)?)),
+        Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
+        Begun::Mismatch => return Ok(Outcome::Mismatch),
+        Begun::Parked(why) => return Ok(Outcome::Parked(why)),
+    };
+    let attempt = promise.attempt;
+    let names = (&call.of.namespace, &call.key);
+    let cx = Context::new(core, &held.lease, &terms.key, names, attempt);
+    if let Some(why) = doubt(&promise) {
+        let verdict = match (probe, call.on_lapsed) {
+            (Some(probe), _) => {
+                held.keep();
+                probe(cx.clone()).await
+            }
+            (None, Lapsed::Rerun) => Probed::NotFound,
+            (None, Lapsed::Park) => Probed::Unknown,
+        };
+        match verdict {
+            Probed::NotFound => {}
+            Probed::Found(value) => {
+                return Ok(match record(&call, &terms, held, value, attempt).await? {
+                    // The effect is an earlier attempt's.
+                    Outcome::Executed { value, .. } => Outcome::Replayed(value),
+                    other => other,
+                });
+            }
+            Probed::Unknown => {
+                tracing::debug!(key = %call.key, ?why, "parked");
+                // Given back, so that looking at a parked key does not change it.
+                held.give_back().await;
+                return Ok(Outcome::Parked(why));
+            }
+        }
+    }
+    if !cx.is_valid() {
+        // Paused between the promise and here: somebody else may hold the key by now (§5.7). The
+        // claim is given back by its drop.
+        return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
+    }
+    held.keep();
+    held.begin();
+    match handler(cx.clone()).await {
+        Ok(value) => record(&call, &terms, held, value, attempt).await,
+        Err(e) => {
+            if cx.says_no_effect() {
+                held.give_back().await;
+            }
+            Err(RunError::Handler(e))
+        }
+    }
+}
+
+/// Why the handler cannot simply be run.
+fn doubt(promise: &Promise) -> Option<Parked> {
+    let attempt = promise.attempt - 1;
+    let reason = match (attempt, promise.unknown) {
+        (0, false) => return None,
+        (0, true) => ParkedReason::Forgotten,
+        _ => ParkedReason::Lapsed,
+    };
+    Some(Parked { attempt, reason })
+}
+
+/// Claims until it is decided whose the key is.
+async fn begin(call: &Call, terms: &ClaimTerms) -> Result<Begun, NoQuorum> {
+    let core = &call.of.core;
+    let started = core.env.now();
+    let in_flight_end = started + call.wait;
+    let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
+    let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
+    loop {
+        let refusal = match core.claim(terms, false).await {
+            Claimed::Replay(value) => return Ok(Begun::Stored(value)),
+            Claimed::Promised(held, promise) => match promise.adopt {
+                None => return Ok(Begun::Ours(held, promise)),
+                Some(seen) => {
+                    // Given back by its drop; the repair has a ballot of its own.
+                    drop(held);
+                    match repair(call, terms, &seen.value).await? {
+                        Ok(begun) => return Ok(begun),
+                        Err(refusal) => refusal,
+                    }
+                }
+            },
+            Claimed::Repair(seen) => match repair(call, terms, &seen.value).await? {
+                Ok(begun) => return Ok(begun),
+                Err(refusal) => refusal,
+            },
+            Claimed::Refused(refusal) => refusal,
+        };
+        let (retry_after, end) = match refusal {
+            Refusal::Mismatch => return Ok(Begun::Mismatch),
+            Refusal::NoQuorum(nodes) => return Err(core.no_quorum(nodes)),
+            Refusal::InFlight { retry_after } => (retry_after, in_flight_end),
+            Refusal::Contended { retry_after } => (retry_after, contended_end),
+        };
+        let now = core.env.now();
+        if now >= end {
+            return Ok(Begun::InFlight(retry_after));
+        }
+        let mut pause = delays.next().unwrap_or_default();
+        if !retry_after.is_zero() {
+            pause = pause.min(retry_after);
+        }
+        tokio::time::sleep(pause.min(end.since(now)).max(Duration::from_millis(1))).await;
+    }
+}
+
+/// A result was seen on too few nodes: makes it, or what else the promises show, certain. The
+/// handler is not started again, whatever the repair finds.
+async fn repair(
+    call: &Call,
+    terms: &ClaimTerms,
+    seen: &Arc<[u8]>,
+) -> Result<Result<Begun, Refusal>, NoQuorum> {
+    let sure = call.on_lapsed == Lapsed::Rerun;
+    Ok(match call.of.core.store(terms, seen, sure).await {
+        Store::Ours => Ok(Begun::Stored(Arc::clone(seen))),
+        Store::Other(value) => Ok(Begun::Stored(value)),
+        Store::Forgotten => {
+            Ok(Begun::Parked(Parked { attempt: 1, reason: ParkedReason::Forgotten }))
+        }
+        Store::Refused(refusal) => Err(refusal),
+        Store::Unsure(not) => return Err(not.nodes),
+    })
+}
+
+/// Stores what the handler returned, and answers what stands under the key afterwards.
+async fn record<T, E>(
+    call: &Call,
+    terms: &ClaimTerms,
+    held: Held,
+    value: T,
+    attempt: u32,
+) -> Result<Outcome<T>, RunError<E>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let core = &call.of.core;
+    held.begin();
+    let bytes = encode(&value)?;
+    held.stop();
+    let (nodes, overtaken) = match core.complete(&held.lease, &bytes).await {
+        Step::Stored => return Ok(Outcome::Executed { value, attempt }),
+        Step::Overtaken(nodes) => (nodes, true),
+        Step::Unknown(nodes) => (nodes, false),
+        Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
+    };
+    tracing::warn!(key = %call.key, attempt, overtaken, "result not stored under its own ballot");
+    // One's own value is never answered on one's own word (§5.7): read what a majority says.
+    let found = core.look(&terms.key).await;
+    if let Found::Stored(record) = &found {
+        return if record.token == held.lease.token || record.value == bytes {
+            Ok(Outcome::Executed { value, attempt })
+        } else {
+            Ok(Outcome::Replayed(decode(&record.value)?))
+        };
+    }
+    // Overtaken by somebody who only looked and left, or died: nothing is decided, so propose it
+    // again. A claim that runs is not taken away, and a result found on the way is adopted.
+    if !matches!(found, Found::NoQuorum(_)) {
+        match core.store(terms, &bytes, false).await {
+            Store::Ours => return Ok(Outcome::Executed { value, attempt }),
+            Store::Other(stored) => return Ok(Outcome::Replayed(decode(&stored)?)),
+            Store::Forgotten | Store::Refused(_) | Store::Unsure(_) => {}
+        }
+    }
+    let (token, nodes) = (held.lease.token, core.no_quorum(nodes));
+    Err(RunError::NotRecorded(NotRecorded { attempt, token, overtaken, nodes }))
+}
+
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Arc<[u8]>, CodecError> {
+    let refuse = |e| CodecError::new("the result cannot be stored as JSON", &e);
+    serde_json::to_vec(value).map(Arc::from).map_err(refuse)
+}
+
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    let refuse = |e| CodecError::new("the stored result does not read as this type", &e);
+    serde_json::from_slice(bytes).map_err(refuse)
+}

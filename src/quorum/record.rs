@@ -1,0 +1,330 @@
+//! One claim of an idempotency key over the nodes (design §5.7): phase 1 of consensus on the
+//! key's result, with the fencing token as ballot.
+//!
+//! ```text
+//!  a majority shows one record ─▶ Replay      any record at all ─▶ Repair, never the handler
+//!  a majority of nodes that forgot nothing grants, one token settled on it ─▶ Promised
+//!  a majority grants, but too few of them remember ─▶ Promised, unknown
+//! ```
+//!
+//! Invariants: 1. without a majority's promise nothing is promised; 2. a record seen anywhere is
+//! replayed, repaired or adopted; 3. a node that forgot does not count towards "no record"; 4. all
+//! of it before the validity ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeOutcome};
+use crate::op::{Reply, StoredRecord};
+use crate::quorum::acquire::{self, Acquire};
+use crate::quorum::majority::majority;
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+/// How soon to ask again while an owner is storing its result.
+const SOON: Duration = Duration::from_millis(20);
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing until the next reply, or until this moment.
+    Wait(Moment),
+    /// Send `raise_claim(owner, token)` to these nodes.
+    Raise {
+        /// The token to raise to.
+        token: FencingToken,
+        /// The nodes below it.
+        nodes: Vec<usize>,
+    },
+    /// A majority promised.
+    Promised(Promise),
+    /// This is the key's result, for ever.
+    Replay(Arc<[u8]>),
+    /// A result was seen, but not on a majority: claim again with `force`, and complete what is
+    /// found then, or this if nothing is.
+    Repair(StoredRecord),
+    /// Not claimed. What was granted must be given back.
+    Refused(Refusal),
+}
+
+/// What a majority promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The settled ballot.
+    pub token: FencingToken,
+    /// How many claims the key has seen, this one included.
+    pub attempt: u32,
+    /// The result that must be completed instead of a new one.
+    pub adopt: Option<StoredRecord>,
+    /// Too few of the nodes remember the whole retention: "no record" is not known.
+    pub unknown: bool,
+}
+
+/// Why a claim was not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody else's claim runs.
+    InFlight {
+        /// When a majority could be free, if that claim is not renewed; short while a result is
+        /// being stored.
+        retry_after: Duration,
+    },
+    /// Several claims met and nobody has a majority: try again, at the latest after this long.
+    Contended {
+        /// When a majority could be free if nothing is given back.
+        retry_after: Duration,
+    },
+    /// The key was used with another fingerprint.
+    Mismatch,
+    /// Too few answers that count.
+    NoQuorum(Vec<NodeOutcome>),
+}
+
+/// What a node said to the claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Vote {
+    Silent,
+    Granted { fence: u64, attempt: u32, remembers: bool },
+    Completed(StoredRecord),
+    InFlight(Duration),
+    Mismatch,
+    Quarantined(Duration),
+    Refused,
+    Failed(NodeError),
+}
+
+/// The machine of one claim.
+///
+/// Feed every reply to [`on_reply`](Self::on_reply) and call [`on_time`](Self::on_time) at the
+/// moment the last [`Step::Wait`] named; stop at the first step that neither waits nor raises.
+#[derive(Clone, Debug)]
+pub struct Record {
+    sent: Moment,
+    until: Moment,
+    votes: Vec<Vote>,
+    /// The best record among the promises.
+    adopt: Option<StoredRecord>,
+    /// Settles one token over the grants that count.
+    grants: Acquire,
+    /// Grants of nodes that forgot count too: the promise will be `unknown`.
+    relaxed: bool,
+    /// The grants are no majority, or no one token.
+    lost: bool,
+}
+
+impl Record {
+    /// A claim over `n` nodes, sent at `sent`, worth something until `until`.
+    pub fn new(n: usize, sent: Moment, until: Moment) -> Self {
+        Self {
+            sent,
+            until,
+            votes: vec![Vote::Silent; n],
+            adopt: None,
+            grants: Acquire::new(n, sent, until),
+            relaxed: false,
+            lost: false,
+        }
+    }
+
+    /// A node answered the claim or the raise, or failed to.
+    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
+        if self.votes[node] != Vote::Silent {
+            // The answer to a raise; a record that came up since the grant must be adopted.
+            if let Ok(Reply::Completed(record)) = reply {
+                self.see(record);
+            }
+            let step = self.grants.on_reply(now, node, reply);
+            return self.judge(now, step);
+        }
+        self.votes[node] = self.vote(reply);
+        if let Some(step) = self.majority_says() {
+            return step;
+        }
+        let step = if self.must_relax() {
+            self.relax(now)
+        } else if !self.relaxed
+            && matches!(self.votes[node], Vote::Granted { remembers: false, .. })
+        {
+            self.grants.on_time(now)
+        } else {
+            self.grants.on_reply(now, node, reply)
+        };
+        self.judge(now, step)
+    }
+
+    /// The moment named by the last `Wait` has come.
+    pub fn on_time(&mut self, now: Moment) -> Step {
+        let step = self.grants.on_time(now);
+        self.judge(now, step)
+    }
+
+    fn vote(&mut self, reply: &Result<Reply, NodeError>) -> Vote {
+        match reply {
+            Ok(Reply::Claimed { fence, attempt, record, remembers }) => {
+                if let Some(record) = record {
+                    self.see(record);
+                }
+                Vote::Granted { fence: *fence, attempt: *attempt, remembers: *remembers }
+            }
+            Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
+            Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
+            Ok(Reply::Mismatch) => Vote::Mismatch,
+            Ok(Reply::Quarantined { remaining }) => Vote::Quarantined(*remaining),
+            Ok(_) => Vote::Refused,
+            Err(e) => Vote::Failed(e.clone()),
+        }
+    }
+
+    fn see(&mut self, record: &StoredRecord) {
+        if self.adopt.as_ref().is_none_or(|best| best.token < record.token) {
+            self.adopt = Some(record.clone());
+        }
+    }
+
+    fn count(&self, f: impl Fn(&Vote) -> bool) -> usize {
+        self.votes.iter().filter(|v| f(v)).count()
+    }
+
+    fn silent(&self) -> usize {
+        self.count(|v| *v == Vote::Silent)
+    }
+
+    fn need(&self) -> usize {
+        majority(self.votes.len())
+    }
+
+    /// The completed record that counts most, and how many nodes show exactly it.
+    fn best(&self) -> Option<(&StoredRecord, usize)> {
+        let shown = self.votes.iter().filter_map(|v| match v {
+            Vote::Completed(record) => Some(record),
+            _ => None,
+        });
+        // More nodes first: a record on a majority is the result, whatever a repair adds above it.
+        let same = |r: &StoredRecord| self.count(|v| matches!(v, Vote::Completed(x) if x == r));
+        shown.map(|r| (r, same(r))).max_by_key(|(r, same)| (*same >= self.need(), r.token))
+    }
+
+    fn majority_says(&self) -> Option<Step> {
+        if let Some((record, same)) = self.best()
+            && same >= self.need()
+        {
+            return Some(Step::Replay(Arc::clone(&record.value)));
+        }
+        let mismatches = self.count(|v| *v == Vote::Mismatch);
+        (mismatches >= self.need()).then_some(Step::Refused(Refusal::Mismatch))
+    }
+
+    /// Nodes that forgot granted, and those that remember can no longer be a majority.
+    fn must_relax(&self) -> bool {
+        let remember = self.count(|v| matches!(v, Vote::Granted { remembers: true, .. }));
+        let forgot = self.count(|v| matches!(v, Vote::Granted { remembers: false, .. }));
+        !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
+    }
+
+    /// Starts over with every grant so far.
+    fn relax(&mut self, now: Moment) -> acquire::Step {
+        self.relaxed = true;
+        self.grants = Acquire::new(self.votes.len(), self.sent, self.until);
+        let mut step = acquire::Step::Wait(self.until);
+        for (node, vote) in self.votes.iter().enumerate() {
+            let reply = match vote {
+                Vote::Silent => continue,
+                Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
+                Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
+                Vote::Failed(e) => Err(e.clone()),
+                _ => Ok(Reply::Mismatch),
+            };
+            let next = self.grants.on_reply(now, node, &reply);
+            if !matches!(step, acquire::Step::Won(_) | acquire::Step::Lost(_)) {
+                step = next;
+            }
+        }
+        step
+    }
+
+    fn judge(&mut self, now: Moment, step: acquire::Step) -> Step {
+        match step {
+            acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
+            acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
+            acquire::Step::Won(token) if self.best().is_none() => Step::Promised(Promise {
+                token,
+                attempt: self.attempt(),
+                adopt: self.adopt.clone(),
+                unknown: self.relaxed,
+            }),
+            acquire::Step::Wait(_) | acquire::Step::Won(_) | acquire::Step::Lost(_) => {
+                self.lost = true;
+                self.refuse(now)
+            }
+        }
+    }
+
+    /// Any earlier run had a majority's grants, and ours meets it: the largest count knows of it.
+    fn attempt(&self) -> u32 {
+        let counts = self.votes.iter().map(|v| match v {
+            Vote::Granted { attempt, .. } => *attempt,
+            _ => 0,
+        });
+        counts.max().unwrap_or(0).max(1)
+    }
+
+    /// Nothing is promised: what did the answers say?
+    fn refuse(&self, now: Moment) -> Step {
+        let (need, silent) = (self.need(), self.silent());
+        let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
+        let completed = self.count(|v| matches!(v, Vote::Completed(_)));
+        let mismatched = self.count(|v| *v == Vote::Mismatch);
+        let mut leases: Vec<Duration> = self.votes.iter().filter_map(Vote::lease).collect();
+        let spoke = granted + completed + mismatched + leases.len();
+        let same = self.best().map_or(0, |(_, same)| same);
+        let may = |have: usize| have > 0 && have + silent >= need;
+        let open = spoke < need || may(same) || may(mismatched);
+        if silent > 0 && now < self.until && spoke + silent >= need && open {
+            // The stragglers decide what the answer is.
+            return Step::Wait(self.until);
+        }
+        if spoke < need {
+            return Step::Refused(Refusal::NoQuorum(self.outcomes()));
+        }
+        if let Some((best, _)) = self.best() {
+            // While leases run elsewhere the owner is storing its result right now.
+            return match leases.iter().min() {
+                Some(left) => Step::Refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
+                None if completed + granted >= need => Step::Repair(best.clone()),
+                None => Step::Refused(Refusal::NoQuorum(self.outcomes())),
+            };
+        }
+        if mismatched > 0 && leases.is_empty() {
+            return Step::Refused(Refusal::Mismatch);
+        }
+        leases.sort_unstable();
+        let must_free = need.saturating_sub(granted).clamp(1, leases.len().max(1));
+        let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
+        Step::Refused(if leases.len() >= need {
+            Refusal::InFlight { retry_after }
+        } else {
+            Refusal::Contended { retry_after }
+        })
+    }
+
+    fn outcomes(&self) -> Vec<NodeOutcome> {
+        let outcome = |v: &Vote| match v {
+            Vote::Silent => NodeOutcome::Silent,
+            Vote::Granted { .. } => NodeOutcome::Granted,
+            Vote::InFlight(left) => NodeOutcome::Held(Some(*left)),
+            Vote::Quarantined(left) => NodeOutcome::Quarantined(*left),
+            Vote::Completed(_) | Vote::Mismatch | Vote::Refused => NodeOutcome::Refused,
+            Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
+        };
+        self.votes.iter().map(outcome).collect()
+    }
+}
+
+impl Vote {
+    fn lease(&self) -> Option<Duration> {
+        match self {
+            Self::InFlight(left) => Some(*left),
+            _ => None,
+        }
+    }
+}
