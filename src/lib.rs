@@ -31,7 +31,7 @@ pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
 pub use idempotency::{Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
 pub use lock::{LockGuard, Mutex, TryAcquire};
-pub use node::{LockNode, MemoryNode};
+pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
 pub use quorum::backoff::RetryPolicy;
 pub use redlock::{Redlock, RedlockBuilder};
 pub use token::{FencingToken, OwnerToken};
