@@ -46,8 +46,10 @@ pub enum Op {
         /// The value every majority node shall have.
         token: FencingToken,
     },
-    /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`);
-    /// served in quarantine too. `meta`, if given, replaces the holder's words.
+    /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`).
+    /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created only
+    /// with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node may have
+    /// forgotten a grant to another attempt, and re-creating would vote twice.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
@@ -59,6 +61,10 @@ pub enum Op {
         token: FencingToken,
         /// The holder's words, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
+        /// The epoch of the quarantine in which the holder puts back what the node forgot. Only a
+        /// holder whom this very node had confirmed, for a time that had not run out when it learned
+        /// of the epoch, may say so: then nobody else can have been granted here meanwhile.
+        reassert: Option<u64>,
     },
     /// Delete the lock if it is the owner's; wake a waiter.
     Release {
@@ -85,8 +91,9 @@ pub enum Op {
         /// The ballot that a majority shall have promised.
         token: FencingToken,
     },
-    /// Prolong a claim's lease: accepted iff the ballot is not below the promise. Served in
-    /// quarantine: it is how a sitting claimant re-asserts after a failover.
+    /// Prolong a claim's lease: accepted iff the ballot is not below the promise. A promise of an
+    /// earlier life of the node counts again only with `reassert` (as for `Extend`); in quarantine
+    /// the answer without it is `Quarantined`.
     ExtendClaim {
         /// The record.
         key: RecordKey,
@@ -98,6 +105,8 @@ pub enum Op {
         lease: Duration,
         /// How long the record is kept.
         retention: Duration,
+        /// As for `Extend`.
+        reassert: Option<u64>,
     },
     /// Store the result (phase 2): accepted iff `fence < token`, or `fence = token` and the last
     /// owner is `owner`.
@@ -189,11 +198,13 @@ pub enum Reply {
         /// Not one of our locks.
         foreign: bool,
     },
-    /// Acquire, Claim: new generation, nothing is granted for this long. Inspect: nothing there,
-    /// and what was may have been forgotten.
+    /// Acquire, Claim: nothing is granted for this long. Extend, `ExtendClaim`: not without
+    /// `reassert`.
     Quarantined {
         /// Until grants begin.
         remaining: Duration,
+        /// Which quarantine: the marker's `since`, in the node's own unit.
+        epoch: u64,
     },
     /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Release, Unclaim: done.
     Done,
@@ -212,8 +223,8 @@ pub enum Reply {
         attempt: u32,
         /// A record that already stands here (only with `force`).
         record: Option<StoredRecord>,
-        /// False if the node lost data since the key could have been claimed, and knows nothing of
-        /// it: "never seen" is then unknown.
+        /// False if the node may have lost data since the key could have been claimed (its marker
+        /// is younger than the retention): "never seen" is then unknown, whatever stands here.
         remembers: bool,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.

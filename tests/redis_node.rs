@@ -38,7 +38,7 @@ fn release(name: &str, owner: OwnerToken) -> Op {
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
     let meta = meta.map(Arc::from);
     let token = FencingToken::new(token);
-    Op::Extend { keys: LockKeys::new(name), owner, ttl: TTL, token, meta }
+    Op::Extend { keys: LockKeys::new(name), owner, ttl: TTL, token, meta, reassert: None }
 }
 
 fn claim(key: &str, owner: OwnerToken) -> Claim {
@@ -196,8 +196,16 @@ async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
     for _ in 0..2 {
         server.restart_empty();
         assert_quarantined(until_up(&node, acquire("k", b)).await);
-        // The sitting holder takes its place again.
-        assert_eq!(one(&node, LONG, extend("k", a, token, None)).await, Ok(Reply::Done));
+        // The sitting holder takes its place again, but only by naming this quarantine.
+        let mut again = extend("k", a, token, None);
+        let epoch = match one(&node, LONG, again.clone()).await {
+            Ok(Reply::Quarantined { epoch, .. }) => epoch,
+            other => panic!("{other:?}"),
+        };
+        if let Op::Extend { reassert, .. } = &mut again {
+            *reassert = Some(epoch);
+        }
+        assert_eq!(one(&node, LONG, again).await, Ok(Reply::Done));
     }
     assert_eq!(server.cli(&["get", "k"]), a.as_str());
     let facts = facts(&node, LONG).await;
@@ -220,7 +228,7 @@ async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
     let after = loop {
         match one(&node, SHORT, acquire("k", owner())).await {
             Ok(Reply::Granted { fence }) => break fence,
-            Ok(Reply::Quarantined { remaining }) => {
+            Ok(Reply::Quarantined { remaining, .. }) => {
                 assert!(remaining <= SHORT.max_ttl + Duration::from_millis(1));
                 tokio::time::sleep(remaining).await;
             }
@@ -567,7 +575,7 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     server.restart();
     let got = loop {
         match until_up_in(&node, SHORT, brief(b)).await {
-            Ok(Reply::Quarantined { remaining }) => tokio::time::sleep(remaining).await,
+            Ok(Reply::Quarantined { remaining, .. }) => tokio::time::sleep(remaining).await,
             other => break other,
         }
     };

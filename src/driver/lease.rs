@@ -6,6 +6,7 @@
 //! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
 //!    right, so a process that wakes from a pause finds the truth at its first question.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,9 @@ use crate::token::{FencingToken, OwnerToken};
 const HELD: u8 = 0;
 const LOST: u8 = 1;
 const ENDED: u8 = 2;
+
+/// Rounds remembered: a renewal comes each third of the ttl, so three cover it.
+const ROUNDS: usize = 4;
 
 /// What a lease is a lease of.
 #[derive(Debug)]
@@ -41,6 +45,9 @@ pub(crate) struct Lease {
     pub(crate) renew_until: Option<Moment>,
     /// Which nodes may hold something of it.
     pub(crate) mailbox: Arc<Mailbox>,
+    /// The latest rounds in which nodes confirmed the lease, each with the moment until which those
+    /// nodes certainly keep it.
+    rounds: Mutex<VecDeque<(Arc<Mailbox>, Moment)>>,
     /// The keeper's entry for this lease.
     pub(crate) slot: Mutex<Option<(Moment, u64)>>,
     until: AtomicU64,
@@ -63,6 +70,7 @@ impl Lease {
             token,
             ttl,
             renew_until,
+            rounds: Mutex::new(VecDeque::from([(Arc::clone(&mailbox), until)])),
             mailbox,
             slot: Mutex::new(None),
             until: AtomicU64::new(until.as_nanos()),
@@ -77,6 +85,22 @@ impl Lease {
 
     pub(crate) fn prolong(&self, until: Moment) {
         self.until.fetch_max(until.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// A new round is under way.
+    pub(crate) fn begin_round(&self, mailbox: &Arc<Mailbox>, until: Moment) {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if rounds.len() >= ROUNDS {
+            rounds.pop_front();
+        }
+        rounds.push_back((Arc::clone(mailbox), until));
+    }
+
+    /// Whether the node confirmed this lease for a time that has not run out: if it forgot the lease
+    /// since, nobody else was granted there in between, and the holder may put it back (§5.3).
+    pub(crate) fn is_confirmed(&self, node: usize, now: Moment) -> bool {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.iter().any(|(mailbox, until)| now < *until && mailbox.confirmed(node))
     }
 
     /// Held, and inside the validity at `now`.
@@ -117,8 +141,9 @@ impl Lease {
         }
     }
 
-    /// The op that prolongs this lease on one node.
-    pub(crate) fn extend_op(&self) -> Op {
+    /// The op that prolongs this lease on one node; `reassert` puts back what a quarantined node
+    /// forgot.
+    pub(crate) fn extend_op(&self, reassert: Option<u64>) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, meta } => Op::Extend {
@@ -127,6 +152,7 @@ impl Lease {
                 ttl: self.ttl,
                 token,
                 meta: meta.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                reassert,
             },
             Subject::Claim { key, retention } => Op::ExtendClaim {
                 key: Arc::clone(key),
@@ -134,6 +160,7 @@ impl Lease {
                 token,
                 lease: self.ttl,
                 retention: *retention,
+                reassert,
             },
         }
     }

@@ -6,6 +6,7 @@ use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::error::ExtendError;
 use crate::node::mailbox::Mailbox;
+use crate::op::Reply;
 use crate::quorum::extend::{Extend, Step};
 use crate::time::{Moment, valid_until};
 
@@ -30,11 +31,22 @@ impl Core {
             // It may re-create the key there, so a release must go there too.
             lease.mailbox.mark(node);
         }
-        self.send_all(&lease.extend_op(), deadline.min(old), &mailbox);
+        lease.begin_round(&mailbox, new);
+        self.send_all(&lease.extend_op(None), deadline.min(old), &mailbox);
+        let mut reasserted = 0_u32;
         let mut step = Step::Wait(deadline.min(old));
         loop {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
+                    (now, Some((node, Ok(Reply::Quarantined { epoch, .. }))))
+                        if reasserted & (1 << node) == 0 && lease.is_confirmed(node, now) =>
+                    {
+                        // It forgot us. We asked before we knew; now we know, and may put it back.
+                        reasserted |= 1 << node;
+                        let op = lease.extend_op(Some(epoch));
+                        self.send(node, op, deadline.min(old), &mailbox);
+                        Step::Wait(deadline.min(old))
+                    }
                     (now, Some((node, reply))) => machine.on_reply(now, node, &reply),
                     (now, None) => machine.on_time(now),
                 },

@@ -232,7 +232,7 @@ impl Worker {
         if let Some(rest) = replies.facts.as_ref().map(|f| f.quarantine).filter(|d| !d.is_zero()) {
             // A node in quarantine may have forgotten who holds the name: its "nobody" is no word.
             for reply in replies.items.iter_mut().filter(|r| **r == Ok(Reply::Holder(None))) {
-                *reply = Ok(Reply::Quarantined { remaining: rest });
+                *reply = Ok(Reply::Quarantined { remaining: rest, epoch: 0 });
             }
         }
         replies.items

@@ -22,6 +22,8 @@ struct State {
     answered: u32,
     /// Nodes that granted, or may have.
     may_hold: u32,
+    /// Nodes that certainly granted or prolonged.
+    confirmed: u32,
 }
 
 impl Mailbox {
@@ -31,6 +33,7 @@ impl Mailbox {
             inbox: VecDeque::with_capacity(n),
             waker: None,
             answered: 0,
+            confirmed: 0,
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
         })))
     }
@@ -54,6 +57,9 @@ impl Mailbox {
             if refused {
                 s.may_hold &= !bit;
             }
+        }
+        if matches!(&reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)) {
+            s.confirmed |= bit;
         }
         s.inbox.push_back((node, reply));
         if let Some(waker) = s.waker.take() {
@@ -81,6 +87,11 @@ impl Mailbox {
     /// Whether the node may hold something of this attempt.
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.lock().may_hold & (1 << node) != 0
+    }
+
+    /// Whether the node said yes in this round.
+    pub(crate) fn confirmed(&self, node: usize) -> bool {
+        self.lock().confirmed & (1 << node) != 0
     }
 
     /// An extension was sent to the node: it may re-create the key there.

@@ -224,9 +224,9 @@ impl Data {
                 self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *wait))
             }
             Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
-            Op::Extend { keys, owner, ttl, token, meta } => {
-                let (reply, wake) =
-                    self.locks.extend(h, keys, *owner, (*ttl, *token), meta.as_ref());
+            Op::Extend { keys, owner, ttl, token, meta, reassert } => {
+                let words = (meta.as_ref(), *reassert);
+                let (reply, wake) = self.locks.extend(h, keys, *owner, (*ttl, *token), words);
                 hints.extend(wake.then(|| Arc::from(keys.lock())));
                 reply
             }
@@ -238,8 +238,8 @@ impl Data {
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
-            Op::ExtendClaim { key, owner, token, lease, retention } => {
-                self.records.extend(h, key, *owner, *token, (*lease, *retention))
+            Op::ExtendClaim { key, owner, token, lease, retention, reassert } => {
+                self.records.extend(h, key, *owner, *token, (*lease, *retention), *reassert)
             }
             Op::Complete { key, owner, token, value, retention } => {
                 self.records.complete(h, key, *owner, (*token, value), *retention)

@@ -108,7 +108,9 @@ impl Acquire {
             (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
                 Vote::Held { remaining: Some(*remaining), foreign: false }
             }
-            (Vote::Silent, Ok(Reply::Quarantined { remaining })) => Vote::Quarantined(*remaining),
+            (Vote::Silent, Ok(Reply::Quarantined { remaining, .. })) => {
+                Vote::Quarantined(*remaining)
+            }
             (Vote::Silent, Ok(_)) => Vote::Refused,
             (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),
             (Vote::Granted(_), Ok(Reply::Done | Reply::Completed(_))) if raising.is_some() => {

@@ -44,6 +44,8 @@ impl Extend {
     pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
+            // Forgotten, not given to another: no vote, and no proof of a loss either.
+            Ok(Reply::Quarantined { remaining, .. }) => NodeOutcome::Quarantined(*remaining),
             Ok(_) => NodeOutcome::Refused,
             Err(e) => NodeOutcome::Failed(e.clone()),
         };

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::bench::{Bench, LONG};
-use super::ops::{acquire, claim, complete, extend, inspect, lookup, raise, raise_claim, release};
+use super::ops::{
+    acquire, claim, complete, extend, extend_claim, inspect, lookup, raise, raise_claim, reassert,
+    reassert_claim, release,
+};
 use super::{Case, Hook, list};
 use crate::op::{Facts, Reply};
 
@@ -12,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: a_restarted_node_grants_after_the_quarantine,
         RestartEmpty: an_emptied_node_does_not_claim_to_remember,
         RestartEmpty: a_forgotten_promise_is_not_completed,
+        RestartEmpty: a_forgotten_lock_is_put_back_only_for_this_quarantine,
         RestartKeeping: a_restart_with_data_is_quarantined_too,
         RestartKeeping: a_promise_of_an_earlier_life_counts_as_the_floor,
         Flush: a_flushed_node_is_quarantined,
@@ -29,7 +33,7 @@ async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
 async fn refuses_grants(b: &Bench) {
     for op in [acquire(&b.lock(), b.owner(), LONG), claim(&b.key(), b.owner(), LONG)] {
         match b.ask(op).await {
-            Reply::Quarantined { remaining } => {
+            Reply::Quarantined { remaining, .. } => {
                 b.check(!remaining.is_zero(), "a quarantine has a rest", &remaining);
             }
             other => b.broken("nothing is granted in quarantine", &other),
@@ -81,6 +85,30 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
+/// The epoch that a refusal tells.
+fn epoch(b: &Bench, reply: &Reply) -> u64 {
+    match reply {
+        Reply::Quarantined { epoch, .. } => *epoch,
+        other => b.broken("in quarantine nothing absent is re-created unasked", other),
+    }
+}
+
+async fn a_forgotten_lock_is_put_back_only_for_this_quarantine(b: Bench) {
+    let (k, (a, c)) = (b.lock(), b.owners());
+    let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    after(&b, b.hooks.restart_empty.as_ref()).await;
+    let now = epoch(&b, &b.ask(extend(&k, a, LONG, t)).await);
+    let wrong = b.ask(reassert(&k, a, LONG, t, Some(now - 1))).await;
+    b.check(epoch(&b, &wrong) == now, "another quarantine's epoch re-creates nothing", &wrong);
+    b.expect(reassert(&k, a, LONG, t, Some(now)), Reply::Done, "the sitting holder re-asserts")
+        .await;
+    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "nobody else does").await;
+    b.expect(extend(&k, a, LONG, t), Reply::Done, "what stands again is extended").await;
+    b.settle().await;
+    let held = b.ask(acquire(&k, c, LONG)).await;
+    b.check(matches!(held, Reply::Held { .. }), "the sitting holder is respected", &held);
+}
+
 async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -107,9 +135,13 @@ async fn a_promise_of_an_earlier_life_counts_as_the_floor(b: Bench) {
     let rule = "a promise of an earlier life counts as the floor";
     b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, rule).await;
     b.expect(raise_claim(&r, a, t), Reply::NotOwner, rule).await;
-    let above = b.facts().await.node_micros + 3_600_000_000;
-    b.expect(raise_claim(&r, a, above), Reply::Done, "a ballot above the floor is promised").await;
-    b.expect(complete(&r, a, above, b"v"), Reply::Done, "and completes").await;
+    let now = epoch(&b, &b.ask(extend_claim(&r, a, t, LONG)).await);
+    b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, "extending alone lifts no floor").await;
+    let again = reassert_claim(&r, a, t, LONG, Some(now));
+    b.expect(again, Reply::Done, "the sitting claimant re-asserts").await;
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "and completes under its old ballot").await;
+    let (r, above) = (b.key(), b.facts().await.node_micros + 3_600_000_000);
+    b.expect(complete(&r, a, above, b"v"), Reply::Done, "a ballot above the floor completes").await;
 }
 
 async fn a_flushed_node_is_quarantined(b: Bench) {

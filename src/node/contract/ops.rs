@@ -25,12 +25,24 @@ pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
 }
 
 pub(super) fn extend(keys: &LockKeys, owner: OwnerToken, ttl: Duration, token: u64) -> Op {
-    Op::Extend { keys: keys.clone(), owner, ttl, token: FencingToken::new(token), meta: None }
+    reassert(keys, owner, ttl, token, None)
+}
+
+pub(super) fn reassert(
+    keys: &LockKeys,
+    owner: OwnerToken,
+    ttl: Duration,
+    token: u64,
+    reassert: Option<u64>,
+) -> Op {
+    let token = FencingToken::new(token);
+    Op::Extend { keys: keys.clone(), owner, ttl, token, meta: None, reassert }
 }
 
 pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta: &[u8]) -> Op {
     let (keys, token) = (keys.clone(), FencingToken::new(token));
-    Op::Extend { keys, owner, ttl: super::bench::LONG, token, meta: Some(Arc::from(meta)) }
+    let (ttl, meta) = (super::bench::LONG, Some(Arc::from(meta)));
+    Op::Extend { keys, owner, ttl, token, meta, reassert: None }
 }
 
 pub(super) fn release(keys: &LockKeys, owner: OwnerToken) -> Op {
@@ -74,8 +86,18 @@ pub(super) fn raise_claim(key: &RecordKey, owner: OwnerToken, token: u64) -> Op 
 }
 
 pub(super) fn extend_claim(key: &RecordKey, owner: OwnerToken, token: u64, lease: Duration) -> Op {
+    reassert_claim(key, owner, token, lease, None)
+}
+
+pub(super) fn reassert_claim(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    lease: Duration,
+    reassert: Option<u64>,
+) -> Op {
     let token = FencingToken::new(token);
-    Op::ExtendClaim { key: key.clone(), owner, token, lease, retention: KEEP }
+    Op::ExtendClaim { key: key.clone(), owner, token, lease, retention: KEEP, reassert }
 }
 
 pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[u8]) -> Op {

@@ -2,7 +2,7 @@
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
 -- Puts  fence, attempt, remembers 0 or 1, rf or 0, value if rf > 0
---       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value | IN_FLIGHT, ms
+--       | QUARANTINED, epoch | WRONG_TYPE | MISMATCH | COMPLETED, rf, value | IN_FLIGHT, ms
 local function put_claimed(h, fence, attempt, retention)
   put(fence)
   put(attempt)
@@ -13,7 +13,7 @@ local function put_claimed(h, fence, attempt, retention)
 end
 
 local function claim(k, a)
-  if left > 0 then return put(QUARANTINED) end
+  if left > 0 then return put_quarantined() end
   local key, owner, fp = KEYS[k + 1], ARGV[a + 1], ARGV[a + 5]
   local h = record(key)
   if not h then return end

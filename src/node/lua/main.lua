@@ -17,7 +17,7 @@ for _ = 1, tonumber(ARGV[5]) do
     k, a = k + 3, a + 1
   elseif kind == 'X' then
     extend(k, a)
-    k, a = k + 4, a + 5
+    k, a = k + 4, a + 6
   elseif kind == 'R' then
     raise(k, a)
     k, a = k + 2, a + 2
@@ -29,7 +29,7 @@ for _ = 1, tonumber(ARGV[5]) do
     k, a = k + 1, a + 4
   elseif kind == 'x' then
     extend_claim(k, a)
-    k, a = k + 1, a + 4
+    k, a = k + 1, a + 5
   elseif kind == 'r' then
     raise_claim(k, a)
     k, a = k + 1, a + 2

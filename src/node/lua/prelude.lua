@@ -88,6 +88,17 @@ end
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
 local MISMATCH, COMPLETED, IN_FLIGHT = -6, -7, -8
 
+-- Nothing is granted yet; the epoch names this quarantine to a holder that may put its own back.
+local function put_quarantined()
+  put(QUARANTINED)
+  put(since)
+end
+
+-- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
+local function may_recreate(epoch)
+  return left <= 0 or tonumber(epoch) == since
+end
+
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
 local function stored(key)
   local v = try('GET', key)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::op::Terms;
+use crate::op::{Reply, Terms};
 
 /// Added to a fence's life so that it certainly outlives what was reckoned in whole milliseconds.
 const FENCE_SLACK: Duration = Duration::from_secs(1);
@@ -93,6 +93,17 @@ impl Header {
             fence_life: nanos(terms.max_ttl + 2 * terms.clock_error + FENCE_SLACK),
             clock_error: error,
         }
+    }
+
+    /// The answer of a node that grants nothing yet.
+    pub(super) fn quarantined(&self) -> Reply {
+        Reply::Quarantined { remaining: self.quarantine, epoch: self.since }
+    }
+
+    /// Whether a holder may write anew what is not there: outside quarantine, or within it to put
+    /// back what it knows that this node forgot (5.3).
+    pub(super) fn may_recreate(&self, reassert: Option<u64>) -> bool {
+        self.quarantine.is_zero() || reassert == Some(self.since)
     }
 
     /// When something that starts now and lasts `span` ends.

@@ -76,7 +76,7 @@ impl Locks {
         (proposal, wait): (u64, bool),
     ) -> Reply {
         if !h.quarantine.is_zero() {
-            return Reply::Quarantined { remaining: h.quarantine };
+            return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
         if entry.is_owned_by(owner) {
@@ -121,13 +121,15 @@ impl Locks {
         keys: &LockKeys,
         owner: OwnerToken,
         (ttl, token): (Duration, FencingToken),
-        meta: Option<&Arc<[u8]>>,
+        (meta, reassert): (Option<&Arc<[u8]>>, Option<u64>),
     ) -> (Reply, bool) {
-        let entry = self.0.open(keys.lock(), h.now);
-        if entry.held.is_some() && !entry.is_owned_by(owner) {
-            return (Reply::NotOwner, false);
+        let stands = self.0.live(keys.lock(), h.now).filter(|e| e.held.is_some());
+        match stands.map(|e| e.is_owned_by(owner)) {
+            Some(false) => return (Reply::NotOwner, false),
+            None if !h.may_recreate(reassert) => return (h.quarantined(), false),
+            _ => {}
         }
-        // An absent key is written anew, in quarantine too: so a sitting holder re-asserts (5.3).
+        let entry = self.0.open(keys.lock(), h.now);
         let held = entry.held.get_or_insert(Held { owner: Some(owner), till: None, meta: None });
         held.till = Some(h.after(ttl));
         let changed = meta.is_some() && held.meta.as_ref() != meta;

@@ -91,11 +91,9 @@ impl Records {
 
     pub(super) fn claim(&mut self, h: &Header, c: &Claim) -> Reply {
         if !h.quarantine.is_zero() {
-            return Reply::Quarantined { remaining: h.quarantine };
+            return h.quarantined();
         }
-        let known = self.0.live(&c.key, h.now);
-        let existed = known.is_some();
-        if let Some(refusal) = known.and_then(|e| e.refusal(h, c)) {
+        if let Some(refusal) = self.0.live(&c.key, h.now).and_then(|e| e.refusal(h, c)) {
             return refusal;
         }
         let e = self.0.open(&c.key, h.now);
@@ -104,7 +102,7 @@ impl Records {
         e.till = Some(h.after(c.lease));
         e.attempt = e.attempt.saturating_add(1);
         e.fingerprint = e.fingerprint.or(c.fingerprint);
-        e.remembered = existed || remembers_all(h, c.retention);
+        e.remembered = remembers_all(h, c.retention);
         e.expires = h.after(c.retention);
         e.claimed()
     }
@@ -132,8 +130,15 @@ impl Records {
         owner: OwnerToken,
         token: FencingToken,
         (lease, retention): (Duration, Duration),
+        reassert: Option<u64>,
     ) -> Reply {
         let (till, expires) = (h.after(lease), h.after(retention));
+        let known = self.0.live(key, h.now);
+        let same_life = known.is_some_and(|e| e.promised_in == h.since);
+        let denied = !same_life && !h.may_recreate(reassert);
+        if denied && self.0.live(key, h.now).is_none() {
+            return h.quarantined();
+        }
         let e = self.0.open(key, h.now);
         if let Some(record) = &e.record {
             return Reply::Completed(record.clone());
@@ -142,7 +147,15 @@ impl Records {
         if e.fence > t || (e.fence == t && !mine) {
             return Reply::NotOwner;
         }
+        if denied {
+            return h.quarantined();
+        }
+        // A promise of an earlier life stays below the floor unless its holder may re-assert it: a
+        // higher one may have been forgotten (5.7).
+        let life = if reassert == Some(h.since) || h.since == 0 { h.since } else { NO_LIFE };
+        let life = if same_life { h.since } else { life };
         e.promise(h, owner, t);
+        e.promised_in = life;
         e.till = Some(till);
         e.attempt = e.attempt.max(1);
         e.expires = expires;
@@ -199,6 +212,9 @@ impl Records {
         }))
     }
 }
+
+/// The life of a promise that is known from no life of this node.
+const NO_LIFE: u64 = u64::MAX;
 
 /// Whether "not here" means "never was": nothing was lost since the key could have been claimed.
 fn remembers_all(h: &Header, retention: Duration) -> bool {

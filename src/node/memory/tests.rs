@@ -108,8 +108,8 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     assert!(new.new_generation && new.generation != old.generation);
     assert_ne!(new.identity, old.identity);
     assert_eq!((new.quarantine, new.quarantine_len), (MAX_TTL, MAX_TTL));
-    assert_eq!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { remaining: MAX_TTL });
-    assert_eq!(ask(&node, claim("r", 1, E)), Reply::Quarantined { remaining: MAX_TTL });
+    assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), MAX_TTL);
+    assert_eq!(rest(&ask(&node, claim("r", 1, E))), MAX_TTL);
 
     let last = Duration::from_nanos(1);
     hand.pass(MAX_TTL.saturating_sub(last));
@@ -130,10 +130,15 @@ fn the_longest_quarantine_asked_for_wins() {
     let longer = Terms { max_ttl: 2 * MAX_TTL, ..TERMS };
     assert_eq!(facts(&node, longer).quarantine_len, Duration::from_secs(72));
     hand.pass(Duration::from_secs(60));
-    assert_eq!(
-        ask(&node, acquire("a", 1, 0)),
-        Reply::Quarantined { remaining: Duration::from_secs(12) }
-    );
+    assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
+}
+
+/// The rest of the quarantine that a refusal tells.
+fn rest(reply: &Reply) -> Duration {
+    match reply {
+        Reply::Quarantined { remaining, .. } => *remaining,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -150,14 +155,22 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
         }
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
         // The sitting holder re-asserts, and is respected after the quarantine.
-        let extend = Op::Extend {
+        let extend = |reassert| Op::Extend {
             keys: LockKeys::new("a"),
             owner: owner(1),
             ttl: MAX_TTL + TTL,
             token: FencingToken::new(EPOCH),
             meta: None,
+            reassert,
         };
-        assert_eq!(ask(&node, extend), Reply::Done, "{how}");
+        let epoch = match ask(&node, extend(None)) {
+            Reply::Quarantined { epoch, .. } => epoch,
+            Reply::Done if how != "restart" => 0,
+            other => panic!("{how}: re-created unasked in quarantine: {other:?}"),
+        };
+        let wrong = ask(&node, extend(Some(epoch + 1)));
+        assert!(epoch == 0 || matches!(wrong, Reply::Quarantined { .. }), "{how}: {wrong:?}");
+        assert_eq!(ask(&node, extend(Some(epoch))), Reply::Done, "{how}");
         hand.pass(MAX_TTL);
         assert!(matches!(ask(&node, acquire("a", 2, 0)), Reply::Held { .. }), "{how}");
     }
@@ -227,9 +240,17 @@ fn a_promise_of_an_earlier_life_counts_as_the_floor() {
     assert_eq!(ask(&node, complete()), Reply::NotOwner);
     let raise = Op::RaiseClaim { key: key.clone(), owner: owner(1), token: t };
     assert_eq!(ask(&node, raise), Reply::NotOwner);
-    let extend =
-        Op::ExtendClaim { key: key.clone(), owner: owner(1), token: t, lease: TTL, retention: E };
-    assert_eq!(ask(&node, extend), Reply::Done, "the sitting claimant re-asserts");
+    let extend = |reassert| Op::ExtendClaim {
+        key: key.clone(),
+        owner: owner(1),
+        token: t,
+        lease: TTL,
+        retention: E,
+        reassert,
+    };
+    let Reply::Quarantined { epoch, .. } = ask(&node, extend(None)) else { panic!() };
+    assert_eq!(ask(&node, complete()), Reply::NotOwner, "the floor stands");
+    assert_eq!(ask(&node, extend(Some(epoch))), Reply::Done, "the sitting claimant re-asserts");
     assert_eq!(ask(&node, complete()), Reply::Done);
 }
 

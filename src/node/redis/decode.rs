@@ -76,7 +76,10 @@ impl From<NodeError> for Trouble {
 fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trouble> {
     let first = from.integer()?;
     let code = match first {
-        QUARANTINED => return Ok(Reply::Quarantined { remaining: quarantine }),
+        QUARANTINED => {
+            let epoch = from.number()?;
+            return Ok(Reply::Quarantined { remaining: quarantine, epoch });
+        }
         MISMATCH => return Ok(Reply::Mismatch),
         COMPLETED => {
             let rf = from.number()?;

@@ -89,19 +89,29 @@ fn keys(cmd: &mut Cmd, op: &Op) {
     };
 }
 
+/// The quarantine that a holder names, or nothing.
+fn epoch(cmd: &mut Cmd, reassert: Option<u64>) -> &mut Cmd {
+    match reassert {
+        Some(epoch) => cmd.arg(epoch),
+        None => cmd.arg(""),
+    }
+}
+
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
         Op::Acquire { owner, ttl, proposal, wait, .. } => {
             cmd.arg("A").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal).arg(u8::from(*wait))
         }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
-        Op::Extend { owner, ttl, token, meta, .. } => cmd
-            .arg("X")
-            .arg(owner.as_str())
-            .arg(millis(*ttl))
-            .arg(token.get())
-            .arg(u8::from(meta.is_some()))
-            .arg(meta.as_deref().unwrap_or_default()),
+        Op::Extend { owner, ttl, token, meta, reassert, .. } => epoch(
+            cmd.arg("X")
+                .arg(owner.as_str())
+                .arg(millis(*ttl))
+                .arg(token.get())
+                .arg(u8::from(meta.is_some()))
+                .arg(meta.as_deref().unwrap_or_default()),
+            *reassert,
+        ),
         Op::Release { owner, .. } => cmd.arg("D").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Claim(c) => cmd
@@ -113,12 +123,14 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(c.fingerprint.as_ref().map_or(&[][..], |fp| &fp[..]))
             .arg(u8::from(c.force)),
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
-        Op::ExtendClaim { owner, token, lease, retention, .. } => cmd
-            .arg("x")
-            .arg(owner.as_str())
-            .arg(token.get())
-            .arg(millis(*lease))
-            .arg(millis(*retention)),
+        Op::ExtendClaim { owner, token, lease, retention, reassert, .. } => epoch(
+            cmd.arg("x")
+                .arg(owner.as_str())
+                .arg(token.get())
+                .arg(millis(*lease))
+                .arg(millis(*retention)),
+            *reassert,
+        ),
         Op::Complete { owner, token, value, retention, .. } => {
             cmd.arg("c").arg(owner.as_str()).arg(token.get()).arg(&**value).arg(millis(*retention))
         }
