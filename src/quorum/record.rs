@@ -169,7 +169,7 @@ impl Record {
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
             Ok(Reply::Mismatch) => Vote::Mismatch,
-            Ok(Reply::Quarantined { remaining }) => Vote::Quarantined(*remaining),
+            Ok(Reply::Quarantined { remaining, .. }) => Vote::Quarantined(*remaining),
             Ok(_) => Vote::Refused,
             Err(e) => Vote::Failed(e.clone()),
         }
