@@ -1,7 +1,7 @@
 //! One leader of many candidates.
 //!
 //! Without arguments: three candidates over three in-memory nodes take turns, and an observer
-//! tells what it sees; ends by itself. With `--node`: one candidate that prints a
+//! tells what it sees; ends by itself. With `--node` or `--sentinel`: one candidate that prints a
 //! line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its standard
 //! input; start two of them and kill one.
 //!

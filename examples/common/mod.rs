@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
-use palisade::node::RedisNode;
+use palisade::node::{RedisNode, SentinelNode};
 use palisade::{MemoryNode, Redlock};
 
 /// The nodes: one vote each. Without any, three nodes in this process's memory.
@@ -14,6 +14,14 @@ pub struct Connect {
     /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
     #[arg(long, value_name = "URL")]
     pub node: Vec<String>,
+
+    /// The Sentinels of a group, `host:port,host:port,…`; give it once per group
+    #[arg(long, value_name = "HOST:PORT,…")]
+    pub sentinel: Vec<String>,
+
+    /// The name of the group at its Sentinels; give it once per `--sentinel`, in the same order
+    #[arg(long, value_name = "NAME")]
+    pub master: Vec<String>,
 
     /// Lease length in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 3_000)]
@@ -27,14 +35,22 @@ pub struct Connect {
 impl Connect {
     /// Whether servers were named at all.
     pub fn is_embedded(&self) -> bool {
-        self.node.is_empty()
+        self.node.is_empty() && self.sentinel.is_empty()
     }
 
     /// The handle over the nodes.
     pub fn redlock(&self) -> Result<Redlock, Box<dyn Error>> {
+        if self.sentinel.len() != self.master.len() {
+            return Err("each --sentinel needs its --master".into());
+        }
         let mut builder = Redlock::builder().ttl(Duration::from_millis(self.ttl_ms));
         for url in &self.node {
             builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
+        }
+        for (addresses, name) in self.sentinel.iter().zip(&self.master) {
+            let group = SentinelNode::new(name, addresses.split(','))?;
+            let group = if self.trust_fresh { group.trust_fresh() } else { group };
+            builder = builder.node(group);
         }
         if self.is_embedded() {
             builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
