@@ -1,5 +1,6 @@
 -- Read a record.
 -- KEYS  1 record
+-- ARGV  none
 -- Puts  fence, attempt, lease ms or -1, rf or 0, value if rf > 0 | ABSENT | WRONG_TYPE
 local function lookup(k)
   local h = record(KEYS[k + 1])

@@ -30,7 +30,7 @@ end
 -- data by command; nil if that cannot be shown. The running EVALSHA is not counted yet.
 local function unused_for()
   local stats = call('INFO', 'commandstats')
-  for _, name in ipairs({'eval', 'eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro', 'flushall',
+  for _, name in ipairs({'eval','eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro', 'flushall',
       'flushdb', 'swapdb', 'debug', 'config', 'config|resetstat'}) do
     if find(stats, 'cmdstat_' .. name .. ':', 1, true) then return nil end
   end

@@ -126,7 +126,7 @@ impl RedisNodeBuilder {
     }
 
     /// How long a server that this address pointed to before may go on accepting writes after the
-    /// address points to another one (a DNS name or proxy in front of several servers); prolongs the
+    /// address points to another one (a DNS name or proxy before of several servers); prolongs the
     /// quarantine. At most one day. Default zero: the address is one server's own.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.failover_window = window;

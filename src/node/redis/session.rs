@@ -56,7 +56,7 @@ impl Session {
         let lost = Arc::new(AtomicBool::new(false));
         let client =
             Client::open(endpoint.connection_info()).map_err(|e| faults::connecting(&e))?;
-        // The crate's own time-outs are off: every wait here is inside one of ours, and its time-out
+        // The crate's own time-outs are off: every wait is inside one of ours, and its time-out
         // would hide whether the request had left.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
