@@ -324,7 +324,7 @@ impl<R: Resolver> Drop for Turn<'_, R> {
 }
 
 /// As long as it stands, dropping it throws the session away: a call that was given up midway
-/// leaves an answer behind that nobody awaits, and after a time-out nobody knows what is still to come.
+/// leaves an answer behind that nobody awaits, and after a time-out nobody knows what may come.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: &'a Current,
