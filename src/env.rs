@@ -4,12 +4,20 @@
 //! [`SystemEnv`]; a simulator hands in its own and so decides every history by a seed.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::RngExt as _;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::time::Moment;
+
+/// A background task of the library.
+#[doc(hidden)]
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Clocks and randomness, as the library sees them.
 ///
@@ -21,6 +29,12 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     fn wall_micros(&self) -> u64;
     /// 128 unpredictable bits.
     fn random(&self) -> u128;
+    /// Runs a background task of the library (a lane, the keeper, the listeners). A simulator wraps
+    /// it, so that it can stop or kill all that one process does.
+    #[doc(hidden)]
+    fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
+        runtime.spawn(task)
+    }
 }
 
 /// The machine's own clocks and the thread's cryptographic generator.

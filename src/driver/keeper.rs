@@ -57,7 +57,8 @@ impl Keeper {
         if !s.running {
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                 s.running = true;
-                runtime.spawn(run(Arc::downgrade(core), Arc::clone(&core.keeper)));
+                let task = run(Arc::downgrade(core), Arc::clone(&core.keeper));
+                core.env.spawn(&runtime, Box::pin(task));
             }
         }
     }

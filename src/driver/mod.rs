@@ -161,11 +161,12 @@ impl Core {
         }
         for (i, lane) in self.lanes.iter().enumerate() {
             let (node, hints) = (Arc::downgrade(lane.node()), Arc::downgrade(&self.hints));
-            listeners.push(runtime.spawn(forward_hints(node, hints, move |hints, event| {
+            let task = forward_hints(node, hints, move |hints, event| {
                 if let NodeEvent::Changed(key) = event {
                     hints.changed(i, &key);
                 }
-            })));
+            });
+            listeners.push(self.env.spawn(&runtime, Box::pin(task)));
         }
     }
 }

@@ -120,7 +120,7 @@ impl Lane {
             owed_at: None,
             owed_wait: OWED_WAIT.0,
         };
-        runtime.spawn(worker.run());
+        self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         let _ = tx.send(job);
         *queue = Some(tx);
     }
