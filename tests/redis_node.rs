@@ -1,6 +1,8 @@
 //! `RedisNode` against real servers: what a node promises when servers restart, freeze, forget,
 //! refuse, or are not what they were taken for.
 
+#![allow(clippy::needless_pass_by_value)]
+
 mod support;
 
 use std::sync::Arc;
