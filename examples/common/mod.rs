@@ -49,8 +49,7 @@ impl Connect {
         }
         for (addresses, name) in self.sentinel.iter().zip(&self.master) {
             let group = SentinelNode::new(name, addresses.split(','))?;
-            let group = if self.trust_fresh { group.trust_fresh() } else { group };
-            builder = builder.node(group);
+            builder = builder.node(group.trust_fresh(self.trust_fresh));
         }
         if self.is_embedded() {
             builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
