@@ -21,10 +21,10 @@ mod driver;
 mod redlock;
 // kinds of lock
 pub mod lock;
-// one leader of a name
-pub mod election;
 // a result per key, once
 pub mod idempotency;
+// one leader of a name
+pub mod election;
 
 pub use config::Config;
 pub use election::{Election, Leadership};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use palisade::node::{RedisNode, SentinelNode};
 use palisade::time::Drift;
 use palisade::{
-    AcquireError, Advice, ConfigError, Election, MemoryNode, Redlock, RedlockBuilder, RetryPolicy,
+    AcquireError, Advice, ConfigError, Election, Idempotency, MemoryNode, Redlock, RedlockBuilder,
+    RetryPolicy, RunError,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -129,6 +130,37 @@ async fn verbs_refuse_what_check_refuses_and_send_nothing() {
     let error = Election::new(&redlock, "e").campaign(words).await.expect_err("too many words");
     assert!(error.to_string().contains("`value` is 65537 bytes: "), "{error}");
     assert!(node.is_empty(), "something was sent");
+}
+
+#[test]
+fn idempotency_settings() {
+    let calls = || Idempotency::builder(&handle());
+    let named = || calls().namespace("n");
+    refused(calls().build(), "namespace", "\"\"", "must not be empty");
+    refused(calls().namespace("a:b").build(), "namespace", "\"a:b\"", "no colon");
+    refused(calls().namespace("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
+    refused(named().lease(Duration::ZERO).build(), "lease", "0ns", "at least 10ms");
+    refused(named().lease(31 * SECOND).build(), "lease", "31s", "at most max_ttl (30s)");
+    refused(named().lease(700 * MS).build(), "lease", "700ms", "shorter node_deadline");
+    let same = named().lease(20 * SECOND).retention(20 * SECOND).build();
+    refused(same, "retention", "20s", "longer than the lease (20s)");
+    let long = named().retention(366 * DAY + SECOND).build();
+    refused(long, "retention", "31622401s", "at most 366 days");
+    named().lease(20 * SECOND).retention(21 * SECOND).build().expect("longer than the lease");
+}
+
+#[tokio::test]
+async fn a_bad_idempotency_key_runs_nothing() {
+    let calls = Idempotency::builder(&handle()).namespace("n").build().expect("settings");
+    let long = "k".repeat(513);
+    for (key, rule) in [("", "must not be empty"), ("a\r", "no control"), (&long, "at most 512")] {
+        let run = calls.key(key).run(|_| async { panic!("ran") as Result<(), String> });
+        let error = run.await.expect_err("refused");
+        assert_eq!(error.advice(), Advice::Misconfigured);
+        let RunError::Config(error) = error else { panic!("{error}") };
+        assert_eq!(error.field(), "key");
+        assert!(error.to_string().contains(rule), "{error}");
+    }
 }
 
 #[test]
