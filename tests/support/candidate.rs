@@ -1,0 +1,119 @@
+//! Candidates of an election as processes of their own: the example, with its lines read.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+
+/// One line of a candidate.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Line {
+    pub event: String,
+    pub term: u64,
+    pub at_ms: f64,
+}
+
+/// One process; killed on drop.
+pub struct Candidate {
+    child: Child,
+    lines: Receiver<Line>,
+}
+
+impl Candidate {
+    /// Starts one with these arguments more than the name of what it proclaims.
+    pub fn start(value: &str, args: &[String]) -> Self {
+        let mut child = Command::new(example("election"))
+            .args(["--value", value, "--trust-fresh", "--seconds", "120"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the example can be run");
+        let out = child.stdout.take().expect("a pipe");
+        let (tx, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("each line is JSON");
+                if tx.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next line.
+    pub fn line(&self, within: Duration) -> Option<Line> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("the candidate ended; see its words"),
+        }
+    }
+
+    /// Waits for this event, generously, and lets all others pass.
+    pub fn expect(&self, event: &str) -> Line {
+        for _ in 0..100 {
+            let line = self.line(Duration::from_secs(30));
+            let line = line.unwrap_or_else(|| panic!("no `{event}` for half a minute"));
+            if line.event == event {
+                return line;
+            }
+        }
+        panic!("a hundred lines and no `{event}`")
+    }
+
+    /// Asks it to resign; it campaigns again a little later.
+    pub fn resign(&mut self) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "resign").expect("it listens");
+    }
+
+    /// SIGKILL; returns the wall clock before it, as the lines have it.
+    pub fn kill(&mut self) -> f64 {
+        let at = now_ms();
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+        at
+    }
+
+    /// SIGTERM: it resigns and ends by itself; whether it ended well.
+    pub fn terminate(&mut self) -> bool {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().expect("kill(1)");
+        self.child.wait().expect("it ends").success()
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn now_ms() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1e3
+}
+
+/// The program of an example, built as it stands: `cargo test --test …` alone does not build it.
+pub fn example(name: &str) -> PathBuf {
+    static BUILD: Mutex<()> = Mutex::new(());
+    let _one = BUILD.lock().unwrap_or_else(PoisonError::into_inner);
+    // <target>/<profile>/deps/<this test>
+    let this = std::env::current_exe().expect("this program");
+    let profile = this.ancestors().nth(2).expect("the profile's directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--example", name]);
+    cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    cargo.arg("--target-dir").arg(profile.parent().expect("the target directory"));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let out = cargo.output().expect("cargo can be run");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    profile.join("examples").join(name)
+}
