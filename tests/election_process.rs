@@ -3,7 +3,10 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::candidate::{Candidate, Line};
+use support::group::Groups;
 use support::server::Server;
 
 const TTL_MS: f64 = 1_500.0;
@@ -29,7 +32,7 @@ fn hand_over(mut leads: Candidate, mut follows: Candidate, times: usize) -> Vec<
     let mut took = Vec::new();
     for _ in 0..times {
         // The follower takes its place among the waiters; if it is late, the median forgives.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         leads.resign();
         let resigning = leads.expect("resigning");
         let next = follows.expect("leading");
@@ -60,7 +63,7 @@ fn a_killed_leader_is_followed_within_its_ttl() {
     let mut took = Vec::new();
     for i in 1..=3 {
         let follows = Candidate::start(&i.to_string(), &args);
-        assert!(follows.line(std::time::Duration::from_millis(700)).is_none(), "two leaders");
+        assert!(follows.line(Duration::from_millis(700)).is_none(), "two leaders");
         let killed = leads.kill();
         let next = follows.expect("leading");
         assert!(next.term > term, "terms grow");
@@ -78,10 +81,30 @@ fn a_leader_without_its_servers_stops_and_leads_again_when_they_are_back() {
     let leads = Candidate::start("a", &args);
     let first = leads.expect("leading");
     servers[0].freeze();
-    assert!(leads.line(std::time::Duration::from_secs(3)).is_none(), "two of three are enough");
+    assert!(leads.line(Duration::from_secs(3)).is_none(), "two of three are enough");
     servers[1].freeze();
     let lost: Line = leads.expect("lost");
     assert_eq!(lost.term, first.term);
     servers.iter().take(2).for_each(Server::resume);
     assert!(leads.expect("leading").term > first.term);
+}
+
+#[test]
+fn a_sentinel_failover_does_not_end_a_term() {
+    let groups = Groups::up(1);
+    let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
+    let args = ["--ttl-ms", "9000", "--sentinel", &sentinels, "--master", &master];
+    let args = args.map(str::to_owned);
+    let mut a = Candidate::start("a", &args);
+    let first = a.expect("leading");
+    let b = Candidate::start("b", &args);
+    std::thread::sleep(Duration::from_millis(500));
+    a.resign();
+    let second = b.expect("leading");
+    assert!(second.term > first.term);
+    a.expect("resigned");
+    groups.break_("failover", 0, &[]);
+    // Longer than the lease: it was renewed on the new master, under the same term.
+    assert!(b.line(Duration::from_secs(11)).is_none(), "the leader lost its term");
+    assert!(a.line(Duration::ZERO).is_none(), "two leaders");
 }

@@ -128,13 +128,11 @@ impl Watch {
                     Ok(Some(leader)) => leader.remaining,
                     _ => Duration::MAX,
                 };
-                match judge(&mut self.last, &mut self.known, seen) {
-                    Some(item) => Some(item),
-                    None => {
-                        let _ = tokio::time::timeout(self.pause(rest), hint).await;
-                        None
-                    }
+                let news = judge(&mut self.last, &mut self.known, seen);
+                if news.is_none() {
+                    let _ = tokio::time::timeout(self.pause(rest), hint).await;
                 }
+                news
             };
             if let Some(item) = item {
                 return (self, item);
