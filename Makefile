@@ -1,6 +1,7 @@
 # make demo            the main job: orders paid once under a lock, on nodes in memory
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make test            all tests, those with real Redis servers included
+# make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make bench           this library beside another one, in ratios
 # make lint            format, clippy, rustdoc, licences and advisories
 # make doc             the manual, in target/doc
@@ -12,7 +13,7 @@ ARGS ?=
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test bench lint doc
+.PHONY: help demo demo-sentinel test test-conf bench lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +31,10 @@ test:
 	@scripts/need cargo redis
 	$(CARGO) test --workspace --all-features --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
+
+test-conf:
+	@scripts/need redis
+	sentinel-conf/test
 
 bench:
 	@scripts/need cargo redis
