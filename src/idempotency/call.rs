@@ -84,7 +84,10 @@ impl Call {
     /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], for the effect is
     /// an earlier attempt's; after [`NotFound`](Probed::NotFound) the handler runs;
     /// [`Unknown`](Probed::Unknown) parks the key.
-    pub fn probe<P>(self, probe: P) -> Probing<P> {
+    pub fn probe<P, PF>(self, probe: P) -> Probing<P>
+    where
+        P: FnOnce(Context) -> PF,
+    {
         Probing { call: self, probe }
     }
 

@@ -3,4 +3,5 @@
 
 pub mod candidate;
 pub mod group;
+pub mod idem;
 pub mod server;

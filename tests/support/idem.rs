@@ -1,0 +1,162 @@
+//! Nodes under tokio's paused clock, handles with faults of their own, and counted effects.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use palisade::env::Env;
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::fault::{Fault, FaultControl};
+use palisade::node::{BoxFuture, NodeEvent};
+use palisade::op::{Batch, Op, Replies};
+use palisade::time::Moment;
+use palisade::{Idempotency, LockNode, MemoryNode, Redlock};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+type Done = Result<u32, &'static str>;
+
+pub fn secs(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+/// A handler that fails.
+pub async fn boom() -> Result<u32, &'static str> {
+    Err("boom")
+}
+
+/// Counts how often a handler was started.
+#[derive(Clone, Default)]
+pub struct Effects(Arc<AtomicU32>);
+
+impl Effects {
+    /// The effect, and how long the handler goes on afterwards. The result is its number.
+    pub fn act(&self, after: Duration) -> impl Future<Output = Done> + Send + use<> {
+        let mine = self.0.fetch_add(1, SeqCst) + 1;
+        async move {
+            tokio::time::sleep(after).await;
+            Ok(mine)
+        }
+    }
+
+    pub fn count(&self) -> u32 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// The paused clock as all clocks, and dice that repeat.
+#[derive(Debug)]
+struct Paused {
+    start: Instant,
+    dice: AtomicU64,
+}
+
+impl Env for Paused {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.start.elapsed().as_nanos() as u64 + 1_000_000_000)
+    }
+
+    fn wall_micros(&self) -> u64 {
+        1_700_000_000_000_000 + self.start.elapsed().as_micros() as u64
+    }
+
+    fn random(&self) -> u128 {
+        let n = u128::from(self.dice.fetch_add(1, SeqCst)) + 1;
+        n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+    }
+}
+
+pub struct World {
+    pub nodes: Vec<MemoryNode>,
+    pub redlock: Redlock,
+    env: Arc<dyn Env>,
+}
+
+/// A process of its own with its own ways to the nodes.
+#[derive(Clone)]
+pub struct Handle {
+    pub redlock: Redlock,
+    pub faults: Vec<FaultControl>,
+}
+
+impl World {
+    pub fn new(n: usize) -> Self {
+        Self::with_strangers(n, 0)
+    }
+
+    /// On the last nodes another program's value stands under every record's key.
+    pub fn with_strangers(n: usize, strangers: usize) -> Self {
+        let dice = AtomicU64::new(0);
+        let env: Arc<dyn Env> = Arc::new(Paused { start: Instant::now(), dice });
+        let node = |i| MemoryNode::builder().name(format!("node-{i}")).env(env.clone()).build();
+        let nodes: Vec<_> = (0..n).map(node).collect();
+        let mut builder = Redlock::builder().env(env.clone());
+        for (i, node) in nodes.iter().enumerate() {
+            builder = if i < n - strangers {
+                builder.node(node.clone())
+            } else {
+                builder.node(Stranger(node.clone()))
+            };
+        }
+        Self { redlock: builder.build().unwrap(), nodes, env }
+    }
+
+    /// Another process. Requests of number `i` take `i` milliseconds to some of the nodes.
+    pub fn handle(&self, i: u64) -> Handle {
+        let mut builder = Redlock::builder().env(self.env.clone());
+        let mut faults = Vec::new();
+        for node in &self.nodes {
+            let fault = Fault::new(node.clone()).env(self.env.clone());
+            faults.push(fault.control());
+            builder = builder.node(fault);
+        }
+        if let Some(far) = faults.get(i as usize % self.nodes.len()) {
+            let far = far.clone();
+            far.script(
+                (0..i).map(|_| palisade::node::fault::Step::delay(Duration::from_millis(i))),
+            );
+        }
+        Handle { redlock: builder.build().unwrap(), faults }
+    }
+
+    pub fn orders(&self) -> Idempotency {
+        orders(&self.redlock)
+    }
+
+    pub fn orders_of(&self, handle: &Handle) -> Idempotency {
+        orders(&handle.redlock)
+    }
+}
+
+fn orders(redlock: &Redlock) -> Idempotency {
+    Idempotency::builder(redlock).namespace("orders").build().unwrap()
+}
+
+/// A node on which records' keys are another program's.
+#[derive(Clone)]
+struct Stranger(MemoryNode);
+
+impl LockNode for Stranger {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let ours: Vec<bool> =
+                batch.ops.iter().map(|op| matches!(op, Op::Acquire { .. })).collect();
+            let mut replies = self.0.call(batch, deadline).await;
+            for (reply, ours) in replies.items.iter_mut().zip(ours) {
+                if !ours {
+                    *reply = Err(NodeError::not_executed(NodeFault::Server, "WRONGTYPE"));
+                }
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
