@@ -47,9 +47,9 @@ pub enum Op {
         token: FencingToken,
     },
     /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`).
-    /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created only
-    /// with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node may have
-    /// forgotten a grant to another attempt, and re-creating would vote twice.
+    /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created
+    /// only with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node may
+    /// have forgotten a grant to another attempt, and re-creating would vote twice.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
@@ -62,8 +62,8 @@ pub enum Op {
         /// The holder's words, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
         /// The epoch of the quarantine in which the holder puts back what the node forgot. Only a
-        /// holder whom this very node had confirmed, for a time that had not run out when it learned
-        /// of the epoch, may say so: then nobody else can have been granted here meanwhile.
+        /// holder whom this very node had confirmed, for a time that had not run out when it
+        /// learned of the epoch, may say so: then nobody else can have been granted here meanwhile.
         reassert: Option<u64>,
     },
     /// Delete the lock if it is the owner's; wake a waiter.

@@ -96,7 +96,7 @@ impl Lease {
         rounds.push_back((Arc::clone(mailbox), until));
     }
 
-    /// Whether the node confirmed this lease for a time that has not run out: if it forgot the lease
+    /// Whether the node confirmed this lease for a time that is not over: if it forgot the lease
     /// since, nobody else was granted there in between, and the holder may put it back (§5.3).
     pub(crate) fn is_confirmed(&self, node: usize, now: Moment) -> bool {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);

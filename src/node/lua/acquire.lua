@@ -1,7 +1,8 @@
 -- Take a free lock.
 -- KEYS  1 lock   2 fence   3 queue
 -- ARGV  1 owner  2 ttl ms  3 proposal  4 wait: 0 or 1
--- Puts  fence | QUARANTINED, epoch | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)      ms -1: no expiry
+-- Puts  fence | QUARANTINED, epoch | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
+--       ms -1: no expiry
 local function acquire(k, a)
   if left > 0 then return put_quarantined() end
   local lock, owner = KEYS[k + 1], ARGV[a + 1]

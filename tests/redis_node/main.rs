@@ -3,6 +3,8 @@
 
 #![allow(clippy::needless_pass_by_value)]
 
+mod records;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;
@@ -505,86 +507,4 @@ async fn what_is_no_lock_server_says_so() {
     let cluster = Server::start(&["--cluster-enabled", "yes"]);
     let got = one(&fresh(&cluster), LONG, acquire("k", owner())).await;
     assert_eq!(fault(got), (NodeFault::Unsupported, false));
-}
-
-#[tokio::test]
-async fn records_live_and_are_shown_with_their_result() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (a, b) = (owner(), owner());
-    let key: Arc<str> = "r".into();
-    let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    let Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }) = got else {
-        panic!("{got:?}")
-    };
-    let again = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    assert_eq!(again, Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }));
-    let other = one(&node, LONG, Op::Claim(claim("r", b))).await;
-    assert!(matches!(other, Ok(Reply::InFlight { .. })), "{other:?}");
-    let token = FencingToken::new(fence + 1);
-    let raise = Op::RaiseClaim { key: Arc::clone(&key), owner: a, token };
-    assert_eq!(one(&node, LONG, raise).await, Ok(Reply::Done));
-    let complete = |owner, token, value: &[u8]| Op::Complete {
-        key: Arc::clone(&key),
-        owner,
-        token,
-        value: value.into(),
-        retention: Duration::from_secs(3600),
-    };
-    let late = one(&node, LONG, complete(b, FencingToken::new(fence), b"late")).await;
-    assert_eq!(late, Ok(Reply::NotOwner));
-    for _ in 0..2 {
-        assert_eq!(one(&node, LONG, complete(a, token, b"\x00out")).await, Ok(Reply::Done));
-    }
-    assert_eq!(one(&node, LONG, complete(b, token, b"equal")).await, Ok(Reply::NotOwner));
-    let Ok(Reply::Completed(record)) = one(&node, LONG, Op::Claim(claim("r", b))).await else {
-        panic!()
-    };
-    assert_eq!((record.token, &*record.value), (token, &b"\x00out"[..]));
-    let force = Claim { force: true, ..claim("r", b) };
-    let got = one(&node, LONG, Op::Claim(force)).await;
-    let Ok(Reply::Claimed { fence: above, attempt: 2, record: Some(seen), .. }) = got else {
-        panic!("{got:?}")
-    };
-    assert!(above > token.get() && seen == record);
-    let Ok(Reply::Record(Some(state))) = one(&node, LONG, Op::Lookup { key }).await else {
-        panic!()
-    };
-    assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
-}
-
-#[tokio::test]
-async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
-    let mut server = Server::start(&[]);
-    facts(&fresh(&server), SHORT).await;
-    let node = RedisNode::new(server.url()).unwrap();
-    let (a, b) = (owner(), owner());
-    let brief = |owner| {
-        let lease = Duration::from_millis(50);
-        Op::Claim(Claim { lease, ..claim("r", owner) })
-    };
-    let got = one(&node, SHORT, brief(a)).await;
-    let Ok(Reply::Claimed { fence, remembers: true, .. }) = got else { panic!("{got:?}") };
-    server.cli(&["save"]);
-    let done = Op::Complete {
-        key: "r".into(),
-        owner: a,
-        token: FencingToken::new(fence),
-        value: b"result"[..].into(),
-        retention: Duration::from_secs(3600),
-    };
-    assert_eq!(one(&node, SHORT, done.clone()).await, Ok(Reply::Done));
-    server.restart();
-    let got = loop {
-        match until_up_in(&node, SHORT, brief(b)).await {
-            Ok(Reply::Quarantined { remaining, .. }) => tokio::time::sleep(remaining).await,
-            other => break other,
-        }
-    };
-    let Ok(Reply::Claimed { fence: above, remembers: false, record: None, .. }) = got else {
-        panic!("{got:?}")
-    };
-    assert!(above > fence);
-    // What was promised before the loss cannot be completed any more.
-    assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
