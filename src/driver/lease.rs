@@ -103,6 +103,15 @@ impl Lease {
         rounds.iter().any(|(mailbox, until)| now < *until && mailbox.confirmed(node))
     }
 
+    /// The quarantine to name to a node that forgot the lease, as it told after the latest round was
+    /// decided without it.
+    pub(crate) fn forgotten_in(&self, node: usize, now: Moment) -> Option<u64> {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let epoch = rounds.back()?.0.forgot(node)?;
+        drop(rounds);
+        self.is_confirmed(node, now).then_some(epoch)
+    }
+
     /// Held, and inside the validity at `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         self.state.load(Ordering::Acquire) == HELD && now < self.until()

@@ -31,8 +31,12 @@ impl Core {
             // It may re-create the key there, so a release must go there too.
             lease.mailbox.mark(node);
         }
+        // A minority that forgot us answers when the majority has decided: its word is heeded now.
+        let forgotten: Vec<_> = (0..self.n()).map(|i| lease.forgotten_in(i, sent)).collect();
         lease.begin_round(&mailbox, new);
-        self.send_all(&lease.extend_op(None), deadline.min(old), &mailbox);
+        for (node, epoch) in forgotten.into_iter().enumerate() {
+            self.send(node, lease.extend_op(epoch), deadline.min(old), &mailbox);
+        }
         let mut reasserted = 0_u32;
         let mut step = Step::Wait(deadline.min(old));
         loop {

@@ -24,6 +24,8 @@ struct State {
     may_hold: u32,
     /// Nodes that certainly granted or prolonged.
     confirmed: u32,
+    /// Nodes that answered from a quarantine, with its epoch; also those that answered late.
+    forgot: Vec<(usize, u64)>,
 }
 
 impl Mailbox {
@@ -34,6 +36,7 @@ impl Mailbox {
             waker: None,
             answered: 0,
             confirmed: 0,
+            forgot: Vec::new(),
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
         })))
     }
@@ -60,6 +63,9 @@ impl Mailbox {
         }
         if matches!(&reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)) {
             s.confirmed |= bit;
+        }
+        if let Ok(Reply::Quarantined { epoch, .. }) = &reply {
+            s.forgot.push((node, *epoch));
         }
         s.inbox.push_back((node, reply));
         if let Some(waker) = s.waker.take() {
@@ -92,6 +98,13 @@ impl Mailbox {
     /// Whether the node said yes in this round.
     pub(crate) fn confirmed(&self, node: usize) -> bool {
         self.lock().confirmed & (1 << node) != 0
+    }
+
+    /// The quarantine in which the node said no in this round, if it has not said yes since.
+    pub(crate) fn forgot(&self, node: usize) -> Option<u64> {
+        let s = self.lock();
+        let mut epochs = s.forgot.iter().rev().filter(|(n, _)| *n == node).map(|(_, e)| *e);
+        if s.confirmed & (1 << node) == 0 { epochs.next() } else { None }
     }
 
     /// An extension was sent to the node: it may re-create the key there.
