@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_core::Stream as _;
 use palisade::election::{
     CampaignError, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
 };
@@ -402,7 +404,9 @@ async fn an_observer_tells_vacancy_doubt_and_what_it_missed() {
         matches!(&again, Some(Observation::Leader { leader, gap: false }) if leader.number == 4)
     );
     drop(leadership);
-    assert_eq!(observer.next().await, Some(Observation::Vacant));
+    // The same as a stream.
+    let vacant = std::future::poll_fn(|cx| Pin::new(&mut observer).poll_next(cx)).await;
+    assert_eq!(vacant, Some(Observation::Vacant));
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,6 +432,34 @@ async fn a_campaign_dropped_at_any_poll_leaves_nothing_behind() {
             assert!(world.election().try_campaign("next").await.unwrap().won().is_some());
             if finished {
                 assert!(polls > 2, "the campaign never waited");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resignation_dropped_at_any_poll_goes_on() {
+    for n in [1, 3] {
+        for polls in 1.. {
+            let world = World::new(n);
+            let election = shaky(&world, polls);
+            let mut resign = Box::pin(election.campaign("a").await.unwrap().resign());
+            let mut left = polls;
+            let finished = std::future::poll_fn(|cx| match resign.as_mut().poll(cx) {
+                std::task::Poll::Ready(_) => std::task::Poll::Ready(true),
+                std::task::Poll::Pending if left == 1 => std::task::Poll::Ready(false),
+                std::task::Poll::Pending => {
+                    left -= 1;
+                    std::task::Poll::Pending
+                }
+            })
+            .await;
+            drop(resign);
+            let next = world.election().campaign_within("b", TTL / 2).await;
+            assert!(next.is_ok(), "{next:?} after {polls} polls");
+            if finished {
+                assert!(polls > 1, "the resignation never waited");
                 break;
             }
         }
