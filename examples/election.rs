@@ -40,7 +40,7 @@ struct Cli {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let cli = Cli::parse();
     let redlock = cli.connect.redlock()?;
     if cli.connect.is_embedded() {
@@ -52,7 +52,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One candidate, until it is told to end.
-async fn stand(election: &Election, value: &str, life: Duration) -> Result<(), Box<dyn Error>> {
+async fn stand(
+    election: &Election,
+    value: &str,
+    life: Duration,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut input = BufReader::new(tokio::io::stdin()).lines();
@@ -76,8 +80,8 @@ async fn stand(election: &Election, value: &str, life: Duration) -> Result<(), B
                 _ = term.recv() => break Some(true),
                 _ = int.recv() => break Some(true),
                 () = &mut end => break Some(true),
-                line = input.next_line(), if !deaf => match line {
-                    Ok(Some(line)) if line.trim() == "resign" => break Some(false),
+                said = input.next_line(), if !deaf => match said {
+                    Ok(Some(said)) if said.trim() == "resign" => break Some(false),
                     Ok(Some(_)) => {}
                     _ => deaf = true,
                 },
@@ -104,7 +108,7 @@ fn tell(event: &str, term: u64) {
 }
 
 /// Three candidates lead once each.
-async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error>> {
+async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut observer = Election::new(redlock, "demo").observe()?;
     let watch = tokio::spawn(async move {
         while let Some(seen) = observer.next().await {

@@ -1,15 +1,17 @@
 //! What the examples share: which nodes to use, from the command line.
-#![allow(dead_code)] // each example uses a part of it
+// Each example uses a part of it, and nothing in a program can be reached from outside.
+#![allow(dead_code, unreachable_pub)]
 
 use std::error::Error;
 use std::time::Duration;
 
-use clap::Args;
 use palisade::node::{RedisNode, SentinelNode};
-use palisade::{MemoryNode, Redlock};
+use palisade::{MemoryNode, Redlock, RedlockBuilder};
+
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// The nodes: one vote each. Without any, three nodes in this process's memory.
-#[derive(Args, Clone)]
+#[derive(clap::Parser, Clone, Debug)]
 pub struct Connect {
     /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
     #[arg(long, value_name = "URL")]
@@ -39,7 +41,12 @@ impl Connect {
     }
 
     /// The handle over the nodes.
-    pub fn redlock(&self) -> Result<Redlock, Box<dyn Error>> {
+    pub fn redlock(&self) -> Result<Redlock, Failure> {
+        Ok(self.builder()?.build()?)
+    }
+
+    /// The same, with more to be set.
+    pub fn builder(&self) -> Result<RedlockBuilder, Failure> {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());
         }
@@ -54,6 +61,6 @@ impl Connect {
         if self.is_embedded() {
             builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
         }
-        Ok(builder.build()?)
+        Ok(builder)
     }
 }
