@@ -1,0 +1,87 @@
+//! Why every write carries its fencing token: a holder that is paused writes too late, and the
+//! resource refuses it. No lock can prevent the late write; only the resource can.
+//!
+//! ```text
+//! cargo run --example fenced_writer
+//! cargo run --example fenced_writer -- --node redis://127.0.0.1
+//! ```
+
+mod common;
+
+use std::error::Error;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Parser as _;
+use palisade::{FencingToken, LockGuard};
+
+/// A resource that several processes write to: a row, a file, a device. In SQL the same rule is
+/// `UPDATE account SET balance = ?, token = ? WHERE id = ? AND token <= ?`.
+#[derive(Debug, Default)]
+struct Account(Mutex<(FencingToken, i64)>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct TooLate {
+    token: FencingToken,
+    seen: FencingToken,
+}
+
+impl Account {
+    fn set(&self, balance: i64, token: FencingToken) -> Result<(), TooLate> {
+        let mut row = self.0.lock().expect("no writer panics");
+        if token < row.0 {
+            return Err(TooLate { token, seen: row.0 });
+        }
+        *row = (token, balance);
+        Ok(())
+    }
+
+    fn balance(&self) -> i64 {
+        self.0.lock().expect("no writer panics").1
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let redlock =
+        common::Connect::parse().builder()?.node_deadline(Duration::from_millis(100)).build()?;
+    let account = Account::default();
+    // Without renewal this process is as good as paused: nothing keeps its lock.
+    let mutex = redlock.mutex("account:7").ttl(Duration::from_millis(400)).auto_renew(false);
+
+    let first = mutex.acquire().await?;
+    println!(
+        "first holder, token {}: reads {} and is paused",
+        first.fencing_token(),
+        account.balance()
+    );
+    pause_of_the_machine(&first).await;
+
+    // The lock ran out, so the name is free for others.
+    let second = mutex.acquire().await?;
+    account.set(200, second.fencing_token()).map_err(|late| format!("refused: {late:?}"))?;
+    println!("second holder, token {}: writes 200", second.fencing_token());
+    second.release().await.into_result()?;
+
+    // The first one wakes in the middle of its write: it has no chance to look at its guard.
+    match account.set(100, first.fencing_token()) {
+        Err(TooLate { token, seen }) => {
+            println!("first holder wakes and writes 100: refused, {token} is older than {seen}");
+        }
+        Ok(()) => return Err("a late write got through".into()),
+    }
+    println!(
+        "its guard says: held = {}; its release says: {}",
+        first.is_valid(),
+        first.release().await
+    );
+    assert_eq!(account.balance(), 200);
+    println!("balance {}", account.balance());
+    Ok(())
+}
+
+async fn pause_of_the_machine(guard: &LockGuard) {
+    guard.lost().await;
+    // Nodes keep a lock a little longer than its holder may believe in it.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}

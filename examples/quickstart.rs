@@ -1,0 +1,58 @@
+//! A lock: acquire, work with the token, notice a loss, release.
+//!
+//! ```text
+//! cargo run --example quickstart
+//! cargo run --example quickstart -- --node redis://127.0.0.1
+//! cargo run --example quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 --master orders-a
+//! ```
+
+mod common;
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Parser as _;
+use palisade::{FencingToken, ReleaseOutcome, TryAcquire};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let redlock = common::Connect::parse().builder()?.build()?;
+    let mutex = redlock.mutex("invoice:42").ttl(Duration::from_secs(10));
+
+    let guard = mutex.acquire().await?;
+    println!("held with fencing token {}", guard.fencing_token());
+
+    // Whoever else comes is told how long it may take, at once and without an error.
+    match mutex.try_acquire().await? {
+        TryAcquire::Taken(taken) => {
+            println!("another one is told: retry in {:?}", taken.retry_after);
+        }
+        TryAcquire::Acquired(_) => return Err("two holders".into()),
+    }
+
+    // The lock is renewed in the background. If it is lost all the same (network, a long pause),
+    // stop: the work is dropped at its next await, and the token protects what was already sent.
+    tokio::select! {
+        biased;
+        () = guard.lost() => return Err("lock lost, work interrupted".into()),
+        written = write_invoice(guard.fencing_token()) => written?,
+    }
+
+    match guard.release().await {
+        ReleaseOutcome::Released => println!("released"),
+        other => println!("not a clean release: {other}"),
+    }
+
+    // The next holder's token is larger: that is how a resource tells who is late.
+    let next = mutex.acquire().await?;
+    println!("held again with fencing token {}", next.fencing_token());
+    next.release().await.into_result()?;
+    Ok(())
+}
+
+/// Your work. The resource keeps the largest token it has seen and refuses smaller ones.
+async fn write_invoice(token: FencingToken) -> Result<(), Box<dyn Error + Send + Sync>> {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    println!("written with token {token}");
+    Ok(())
+}
