@@ -1,0 +1,147 @@
+//! Singleton cron: of several candidates one leads and runs the ticks. Each (job, tick) is claimed
+//! and completed as an idempotency record, so that a change of leaders neither doubles nor loses
+//! one: leadership makes it likely that only one process tries, the record makes it certain.
+//!
+//! ```text
+//! cargo run --example cron_leader
+//! cargo run --example cron_leader -- --node redis://127.0.0.1
+//! ```
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser as _;
+use palisade::idempotency::Context;
+use palisade::{Advice, Election, Idempotency, Outcome, Probed};
+use tokio::time::sleep;
+
+type Failure = Box<dyn Error + Send + Sync>;
+const EVERY: Duration = Duration::from_millis(150);
+const TICKS: u32 = 16;
+const LEASE: Duration = Duration::from_millis(600);
+
+/// What the job has done, by tick: the effect, and what a probe can ask.
+type Done = Mutex<BTreeMap<String, Vec<String>>>;
+
+/// A candidate, as each of several processes would run it.
+struct Candidate {
+    name: String,
+    election: Election,
+    runs: Idempotency,
+    /// Ticks are derived from the schedule each time, never chained one to the next.
+    start: SystemTime,
+    done: Arc<Done>,
+    /// The candidate dies in the middle of this tick, after the effect and before its record.
+    dies_at: Option<u32>,
+}
+
+impl Candidate {
+    /// Campaigns again and again, until all ticks are done.
+    async fn stand(self) -> Result<(), Failure> {
+        loop {
+            let leadership = self.election.campaign(&*self.name).await?;
+            println!("{} leads, term {}", self.name, leadership.term());
+            tokio::select! {
+                biased;
+                // Somebody else may lead now. What was claimed is theirs when its lease is over.
+                () = leadership.lost() => println!("{} lost its leadership", self.name),
+                led = self.lead() => {
+                    // Also on failure: let somebody else try at once, instead of after a lease.
+                    let resigned = leadership.resign().await;
+                    println!("{} resigns: {resigned}", self.name);
+                    return led;
+                }
+            }
+        }
+    }
+
+    /// Runs what is due, beginning with what an earlier leader may have left undone.
+    async fn lead(&self) -> Result<(), Failure> {
+        for n in 0..TICKS {
+            let tick = self.start + n * EVERY;
+            sleep(tick.duration_since(SystemTime::now()).unwrap_or_default()).await;
+            // The scheduled instant in UTC: the same for every leader, whatever its clock says now.
+            let at = tick.duration_since(UNIX_EPOCH)?.as_millis();
+            self.run_once(n, &format!("report@{at}")).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs one tick, unless it was run; waits for whoever is at it.
+    async fn run_once(&self, n: u32, key: &str) -> Result<(), Failure> {
+        loop {
+            let call = self.runs.key(key).wait(LEASE);
+            let outcome = call
+                .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
+                    Some(by) => Probed::Found(by[0].clone()),
+                    None => Probed::NotFound,
+                })
+                .run(async |cx| self.job(&cx, n, key).await)
+                .await;
+            match outcome {
+                Ok(Outcome::Executed { .. }) => return Ok(()),
+                Ok(Outcome::Replayed(by)) => {
+                    println!("  {}: tick {n} was run by {by}", self.name);
+                    return Ok(());
+                }
+                Ok(Outcome::InFlight { retry_after }) => sleep(retry_after).await,
+                Ok(other) => return Err(format!("{key}: {other:?}").into()),
+                Err(e) => match e.advice() {
+                    Advice::RetryAfter(wait) => sleep(wait).await,
+                    _ => return Err(e.to_string().into()),
+                },
+            }
+        }
+    }
+
+    /// The job itself. It hands its token to whatever it writes (see `fenced_writer`).
+    async fn job(&self, cx: &Context, n: u32, key: &str) -> Result<String, Failure> {
+        sleep(Duration::from_millis(10)).await;
+        {
+            let mut done = self.done.lock().expect("no one panics");
+            done.entry(key.to_owned()).or_default().push(self.name.clone());
+        }
+        println!("  {}: tick {n}, token {}", self.name, cx.fencing_token());
+        if self.dies_at == Some(n) {
+            println!("  {} dies", self.name);
+            std::future::pending::<()>().await;
+        }
+        Ok(self.name.clone())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let connect = common::Connect::parse();
+    let prefix = format!("cron-example-{:08x}:", rand::random::<u32>());
+    let redlock = connect.builder()?.ttl(LEASE).node_deadline(LEASE / 5).prefix(prefix).build()?;
+    let runs = Idempotency::builder(&redlock).namespace("cron").build()?;
+    let (done, start) = (Arc::new(Done::default()), SystemTime::now());
+    let candidate = |name: &str, dies_at| Candidate {
+        name: name.to_owned(),
+        election: Election::new(&redlock, "cron"),
+        runs: runs.clone(),
+        start,
+        done: Arc::clone(&done),
+        dies_at,
+    };
+    let first = tokio::spawn(candidate("Ada", Some(5)).stand());
+    sleep(EVERY).await;
+    let others = ["Grace", "Edsger"].map(|name| tokio::spawn(candidate(name, None).stand()));
+
+    // The first leader is gone in the middle of a tick: its task is dropped where it stands.
+    sleep(7 * EVERY).await;
+    first.abort();
+    for other in others {
+        other.await??;
+    }
+    let done = done.lock().expect("no one panics");
+    assert_eq!(done.len(), TICKS as usize, "a tick was lost");
+    assert!(done.values().all(|by| by.len() == 1), "a tick was run twice: {done:?}");
+    println!("{TICKS} ticks, every tick exactly once");
+    Ok(())
+}
