@@ -1,0 +1,162 @@
+//! Three real Sentinel groups on this machine, and what is done to them while orders come in: the
+//! master of one is killed, that of another is frozen for 8 s, the third fails over by command.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use palisade::node::SentinelNode;
+use palisade::{Redlock, RedlockBuilder};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use crate::report::Pulse;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Longest wait for a group to grant again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A fault that was survived.
+#[derive(Clone, Debug)]
+pub struct Survived {
+    pub kind: &'static str,
+    pub group: String,
+    /// Since the start of the stream.
+    pub at: Duration,
+    /// The longest time without an order completed while the group was away.
+    pub gap: Duration,
+    /// Until the group granted again.
+    pub away: Duration,
+}
+
+/// The groups; taken down on drop, and by their own watcher if this process is killed.
+pub struct Groups {
+    dir: PathBuf,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    name: String,
+    sentinels: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Deployment {
+    dir: PathBuf,
+    groups: Vec<Group>,
+}
+
+impl Groups {
+    /// Three groups whose masters stop taking writes before they are replaced.
+    pub async fn up() -> Result<Self, Failure> {
+        let mut up = tokio::process::Command::new(script("up"));
+        up.args(["--json", "--groups", "3", "--down-after", "3000", "--max-lag", "1"]);
+        up.args(["--owner-pid", &std::process::id().to_string()]);
+        let out = up.output().await?;
+        if !out.status.success() {
+            return Err(format!("sentinel-conf/up: {}", words(&out.stderr)).into());
+        }
+        let Deployment { dir, groups } = serde_json::from_slice(&out.stdout)?;
+        Ok(Self { dir, groups })
+    }
+
+    /// A handle's builder with a node per group.
+    pub fn builder(&self) -> Result<RedlockBuilder, Failure> {
+        self.groups.iter().try_fold(Redlock::builder(), |b, g| Ok(b.node(g.node()?)))
+    }
+
+    async fn strike(&self, kind: &str, group: &Group) -> Result<(), Failure> {
+        let mut strike = tokio::process::Command::new(script("break"));
+        strike.arg(&self.dir).args([kind, &group.name]);
+        if kind == "freeze" {
+            strike.args(["--for", "8"]);
+        }
+        let out = strike.output().await?;
+        if out.status.success() {
+            return Ok(());
+        }
+        Err(format!("sentinel-conf/break {kind}: {}", words(&out.stderr)).into())
+    }
+
+    /// Does the three to the three groups, in an order and at times that `seed` decides; the next
+    /// one when the last group votes again, so that two of three always can. `tune` gives a handle
+    /// the times that all of them share.
+    pub async fn torment(
+        &self,
+        seed: u64,
+        pulse: &Pulse,
+        tune: impl Fn(RedlockBuilder) -> RedlockBuilder,
+        say: impl Fn(String),
+    ) -> Result<Vec<Survived>, Failure> {
+        let mut dice = StdRng::seed_from_u64(seed);
+        let mut kinds = ["kill", "freeze", "failover"];
+        kinds.shuffle(&mut dice);
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.shuffle(&mut dice);
+        let mut survived = Vec::new();
+        for (kind, group) in kinds.into_iter().zip(groups) {
+            sleep(Duration::from_millis(dice.random_range(1_500..4_000))).await;
+            let observer = tune(Redlock::builder().node(group.node()?)).build()?;
+            let (from, at) = (Instant::now(), pulse.elapsed());
+            self.strike(kind, group).await?;
+            say(format!("{:5.1} s  {kind} the master of {}", at.as_secs_f64(), group.name));
+            wait(&observer, false, &group.name).await?;
+            wait(&observer, true, &group.name).await?;
+            let away = from.elapsed();
+            let gap = pulse.longest_gap(at, pulse.elapsed());
+            let at_end = pulse.elapsed().as_secs_f64();
+            say(format!(
+                "{at_end:5.1} s  {} votes again after {:.1} s",
+                group.name,
+                away.as_secs_f64()
+            ));
+            survived.push(Survived { kind, group: group.name.clone(), at, gap, away });
+        }
+        Ok(survived)
+    }
+}
+
+impl Group {
+    fn node(&self) -> Result<SentinelNode, Failure> {
+        Ok(SentinelNode::new(&self.name, &self.sentinels)?)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        if let Err(e) = Command::new(script("down")).arg(&self.dir).output() {
+            eprintln!("sentinel-conf/down {}: {e}", self.dir.display());
+        }
+    }
+}
+
+/// Until the one group that `observer` asks does (not) grant.
+async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
+    let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500));
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let guard = canary.try_acquire().await;
+        let granted = guard.as_ref().is_ok();
+        if granted == granting {
+            return Ok(());
+        }
+        drop(guard);
+        sleep(Duration::from_millis(100)).await;
+    }
+    let verb = if granting { "grants nothing" } else { "still grants" };
+    Err(format!("{name} {verb} after {PATIENCE:?}").into())
+}
+
+fn script(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+}
+
+fn words(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}

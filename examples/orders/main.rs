@@ -1,0 +1,230 @@
+//! 18,532 real invoices as an order stream, delivered again and again to consumers that crash and
+//! stall; in the end every order took effect exactly once, and the ledger is the judge.
+//!
+//! ```text
+//! cargo run --release --example orders                        three nodes in memory
+//! cargo run --release --example orders -- --node redis://…    real servers
+//! cargo run --release --example orders -- --demo-sentinel     three real Sentinel groups, which
+//!                                                             it starts, breaks and takes down
+//! ```
+
+// Nothing in a program can be reached from outside.
+#![allow(unreachable_pub)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod consumer;
+mod faults;
+mod ledger;
+mod report;
+mod stream;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use tokio::sync::oneshot;
+
+use consumer::Shift;
+use faults::{Groups, Survived};
+use report::{Pulse, Report};
+use stream::{Level, Stream};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Nothing hangs: by then the stream is over or something is wrong.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// 18,532 real invoices, at least once delivered, exactly once booked.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Decides deliveries, crashes, stalls and faults. Default: random; it is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only the first so many invoices.
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Concurrent consumers.
+    #[arg(long, default_value_t = 8)]
+    consumers: usize,
+    /// A line of JSON as the last line.
+    #[arg(long)]
+    json: bool,
+    /// On three real Sentinel groups on this machine, with a kill, a freeze and a failover.
+    #[arg(long)]
+    demo_sentinel: bool,
+    #[command(flatten)]
+    nodes: common::Connect,
+}
+
+/// Where the votes come from, for each consumer anew: they share nodes, not connections.
+enum Place {
+    Memory(Vec<MemoryNode>),
+    Servers(common::Connect),
+    Groups(Groups),
+}
+
+impl Place {
+    async fn find(args: &Args) -> Result<Self, Failure> {
+        if args.demo_sentinel {
+            println!("starting three Sentinel groups ...");
+            return Ok(Self::Groups(Groups::up().await?));
+        }
+        if args.nodes.node.is_empty() && args.nodes.sentinel.is_empty() {
+            return Ok(Self::Memory((0..3).map(|_| MemoryNode::new()).collect()));
+        }
+        Ok(Self::Servers(args.nodes.clone()))
+    }
+
+    fn builder(&self) -> Result<RedlockBuilder, Failure> {
+        match self {
+            Self::Memory(nodes) => {
+                Ok(nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone())))
+            }
+            Self::Servers(nodes) => nodes.builder(),
+            Self::Groups(groups) => groups.builder(),
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(if matches!(self, Self::Memory(_)) { 400 } else { 600 })
+    }
+}
+
+/// Times and prefix of all handles. `max_ttl` is short because a group that failed over votes
+/// again only after it.
+fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
+    builder
+        .ttl(lease)
+        .max_ttl(Duration::from_secs(2))
+        .node_deadline(lease / 4)
+        .prefix(format!("orders-demo-{run:08x}:"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let ended = tokio::select! {
+        biased;
+        ended = demo(&args) => ended,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        () = tokio::time::sleep(PATIENCE) => Err(format!("not over after {PATIENCE:?}").into()),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("orders: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn demo(args: &Args) -> Result<bool, Failure> {
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let run: u32 = rand::random();
+    let invoices = stream::load(args.limit)?;
+    println!("{} invoices, {} consumers, --seed {seed}", invoices.len(), args.consumers);
+    let place = Place::find(args).await?;
+    let lease = place.lease();
+    let shift = |level| Arc::new(Shift::new(Stream::new(level, &invoices, seed), lease));
+    let shifts = [shift(Level::Request), shift(Level::Business)];
+    let (screen, bars) = bars(&shifts);
+    let pulse = Arc::new(Pulse::new());
+    if let Place::Groups(_) = &place {
+        // Slow enough that there are orders as long as there are faults.
+        for shift in &shifts {
+            shift.stream.spread(Some(Duration::from_secs(75)));
+        }
+    }
+    let mut consumers = Vec::new();
+    for _ in 0..args.consumers {
+        let redlock = tune(place.builder()?, lease, run).build()?;
+        consumers.push(start(redlock, shifts.clone(), Arc::clone(&pulse), bars.clone()));
+    }
+    let orders = async {
+        for consumer in consumers {
+            consumer.await??;
+        }
+        Ok(())
+    };
+    let torment = async {
+        let Place::Groups(groups) = &place else { return Ok(None) };
+        let say = |text: String| screen.suspend(|| println!("{text}"));
+        let survived = groups.torment(seed, &pulse, |b| tune(b, lease, run), say).await;
+        // What is left of the stream needs no more patience.
+        for shift in &shifts {
+            shift.stream.spread(None);
+        }
+        survived.map(Some)
+    };
+    let ((), faults) = tokio::try_join!(orders, torment)?;
+    let elapsed = pulse.elapsed();
+    bars.iter().for_each(ProgressBar::finish_and_clear);
+    Ok(judge(args, seed, &shifts, elapsed, faults.as_deref()))
+}
+
+/// A consumer: a thread with a runtime of its own, as a process would be. Ends with the stream.
+fn start(
+    redlock: Redlock,
+    [request, business]: [Arc<Shift>; 2],
+    pulse: Arc<Pulse>,
+    bars: [ProgressBar; 2],
+) -> oneshot::Receiver<Result<(), Failure>> {
+    let (done, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let work = async {
+            tokio::try_join!(
+                request.serve(&redlock, &pulse, &bars[0]),
+                business.serve(&redlock, &pulse, &bars[1])
+            )
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work).map(|_| ()));
+        // Nobody listens any more if the demo was interrupted.
+        let _ = done.send(result);
+    });
+    end
+}
+
+fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
+    let screen = MultiProgress::new();
+    let style = ProgressStyle::with_template("{prefix:>8} {bar:40} {pos:>6}/{len} {per_sec}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bars = [0, 1].map(|i: usize| {
+        let stream = &shifts[i].stream;
+        let bar = ProgressBar::new(stream.remaining() as u64).with_style(style.clone());
+        screen.add(bar.with_prefix(stream.level.name()))
+    });
+    (screen, bars)
+}
+
+/// Prints what came out; true if the ledger bears out what was promised.
+fn judge(
+    args: &Args,
+    seed: u64,
+    shifts: &[Arc<Shift>; 2],
+    elapsed: Duration,
+    faults: Option<&[Survived]>,
+) -> bool {
+    for shift in shifts {
+        report::print_level(shift);
+    }
+    if let Some(faults) = faults {
+        report::print_faults(faults);
+    }
+    let kept = |s: &Arc<Shift>| {
+        let audit = s.audit();
+        audit.doubles == 0 && audit.lost == 0 && s.counts.broken.get() == 0
+    };
+    let kept = shifts.iter().all(kept);
+    let verdict = if kept { "every order exactly once" } else { "PROMISE BROKEN" };
+    println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
+    if args.json {
+        println!("{}", Report::new(seed, &shifts[0], &shifts[1], elapsed, faults).json());
+    }
+    kept
+}
