@@ -103,8 +103,8 @@ impl Lease {
         rounds.iter().any(|(mailbox, until)| now < *until && mailbox.confirmed(node))
     }
 
-    /// The quarantine to name to a node that forgot the lease, as it told after the latest round was
-    /// decided without it.
+    /// The quarantine to name to a node that forgot the lease, as it told after the latest round
+    /// was decided without it.
     pub(crate) fn forgotten_in(&self, node: usize, now: Moment) -> Option<u64> {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = rounds.back()?.0.forgot(node)?;

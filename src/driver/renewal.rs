@@ -58,11 +58,10 @@ impl Core {
                     lease.prolong(until);
                     return Ok(until);
                 }
-                Step::Lost => return Err(ExtendError::Lost),
                 Step::Unknown(outcomes) if lease.is_valid(self.env.now()) => {
                     return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
                 }
-                Step::Unknown(_) => return Err(ExtendError::Lost),
+                Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost),
             };
         }
     }
