@@ -48,8 +48,8 @@ pub enum Op {
     },
     /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`).
     /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created
-    /// only with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node may
-    /// have forgotten a grant to another attempt, and re-creating would vote twice.
+    /// only with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node
+    /// may have forgotten a grant to another attempt, and re-creating would vote twice.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
