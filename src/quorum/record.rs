@@ -11,6 +11,9 @@
 //! replayed, repaired or adopted; 3. a node that forgot does not count towards "no record"; 4. all
 //! of it before the validity ends.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,21 +196,18 @@ impl Record {
         majority(self.votes.len())
     }
 
-    /// The completed record that counts most, and how many nodes show exactly it.
-    fn best(&self) -> Option<(&StoredRecord, usize)> {
+    /// The records that nodes showed, each with how many show exactly it.
+    fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.votes.iter().filter_map(|v| match v {
             Vote::Completed(record) => Some(record),
             _ => None,
         });
-        // More nodes first: a record on a majority is the result, whatever a repair adds above it.
-        let same = |r: &StoredRecord| self.count(|v| matches!(v, Vote::Completed(x) if x == r));
-        shown.map(|r| (r, same(r))).max_by_key(|(r, same)| (*same >= self.need(), r.token))
+        shown.map(|r| (r, self.count(|v| matches!(v, Vote::Completed(x) if x == r))))
     }
 
     fn majority_says(&self) -> Option<Step> {
-        if let Some((record, same)) = self.best()
-            && same >= self.need()
-        {
+        // A record on a majority is the result, whatever a repair may be adding above it.
+        if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(Step::Replay(Arc::clone(&record.value)));
         }
         let mismatches = self.count(|v| *v == Vote::Mismatch);
@@ -246,7 +246,7 @@ impl Record {
         match step {
             acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
             acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
-            acquire::Step::Won(token) if self.best().is_none() => Step::Promised(Promise {
+            acquire::Step::Won(token) if self.shown().next().is_none() => Step::Promised(Promise {
                 token,
                 attempt: self.attempt(),
                 adopt: self.adopt.clone(),
@@ -276,7 +276,7 @@ impl Record {
         let mismatched = self.count(|v| *v == Vote::Mismatch);
         let mut leases: Vec<Duration> = self.votes.iter().filter_map(Vote::lease).collect();
         let spoke = granted + completed + mismatched + leases.len();
-        let same = self.best().map_or(0, |(_, same)| same);
+        let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
         let may = |have: usize| have > 0 && have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if silent > 0 && now < self.until && spoke + silent >= need && open {
@@ -286,7 +286,7 @@ impl Record {
         if spoke < need {
             return Step::Refused(Refusal::NoQuorum(self.outcomes()));
         }
-        if let Some((best, _)) = self.best() {
+        if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
             // While leases run elsewhere the owner is storing its result right now.
             return match leases.iter().min() {
                 Some(left) => Step::Refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
@@ -298,7 +298,8 @@ impl Record {
             return Step::Refused(Refusal::Mismatch);
         }
         leases.sort_unstable();
-        let must_free = need.saturating_sub(granted).clamp(1, leases.len().max(1));
+        let others = self.votes.len() - leases.len();
+        let must_free = need.saturating_sub(others).max(1);
         let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
         Step::Refused(if leases.len() >= need {
             Refusal::InFlight { retry_after }

@@ -1,0 +1,134 @@
+//! Runs `testdata/{record,complete}.txt`: one history a line, the last step is the outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Record, Refusal, Step};
+use crate::error::{NodeError, NodeFault};
+use crate::op::{Reply, StoredRecord};
+use crate::quorum::complete::{self, Complete};
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+fn num(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("not a number: {text}"))
+}
+
+fn ms(text: &str) -> Duration {
+    Duration::from_millis(num(text))
+}
+
+/// `5a`: value a under ballot 5.
+fn record(text: &str) -> StoredRecord {
+    let (token, value) = text.split_at(text.len() - 1);
+    StoredRecord { token: FencingToken::new(num(token)), value: Arc::from(value.as_bytes()) }
+}
+
+fn show(record: &StoredRecord) -> String {
+    format!("{}{}", record.token, String::from_utf8_lossy(&record.value))
+}
+
+fn reply(text: &str) -> Result<Reply, NodeError> {
+    let (word, value) = text.split_once('=').unwrap_or((text, "0"));
+    Ok(match word {
+        "grant" | "forgot" => {
+            let mut parts = value.split('/');
+            Reply::Claimed {
+                fence: num(parts.next().unwrap()),
+                attempt: num(parts.next().unwrap()) as u32,
+                record: parts.next().map(record),
+                remembers: word == "grant",
+            }
+        }
+        "stored" => Reply::Completed(record(value)),
+        "inflight" => Reply::InFlight { remaining: ms(value) },
+        "quarantined" => Reply::Quarantined { remaining: ms(value), epoch: 1 },
+        "mismatch" => Reply::Mismatch,
+        "done" => Reply::Done,
+        "other" => Reply::NotOwner,
+        "fault" => return Err(NodeError::maybe_executed(NodeFault::Timeout, "")),
+        _ => panic!("unknown reply {word}"),
+    })
+}
+
+fn told(step: Step) -> String {
+    match step {
+        Step::Wait(_) => "wait".into(),
+        Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
+        Step::Promised(p) => {
+            let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
+            let unknown = if p.unknown { " unknown" } else { "" };
+            format!("promised {} attempt {}{adopt}{unknown}", p.token, p.attempt)
+        }
+        Step::Replay(value) => format!("replay {}", String::from_utf8_lossy(&value)),
+        Step::Repair(seen) => format!("repair {}", show(&seen)),
+        Step::Refused(Refusal::InFlight { retry_after }) => {
+            format!("in flight {}", retry_after.as_millis())
+        }
+        Step::Refused(Refusal::Contended { retry_after }) => {
+            format!("contended {}", retry_after.as_millis())
+        }
+        Step::Refused(Refusal::Mismatch) => "mismatch".into(),
+        Step::Refused(Refusal::NoQuorum(_)) => "no quorum".into(),
+    }
+}
+
+fn claims(n: usize, events: &str) -> String {
+    let at = |text: &str| Moment::from_nanos(num(text) * 1_000_000);
+    let mut machine = Record::new(n, at("0"), at("100"));
+    let mut step = Step::Wait(at("100"));
+    for event in events.split_whitespace() {
+        assert!(matches!(step, Step::Wait(_) | Step::Raise { .. }), "decided before {event}: {step:?} in {events}");
+        let (what, when) = event.rsplit_once('@').expect("an event has a time");
+        step = match what.split_once(':') {
+            Some((node, said)) => machine.on_reply(at(when), num(node) as usize, &reply(said)),
+            None => machine.on_time(at(when)),
+        };
+    }
+    told(step)
+}
+
+fn completes(n: usize, events: &str) -> String {
+    let mut machine = Complete::new(n);
+    let mut step = complete::Step::Wait;
+    for event in events.split_whitespace() {
+        step = match event.split_once(':') {
+            Some((node, said)) => machine.on_reply(num(node) as usize, &reply(said)),
+            None => {
+                let nodes = format!("again={:?}", machine.again()).replace(' ', "");
+                assert_eq!(nodes, event);
+                complete::Step::Wait
+            }
+        };
+    }
+    match step {
+        complete::Step::Wait => "wait",
+        complete::Step::Stored => "stored",
+        complete::Step::Overtaken(_) => "overtaken",
+        complete::Step::Unknown(_) => "unknown",
+    }
+    .into()
+}
+
+fn check(table: &str, run: impl Fn(usize, &str) -> String) {
+    let lines = table.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#'));
+    let wrong: Vec<String> = lines
+        .filter_map(|line| {
+            let (history, want) = line.split_once(" -> ").expect("a line has an outcome");
+            let (n, events) = history.split_once(' ').expect("n= and events");
+            let got = run(num(n.trim_start_matches("n=")) as usize, events);
+            (got != want).then(|| format!("{line}\n    got: {got}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn claims_decide_as_the_table_says() {
+    check(include_str!("../testdata/record.txt"), claims);
+}
+
+#[test]
+fn completions_decide_as_the_table_says() {
+    check(include_str!("../testdata/complete.txt"), completes);
+}
