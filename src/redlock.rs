@@ -67,7 +67,7 @@ impl std::fmt::Debug for RedlockBuilder {
         f.debug_struct("RedlockBuilder")
             .field("nodes", &nodes)
             .field("config", &self.config)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -79,10 +79,9 @@ async fn waiting_dropped_at_every_await_passes_the_turn_on() {
     for k in 0..30 {
         let c = Cluster::new(3);
         slow(&c, k as u64);
-        let r = c.redlock();
-        let held = r.mutex("w").ttl(LONG).acquire().await.unwrap();
-        let m = r.mutex("w").ttl(LONG);
-        let (a, b) = (m.clone(), m.clone());
+        let mutex = c.redlock().mutex("w").ttl(LONG);
+        let held = mutex.acquire().await.unwrap();
+        let (a, b) = (mutex.clone(), mutex.clone());
         let dropped = tokio::spawn(async move { poll_times(k, a.acquire()).await.map(drop) });
         let other = tokio::spawn(async move { b.acquire().await.map(drop) });
         sleep(Duration::from_millis(20)).await;

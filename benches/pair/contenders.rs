@@ -1,4 +1,5 @@
 //! The three contenders, each doing the same pair: take a lock on N servers, give it back.
+#![allow(unreachable_pub)]
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use palisade::{RedisNode, Redlock};
+use palisade::{RedisNode, Redlock, RedlockBuilder};
 
 /// Lease of every contender.
 pub const TTL: Duration = Duration::from_secs(10);
@@ -102,7 +103,7 @@ impl Ours {
     pub fn connect(urls: &[String]) -> Self {
         let node =
             |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
-        let builder = urls.iter().map(node).fold(Redlock::builder(), |b, n| b.node(n));
+        let builder = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);
         Self(builder.ttl(TTL).build().expect("a handle"))
     }
 }

@@ -54,12 +54,12 @@ impl Keeper {
         let now = core.env.now();
         self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
         let mut s = self.lock();
-        if !s.running {
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                s.running = true;
-                let task = run(Arc::downgrade(core), Arc::clone(&core.keeper));
-                core.env.spawn(&runtime, Box::pin(task));
-            }
+        if !s.running
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            s.running = true;
+            let task = run(Arc::downgrade(core), Arc::clone(&core.keeper));
+            core.env.spawn(&runtime, Box::pin(task));
         }
     }
 

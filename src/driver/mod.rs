@@ -46,7 +46,10 @@ pub(crate) struct Core {
 
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("nodes", &self.names).field("config", &self.config).finish()
+        f.debug_struct("Core")
+            .field("nodes", &self.names)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,8 @@
 //! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
 //! and strings stand as `serde_json` prints them. Two requests are the same if their forms are.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -64,7 +66,11 @@ pub(super) fn child_key(record: &str, step: &str) -> String {
     hash.update((record.len() as u64).to_be_bytes());
     hash.update(record);
     hash.update(step);
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let digest = hash.finalize();
+    digest.iter().take(16).fold(String::with_capacity(32), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

@@ -127,12 +127,12 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         // `release` has ended the lease already; then its own requests are on their way.
-        if self.end() {
-            if let Subject::Lock { keys, .. } = &self.lease.subject {
-                let op = Op::Release { keys: keys.clone(), owner: self.lease.owner };
-                let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
-                self.core.undo(&op, &self.lease.mailbox, until);
-            }
+        if self.end()
+            && let Subject::Lock { keys, .. } = &self.lease.subject
+        {
+            let op = Op::Release { keys: keys.clone(), owner: self.lease.owner };
+            let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
+            self.core.undo(&op, &self.lease.mailbox, until);
         }
     }
 }

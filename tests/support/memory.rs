@@ -1,4 +1,5 @@
-//! In-memory nodes behind bad networks, for tests of the layers above.
+//! In-memory nodes behind bad networks, for tests of the layers above. Each uses a part of it.
+#![allow(dead_code, unreachable_pub)]
 
 use palisade::node::fault::{Fault, FaultControl};
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
