@@ -54,7 +54,7 @@ where
 {
     let terms = call.terms()?;
     let core = &call.of.core;
-    let (held, promise) = match begin(&call, &terms).await? {
+    let (held, promise) = match begin(&call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
         Begun::Stored(bytes) => return Ok(Outcome::Replayed(decode(&bytes)?)),
         Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
@@ -74,7 +74,7 @@ where
             (None, Lapsed::Park) => Probed::Unknown,
         };
         match verdict {
-            Probed::NotFound => {}
+            Probed::NotFound if promise.adopt.is_none() => {}
             Probed::Found(value) => {
                 return Ok(match record(&call, &terms, held, value, attempt).await? {
                     // The effect is an earlier attempt's.
@@ -82,7 +82,8 @@ where
                     other => other,
                 });
             }
-            Probed::Unknown => {
+            // "Not found" beside a stored result is a contradiction that a person has to settle.
+            Probed::Unknown | Probed::NotFound => {
                 tracing::debug!(key = %call.key, ?why, "parked");
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
@@ -120,7 +121,7 @@ fn doubt(promise: &Promise) -> Option<Parked> {
 }
 
 /// Claims until it is decided whose the key is.
-async fn begin(call: &Call, terms: &ClaimTerms) -> Result<Begun, NoQuorum> {
+async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, NoQuorum> {
     let core = &call.of.core;
     let started = core.env.now();
     let in_flight_end = started + call.wait;
@@ -134,13 +135,13 @@ async fn begin(call: &Call, terms: &ClaimTerms) -> Result<Begun, NoQuorum> {
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
                     drop(held);
-                    match repair(call, terms, &seen.value).await? {
+                    match repair(call, terms, &seen.value, probing).await? {
                         Ok(begun) => return Ok(begun),
                         Err(refusal) => refusal,
                     }
                 }
             },
-            Claimed::Repair(seen) => match repair(call, terms, &seen.value).await? {
+            Claimed::Repair(seen) => match repair(call, terms, &seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
@@ -170,11 +171,21 @@ async fn repair(
     call: &Call,
     terms: &ClaimTerms,
     seen: &Arc<[u8]>,
+    probing: bool,
 ) -> Result<Result<Begun, Refusal>, NoQuorum> {
     let sure = call.on_lapsed == Lapsed::Rerun;
     Ok(match call.of.core.store(terms, seen, sure).await {
         Store::Ours => Ok(Begun::Stored(Arc::clone(seen))),
         Store::Other(value) => Ok(Begun::Stored(value)),
+        // Too few remember whether what was seen is the result: that is for the probe to say.
+        Store::Forgotten if probing => match call.of.core.claim(terms, true).await {
+            Claimed::Promised(held, promise) if promise.unknown => Ok(Begun::Ours(held, promise)),
+            Claimed::Replay(value) => Ok(Begun::Stored(value)),
+            Claimed::Refused(refusal) => Err(refusal),
+            Claimed::Promised(..) | Claimed::Repair(_) => {
+                Err(Refusal::Contended { retry_after: Duration::ZERO })
+            }
+        },
         Store::Forgotten => {
             Ok(Begun::Parked(Parked { attempt: 1, reason: ParkedReason::Forgotten }))
         }
