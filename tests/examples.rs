@@ -1,0 +1,158 @@
+//! Every example, run as a user runs it: embedded and on real servers. What it promises it checks
+//! itself and says by its exit code; of `orders` the figures are compared here too.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::server::Server;
+
+/// No example may hang.
+const PATIENCE: Duration = Duration::from_secs(170);
+
+/// The example's program, next to the directory of this one. A full `cargo test` has built it; a
+/// test run on its own would find yesterday's, so cargo is asked once whether all is fresh.
+fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--examples"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        // As this test was built, or cargo would build everything anew.
+        let with = [("tls", cfg!(feature = "tls")), ("backoff", cfg!(feature = "backoff"))];
+        for (feature, _) in with.iter().filter(|(_, on)| *on) {
+            cargo.args(["--features", feature]);
+        }
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo runs").success(), "the examples do not build");
+    });
+    let me = std::env::current_exe().expect("this test is a program");
+    let profile = me.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps/");
+    profile.join("examples").join(name)
+}
+
+/// Runs it and gives what it wrote.
+fn run(name: &str, args: &[String]) -> String {
+    let out = std::env::temp_dir().join(format!("palisade-{name}-{}", fresh()));
+    let file = std::fs::File::create(&out).expect("a file below the temporary directory");
+    let mut child = Command::new(program(name))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a second handle"))
+        .stderr(file)
+        .spawn()
+        .expect("the example can be run");
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().expect("a child to wait for") {
+            Some(status) => break Some(status),
+            None if Instant::now() > end => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let words = std::fs::read_to_string(&out).unwrap_or_default();
+    let _ = std::fs::remove_file(&out);
+    let status = status.unwrap_or_else(|| panic!("{name} {args:?} hangs:\n{words}"));
+    assert!(status.success(), "{name} {args:?}: {status}\n{words}");
+    words
+}
+
+fn fresh() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Embedded, on one real server and on three.
+fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
+    let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+    check(&run(name, &args));
+    for n in [1, 3] {
+        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
+        let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), s.url()]);
+        // The servers are new, so they have forgotten nothing.
+        let nodes = nodes.chain(["--trust-fresh".to_owned()]);
+        let args: Vec<_> = args.iter().cloned().chain(nodes).collect();
+        check(&run(name, &args));
+    }
+}
+
+fn last_line(words: &str) -> Value {
+    let line = words.trim_end().lines().last().expect("a last line");
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in the last line: {line}"))
+}
+
+#[test]
+fn quickstart() {
+    everywhere("quickstart", &[], |words| {
+        assert!(words.contains("another one is told"), "{words}");
+        assert!(words.contains("released"), "{words}");
+    });
+}
+
+#[test]
+fn fenced_writer() {
+    everywhere("fenced_writer", &[], |words| {
+        assert!(words.contains("refused"), "{words}");
+        assert!(words.ends_with("balance 200\n"), "{words}");
+    });
+}
+
+#[test]
+fn consumer() {
+    everywhere("consumer", &[], |words| {
+        assert!(words.ends_with("100 orders charged once each, 2 messages parked for a person\n"));
+    });
+}
+
+#[test]
+fn election() {
+    // On servers it is one candidate, which leads until it is told to end.
+    everywhere("election", &["--seconds", "1"], |words| {
+        assert!(words.contains("resign"), "{words}");
+    });
+}
+
+#[test]
+fn cron_leader() {
+    everywhere("cron_leader", &[], |words| {
+        assert!(words.contains("every tick exactly once"), "{words}");
+    });
+}
+
+#[test]
+fn orders_on_real_servers() {
+    let args = ["--json", "--limit", "600"];
+    everywhere("orders", &args, |words| {
+        let report = last_line(words);
+        let (request, business) = (&report["request"], &report["business"]);
+        assert_eq!(request["executed"], 600, "{report}");
+        for level in [request, business] {
+            assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+        }
+        assert!(request["delivered"].as_u64() > request["executed"].as_u64(), "{report}");
+        let (executed, refused) = (business["executed"].as_u64(), business["refused"].as_u64());
+        assert_eq!(executed.zip(refused).map(|(e, r)| e + r), Some(600), "{report}");
+    });
+}
+
+#[test]
+fn every_invoice_takes_effect_once() {
+    let report = last_line(&run("orders", &["--json".to_owned()]));
+    let (request, business) = (&report["request"], &report["business"]);
+    assert_eq!(request["executed"], 18_532, "{report}");
+    assert_eq!(business["executed"], 18_493, "{report}");
+    assert_eq!(business["refused"], 39, "{report}");
+    for level in [request, business] {
+        assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+    }
+}
