@@ -1,4 +1,4 @@
-# make demo            the main job: orders paid once under a lock, on nodes in memory
+# make demo            the main job: orders booked once, whatever crashes, on nodes in memory
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make test            all tests, those with real Redis servers included
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
