@@ -78,7 +78,8 @@ fn claims(n: usize, events: &str) -> String {
     let mut machine = Record::new(n, at("0"), at("100"));
     let mut step = Step::Wait(at("100"));
     for event in events.split_whitespace() {
-        assert!(matches!(step, Step::Wait(_) | Step::Raise { .. }), "decided before {event}: {step:?} in {events}");
+        let open = matches!(step, Step::Wait(_) | Step::Raise { .. });
+        assert!(open, "decided before {event}: {step:?} in {events}");
         let (what, when) = event.rsplit_once('@').expect("an event has a time");
         step = match what.split_once(':') {
             Some((node, said)) => machine.on_reply(at(when), num(node) as usize, &reply(said)),
