@@ -1,12 +1,15 @@
 //! Idempotency as a user sees it, over in-memory nodes under tokio's paused clock.
 
-mod support;
+#[path = "support/idem.rs"]
+mod idem;
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use idem::{Effects, World, boom, secs};
 use palisade::idempotency::{ParkedReason, Resolved, Status};
 use palisade::{Idempotency, Lapsed, Outcome, Probed, RunError};
-use support::idem::{Effects, World, boom, secs};
 
 #[tokio::test(start_paused = true)]
 async fn executed_then_replayed() {
@@ -33,7 +36,7 @@ async fn of_32_duplicates_at_once_one_runs() {
         let tasks: Vec<_> = (0..32)
             .map(|i| {
                 // Four handles: their requests cross each other on the way to the nodes.
-                let (orders, e) = (w.orders_of(&w.handle(i % 4)), e.clone());
+                let (orders, e) = (w.handle(i % 4).orders(), e.clone());
                 tokio::spawn(async move {
                     let call = orders.key("k").fingerprint(&("alice", 3)).wait(secs(wait));
                     call.run(|_| e.act(secs(1))).await.unwrap()
@@ -186,7 +189,7 @@ async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
     let w = World::new(3);
     let e = Effects::default();
     let (cut_off, other) = (w.handle(0), w.handle(1));
-    let late = w.orders_of(&cut_off).key("k").run(|cx| {
+    let late = cut_off.orders().key("k").run(|cx| {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
             let mine = e.act(Duration::ZERO).await;
@@ -201,7 +204,7 @@ async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
     });
     let taken = async {
         tokio::time::sleep(secs(12)).await;
-        w.orders_of(&other).key("k").rerun(|_| e.act(Duration::ZERO)).await
+        other.orders().key("k").rerun(|_| e.act(Duration::ZERO)).await
     };
     let (late, taken) = tokio::join!(late, taken);
     assert_eq!(taken.unwrap(), Outcome::Executed { value: 2, attempt: 2 });
@@ -214,7 +217,7 @@ async fn a_look_at_a_lapsed_key_does_not_cost_the_late_result() {
     let w = World::new(3);
     let e = Effects::default();
     let (cut_off, other) = (w.handle(0), w.handle(1));
-    let late = w.orders_of(&cut_off).key("k").run(|cx| {
+    let late = cut_off.orders().key("k").run(|cx| {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
             faults.iter().for_each(palisade::node::fault::FaultControl::cut);
@@ -226,7 +229,7 @@ async fn a_look_at_a_lapsed_key_does_not_cost_the_late_result() {
     });
     let parked = async {
         tokio::time::sleep(secs(12)).await;
-        w.orders_of(&other).key("k").run(|_| e.act(Duration::ZERO)).await
+        other.orders().key("k").run(|_| e.act(Duration::ZERO)).await
     };
     let (late, parked) = tokio::join!(late, parked);
     assert!(matches!(parked.unwrap(), Outcome::Parked(_)));
@@ -240,7 +243,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
         let w = World::new(n);
         let e = Effects::default();
         let writer = w.handle(0);
-        let out = w.orders_of(&writer).key("k").run(|_| {
+        let out = writer.orders().key("k").run(|_| {
             let (e, faults) = (e.clone(), writer.faults.clone());
             async move {
                 // Only node 0 will hear of the result.
@@ -321,17 +324,17 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
         let (w, e) = (World::new(n), Effects::default());
         let h = w.handle(0);
         h.faults[..down].iter().for_each(palisade::node::fault::FaultControl::cut);
-        let out = w.orders_of(&h).key("k").run(|_| e.act(secs(30))).await;
+        let out = h.orders().key("k").run(|_| e.act(secs(30))).await;
         if works {
             assert!(out.unwrap().is_executed());
-            let out = w.orders_of(&h).key("k").run(|_| e.act(secs(1))).await.unwrap();
+            let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         } else {
             assert!(matches!(out, Err(RunError::NoQuorum(_))), "{out:?}");
             assert_eq!(e.count(), 0);
             // What the others granted was given back.
             h.faults.iter().for_each(palisade::node::fault::FaultControl::heal);
-            let out = w.orders_of(&h).key("k").run(|_| e.act(secs(1))).await.unwrap();
+            let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Executed { value: 1, attempt: 1 });
         }
     }
@@ -342,7 +345,7 @@ async fn a_frozen_minority_does_not_stop_anybody() {
     let (w, e) = (World::new(3), Effects::default());
     let h = w.handle(0);
     h.faults[2].freeze();
-    let out = w.orders_of(&h).key("k").run(|_| e.act(secs(30))).await.unwrap();
+    let out = h.orders().key("k").run(|_| e.act(secs(30))).await.unwrap();
     assert!(out.is_executed());
     h.faults[2].thaw();
     tokio::time::sleep(secs(60)).await;
@@ -487,4 +490,89 @@ async fn a_strangers_key_on_a_node_is_that_nodes_fault() {
             assert_eq!(e.count(), 0);
         }
     }
+}
+
+/// What every caller of one key was told, and when handlers started.
+#[derive(Default)]
+struct Told {
+    results: BTreeSet<u32>,
+    late_starts: u32,
+}
+
+/// One history: processes with bad networks call one key at odd times, some of them die, and one
+/// node is restarted without its data.
+async fn history(seed: u64, policy: Lapsed) -> (Told, u32) {
+    let w = World::new(if seed.is_multiple_of(3) { 5 } else { 3 });
+    let e = Effects::default();
+    let told = Arc::new(Mutex::new(Told::default()));
+    let mut callers = Vec::new();
+    for i in 0..6_u64 {
+        let h = w.handle(0);
+        for (j, f) in h.faults.iter().enumerate() {
+            f.dice(seed * 1_000 + i * 10 + j as u64, idem::bad());
+        }
+        let (orders, e, told) = (h.orders(), e.clone(), told.clone());
+        callers.push(tokio::spawn(async move {
+            let mut dice = seed * 7 + i * 131 + 1;
+            let mut roll = |n: u64| {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+                (dice >> 33) % n
+            };
+            for _ in 0..12 {
+                tokio::time::sleep(Duration::from_millis(roll(9_000))).await;
+                let (patience, work) = (Duration::from_millis(roll(4_000)), roll(3_000));
+                let run = orders.key("k").on_lapsed(policy).run(|_| {
+                    let mut told = told.lock().unwrap();
+                    told.late_starts += u32::from(!told.results.is_empty());
+                    e.act(Duration::from_millis(work))
+                });
+                let run = async {
+                    // Told while nobody else acts, as a caller would be.
+                    if let Ok(Some(value)) = run.await.map(Outcome::into_value) {
+                        told.lock().unwrap().results.insert(value);
+                    }
+                };
+                let _ = tokio::time::timeout(patience, run).await;
+            }
+        }));
+    }
+    tokio::time::sleep(secs(15 + seed % 20)).await;
+    w.nodes[0].restart_empty();
+    for c in callers {
+        c.await.unwrap();
+    }
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    (told, e.count())
+}
+
+#[tokio::test(start_paused = true)]
+async fn histories_of_faults_have_one_result_and_no_late_start() {
+    let mut with_result = 0;
+    for seed in 0..60 {
+        for policy in [Lapsed::Park, Lapsed::Rerun] {
+            let (told, effects) = history(seed, policy).await;
+            let what = format!("seed {seed}, {policy:?}: {:?}, {effects} effects", told.results);
+            assert!(told.results.len() <= 1, "two results: {what}");
+            assert_eq!(told.late_starts, 0, "started after a result was seen: {what}");
+            assert!(policy == Lapsed::Rerun || effects <= 1, "run twice in silence: {what}");
+            with_result += u32::from(!told.results.is_empty());
+        }
+    }
+    assert!(with_result > 30, "the faults leave something to test: {with_result}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_handler_starts_under_a_lost_claim() {
+    let (w, e) = (World::new(3), Effects::default());
+    crashed(&w, &e).await;
+    let h = w.handle(0);
+    let faults = h.faults.clone();
+    let probing = h.orders().key("k").probe(|cx| async move {
+        faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+        cx.lost().await;
+        Probed::NotFound
+    });
+    let out = probing.run(|_| e.act(secs(1))).await.unwrap();
+    assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
+    assert_eq!(e.count(), 1);
 }

@@ -1,4 +1,5 @@
 //! Nodes under tokio's paused clock, handles with faults of their own, and counted effects.
+#![allow(unreachable_pub, missing_docs)]
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::fault::{Fault, FaultControl};
+use palisade::node::fault::{Fault, FaultControl, Odds};
 use palisade::node::{BoxFuture, NodeEvent};
 use palisade::op::{Batch, Op, Replies};
 use palisade::time::Moment;
@@ -22,8 +23,8 @@ pub fn secs(s: u64) -> Duration {
 }
 
 /// A handler that fails.
-pub async fn boom() -> Result<u32, &'static str> {
-    Err("boom")
+pub fn boom() -> impl Future<Output = Done> {
+    std::future::ready(Err("boom"))
 }
 
 /// Counts how often a handler was started.
@@ -123,9 +124,11 @@ impl World {
     pub fn orders(&self) -> Idempotency {
         orders(&self.redlock)
     }
+}
 
-    pub fn orders_of(&self, handle: &Handle) -> Idempotency {
-        orders(&handle.redlock)
+impl Handle {
+    pub fn orders(&self) -> Idempotency {
+        orders(&self.redlock)
     }
 }
 
@@ -158,5 +161,17 @@ impl LockNode for Stranger {
 
     fn name(&self) -> Arc<str> {
         self.0.name()
+    }
+}
+
+/// A bad network: a tenth of the requests and of the answers are lost, many are late or come twice.
+pub fn bad() -> Odds {
+    Odds {
+        lose_request: 0.1,
+        lose_reply: 0.1,
+        duplicate: 0.1,
+        delay: 0.5,
+        max_delay: Duration::from_millis(300),
+        ..Odds::default()
     }
 }
