@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::group::Groups;
 use support::server::Server;
 
 /// No example may hang.
@@ -130,6 +131,16 @@ fn cron_leader() {
 }
 
 #[test]
+fn a_sentinel_group_is_a_node_like_another() {
+    let groups = Groups::up(1);
+    let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];
+    let args = [&args[..], &[groups.name(0)]].concat();
+    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader"] {
+        run(name, &args);
+    }
+}
+
+#[test]
 fn orders_on_real_servers() {
     let args = ["--json", "--limit", "600"];
     everywhere("orders", &args, |words| {
@@ -155,4 +166,18 @@ fn every_invoice_takes_effect_once() {
     for level in [request, business] {
         assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
     }
+}
+
+#[test]
+fn orders_go_on_while_sentinel_groups_fail() {
+    let args = ["--demo-sentinel", "--json", "--limit", "2000"].map(str::to_owned);
+    let report = last_line(&run("orders", &args));
+    assert_eq!(report["request"]["executed"], 2_000, "{report}");
+    for level in [&report["request"], &report["business"]] {
+        assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+    }
+    let faults = report["faults"].as_array().expect("faults");
+    let mut kinds: Vec<_> = faults.iter().filter_map(|f| f["kind"].as_str()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["failover", "freeze", "kill"], "{report}");
 }

@@ -137,7 +137,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     if let Place::Groups(_) = &place {
         // Slow enough that there are orders as long as there are faults.
         for shift in &shifts {
-            shift.stream.spread(Some(Duration::from_secs(75)));
+            shift.stream.spread(Some(Duration::from_secs(60)));
         }
     }
     let mut consumers = Vec::new();
