@@ -26,6 +26,12 @@
 //! be undone from here, but it is never hidden: the next caller finds a *lapsed* attempt and the
 //! policy decides ([`Lapsed`], [`Call::probe`]).
 //!
+//! A node that restarted or failed over cannot say "never seen" until one retention has passed. A
+//! minority of such nodes changes nothing. With a majority of them (with one node or one Sentinel
+//! group: after any failover) a key without a stored result is answered as *forgotten*, and the
+//! policy or the probe decides. Three groups, a retention no longer than redelivery needs, and a
+//! probe keep that rare.
+//!
 //! What cannot be promised: that an effect in a foreign system happens exactly once. For that the
 //! system must refuse old fencing tokens *and* recognise the key ([`Context::child_key`]), or take
 //! effect and record in one transaction, or answer a probe.

@@ -93,13 +93,12 @@ fn completes(n: usize, events: &str) -> String {
     let mut machine = Complete::new(n);
     let mut step = complete::Step::Wait;
     for event in events.split_whitespace() {
-        step = match event.split_once(':') {
-            Some((node, said)) => machine.on_reply(num(node) as usize, &reply(said)),
-            None => {
-                let nodes = format!("again={:?}", machine.again()).replace(' ', "");
-                assert_eq!(nodes, event);
-                complete::Step::Wait
-            }
+        step = if let Some((node, said)) = event.split_once(':') {
+            machine.on_reply(num(node) as usize, &reply(said))
+        } else {
+            let nodes = format!("again={:?}", machine.again()).replace(' ', "");
+            assert_eq!(nodes, event);
+            complete::Step::Wait
         };
     }
     match step {
