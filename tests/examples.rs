@@ -4,7 +4,7 @@
 mod support;
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,14 @@ fn program(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
-/// Runs it and gives what it wrote.
+/// Runs it, asserts that it ends well, and gives what it wrote.
 fn run(name: &str, args: &[String]) -> String {
+    let (status, words) = run_to_its_end(name, args);
+    assert!(status.success(), "{name} {args:?}: {status}\n{words}");
+    words
+}
+
+fn run_to_its_end(name: &str, args: &[String]) -> (ExitStatus, String) {
     let out = std::env::temp_dir().join(format!("palisade-{name}-{}", fresh()));
     let file = std::fs::File::create(&out).expect("a file below the temporary directory");
     let mut child = Command::new(program(name))
@@ -63,8 +69,7 @@ fn run(name: &str, args: &[String]) -> String {
     let words = std::fs::read_to_string(&out).unwrap_or_default();
     let _ = std::fs::remove_file(&out);
     let status = status.unwrap_or_else(|| panic!("{name} {args:?} hangs:\n{words}"));
-    assert!(status.success(), "{name} {args:?}: {status}\n{words}");
-    words
+    (status, words)
 }
 
 fn fresh() -> String {
@@ -166,6 +171,15 @@ fn every_invoice_takes_effect_once() {
     for level in [request, business] {
         assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
     }
+}
+
+#[test]
+fn the_ledger_notices_consumers_that_do_not_ask() {
+    let args = ["--json", "--limit", "2000", "--seed", "1", "--blind"].map(str::to_owned);
+    let (status, words) = run_to_its_end("orders", &args);
+    assert_eq!(status.code(), Some(1), "{words}");
+    let report = last_line(&words);
+    assert!(report["request"]["doubles"].as_u64() > Some(0), "{report}");
 }
 
 #[test]

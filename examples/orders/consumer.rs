@@ -59,6 +59,8 @@ pub struct Shift {
     pub ledger: Ledger,
     pub counts: Counts,
     pub lease: Duration,
+    /// The probe answers "not found" without asking.
+    pub blind: bool,
 }
 
 /// The ledger refused a booking: somebody else is in charge of the order by now.
@@ -80,8 +82,8 @@ enum Delivered {
 }
 
 impl Shift {
-    pub fn new(stream: Stream, lease: Duration) -> Self {
-        Self { stream, ledger: Ledger::default(), counts: Counts::default(), lease }
+    pub fn new(stream: Stream, lease: Duration, blind: bool) -> Self {
+        Self { stream, ledger: Ledger::default(), counts: Counts::default(), lease, blind }
     }
 
     /// What the ledger says of all orders of the stream.
@@ -214,6 +216,9 @@ impl Shift {
 
     /// The probe: an earlier attempt left no result, or too few nodes remember.
     async fn ask_ledger(&self, cx: &Context, order: &Order) -> Probed<Arc<str>> {
+        if self.blind {
+            return Probed::NotFound;
+        }
         tokio::time::sleep(LEDGER).await;
         match self.ledger.probe(&order.key, cx.fencing_token()) {
             Some(invoice) => Probed::Found(invoice),

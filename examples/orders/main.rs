@@ -56,6 +56,10 @@ struct Args {
     /// On three real Sentinel groups on this machine, with a kill, a freeze and a failover.
     #[arg(long)]
     demo_sentinel: bool,
+    /// Consumers run again what an earlier one left, without asking the ledger: to see that the
+    /// ledger notices.
+    #[arg(long)]
+    blind: bool,
     #[command(flatten)]
     nodes: common::Connect,
 }
@@ -130,7 +134,8 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     println!("{} invoices, {} consumers, --seed {seed}", invoices.len(), args.consumers);
     let place = Place::find(args).await?;
     let lease = place.lease();
-    let shift = |level| Arc::new(Shift::new(Stream::new(level, &invoices, seed), lease));
+    let shift =
+        |level| Arc::new(Shift::new(Stream::new(level, &invoices, seed), lease, args.blind));
     let shifts = [shift(Level::Request), shift(Level::Business)];
     let (screen, bars) = bars(&shifts);
     let pulse = Arc::new(Pulse::new());
