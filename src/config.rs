@@ -108,7 +108,8 @@ impl Config {
     /// # Errors
     /// The inequality, with numbers.
     pub fn check_renewed(&self, ttl: Duration) -> Result<(), ConfigError> {
-        let needed = renew_every(ttl) + 2 * self.node_deadline + EXPIRY_PRECISION;
+        let tries = self.node_deadline.saturating_mul(2).saturating_add(EXPIRY_PRECISION);
+        let needed = tries.saturating_add(renew_every(ttl));
         let room = validity(ttl, self.drift) + EXPIRY_PRECISION;
         if needed <= room {
             return Ok(());
