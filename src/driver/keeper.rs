@@ -19,9 +19,9 @@ use crate::driver::lease::Lease;
 use crate::error::ExtendError;
 use crate::time::Moment;
 
-/// Longest sleep of the keeper: a machine that was suspended is noticed this soon after it wakes,
-/// for tokio's timers stand still meanwhile and our clock does not.
-const WATCH: Duration = Duration::from_millis(500);
+/// Longest sleep of whoever watches a lease: a machine that was suspended is noticed this soon after
+/// it wakes, for tokio's timers stand still meanwhile and our clock does not.
+pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
 /// What the keeper looks after. A guard holds its ticket and takes the lease out with it.
 #[derive(Debug, Default)]
@@ -34,7 +34,9 @@ pub(crate) struct Keeper {
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
     next_id: u64,
-    running: bool,
+    /// The task that renews, by number, and how many there were.
+    running: Option<u64>,
+    runs: u64,
     /// What the task sleeps towards.
     asleep_until: Option<Moment>,
 }
@@ -54,13 +56,16 @@ impl Keeper {
         let now = core.env.now();
         self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
         let mut s = self.lock();
-        if !s.running
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            s.running = true;
-            let task = run(Arc::downgrade(core), Arc::clone(&core.keeper));
-            core.env.spawn(&runtime, Box::pin(task));
+        if s.running.is_some() {
+            return;
         }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        s.runs += 1;
+        s.running = Some(s.runs);
+        let run = Run { keeper: Arc::clone(&core.keeper), number: s.runs };
+        // A runtime that shuts down drops the task here and now.
+        drop(s);
+        core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
@@ -96,8 +101,12 @@ impl Keeper {
 
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
-        let later = s.due.split_off(&(now + Duration::from_nanos(1), 0));
-        std::mem::replace(&mut s.due, later).into_values().collect()
+        let mut due = Vec::new();
+        // One by one: splitting the map would count all that stay.
+        while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
+            due.push(first.remove());
+        }
+        due
     }
 
     /// How long nothing is due, and the promise to wake for anything earlier. None: nothing is left
@@ -105,7 +114,7 @@ impl Keeper {
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
         if s.due.is_empty() && !renewing {
-            s.running = false;
+            s.running = None;
             s.asleep_until = None;
             return None;
         }
@@ -115,35 +124,54 @@ impl Keeper {
     }
 }
 
-async fn run(core: Weak<Core>, keeper: Arc<Keeper>) {
-    let mut renewals = FuturesUnordered::new();
-    loop {
-        let now = match core.upgrade() {
-            Some(core) => core.env.now(),
-            None => return,
-        };
-        for lease in keeper.take_due(now) {
-            if lease.is_ended() || lease.is_lost() {
-                continue;
-            }
-            if now >= lease.until() {
-                lease.lose();
-            } else if lease.renew_until.is_some_and(|end| now >= end) {
-                let until = lease.until();
-                keeper.schedule(lease, until);
-            } else {
-                // In the schedule again at its deadline: loss is told also while a renewal hangs.
-                let until = lease.until();
-                keeper.schedule(Arc::clone(&lease), until);
-                renewals.push(renew(Weak::clone(&core), lease));
-            }
+/// The task. However it ends, also with its runtime, the next guard starts another one.
+struct Run {
+    keeper: Arc<Keeper>,
+    number: u64,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let mut s = self.keeper.lock();
+        if s.running == Some(self.number) {
+            s.running = None;
+            s.asleep_until = None;
         }
-        let Some(pause) = keeper.sleep_for(now, !renewals.is_empty()) else { return };
-        tokio::select! {
-            biased;
-            Some(()) = renewals.next(), if !renewals.is_empty() => {}
-            () = keeper.wake.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+    }
+}
+
+impl Run {
+    async fn run(self, core: Weak<Core>) {
+        let keeper = &*self.keeper;
+        let mut renewals = FuturesUnordered::new();
+        loop {
+            let now = match core.upgrade() {
+                Some(core) => core.env.now(),
+                None => return,
+            };
+            for lease in keeper.take_due(now) {
+                if lease.is_ended() || lease.is_lost() {
+                    continue;
+                }
+                if now >= lease.until() {
+                    lease.lose();
+                } else if lease.renew_until.is_some_and(|end| now >= end) {
+                    let until = lease.until();
+                    keeper.schedule(lease, until);
+                } else {
+                    // In the schedule again at its deadline: loss is told also while a renewal hangs.
+                    let until = lease.until();
+                    keeper.schedule(Arc::clone(&lease), until);
+                    renewals.push(renew(Weak::clone(&core), lease));
+                }
+            }
+            let Some(pause) = keeper.sleep_for(now, !renewals.is_empty()) else { return };
+            tokio::select! {
+                biased;
+                Some(()) = renewals.next(), if !renewals.is_empty() => {}
+                () = keeper.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 }

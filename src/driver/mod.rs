@@ -30,6 +30,7 @@ mod renewal;
 
 use hints::Hints;
 use keeper::Keeper;
+pub(crate) use keeper::WATCH;
 
 /// What one handle owns.
 pub(crate) struct Core {
