@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::Core;
 use crate::driver::lease::{Lease, Subject};
+use crate::driver::{Core, WATCH};
 use crate::error::{ExtendError, ReleaseOutcome};
 use crate::op::Op;
 use crate::time::Moment;
@@ -145,8 +145,9 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose();
             return;
         }
-        let left = lease.until().since(now);
-        // Ends early if the keeper, which watches for suspends, finds out first.
+        // Never one long sleep: timers stand still while the machine does, and a lease without
+        // renewal has no keeper that would notice.
+        let left = lease.until().since(now).min(WATCH);
         let _ = tokio::time::timeout(left, lease.over()).await;
     }
 }
