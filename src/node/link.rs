@@ -178,7 +178,7 @@ impl<R: Resolver> Link<R> {
         let env = &self.shared.options.env;
         let mut turns = self.shared.turns.subscribe();
         loop {
-            {
+            let connect = {
                 let mut state = self.shared.state();
                 if let Some(mut current) = state.current.clone() {
                     if !current.session.is_lost() && *self.shared.changed.borrow() == current.epoch
@@ -204,8 +204,14 @@ impl<R: Resolver> Link<R> {
                         _ => {}
                     }
                     state.connecting = true;
-                    tokio::spawn(Shared::connect(Arc::clone(&self.shared)));
+                    true
+                } else {
+                    false
                 }
+            };
+            if connect {
+                // Outside of the lock: a runtime that shuts down drops the task here and now.
+                tokio::spawn(Turn::new(&self.shared).connect());
             }
             let rest = deadline.since(env.now());
             if timeout(rest, turns.changed()).await.is_err() {
@@ -242,27 +248,6 @@ impl<R: Resolver> Shared<R> {
         state.failures = state.failures.saturating_add(1);
         let until = self.options.env.now() + pause;
         state.failed = Some(Failed { until, cause, epoch: current.epoch });
-    }
-
-    async fn connect(self: Arc<Self>) {
-        // Read before the address is asked for: a change in between makes the session stale.
-        let epoch = *self.changed.borrow();
-        let mut turn = Turn { shared: &*self, epoch, outcome: None };
-        let limit = self.options.connect_timeout;
-        let mut changed = self.changed.clone();
-        turn.outcome = Some(tokio::select! {
-            biased;
-            done = self.open(epoch) => done,
-            // No use in waiting for a frozen server that is no longer the one.
-            () = moved_on(&mut changed, epoch) => {
-                let detail = "another master was named while connecting";
-                Err(NodeError::not_executed(NodeFault::NotMaster, detail))
-            }
-            () = sleep(limit) => {
-                let detail = format!("no connection within {limit:?}");
-                Err(NodeError::not_executed(NodeFault::Unreachable, detail))
-            }
-        });
     }
 
     async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
@@ -309,14 +294,42 @@ impl<R: Resolver> Shared<R> {
     }
 }
 
-/// A try to connect; ends even if its task is cut off by the end of its runtime.
-struct Turn<'a, R: Resolver> {
-    shared: &'a Shared<R>,
+/// A try to connect; ends even if its task is cut off by the end of its runtime before it has run.
+struct Turn<R: Resolver> {
+    shared: Arc<Shared<R>>,
     epoch: u64,
     outcome: Option<Result<Current, NodeError>>,
 }
 
-impl<R: Resolver> Drop for Turn<'_, R> {
+impl<R: Resolver> Turn<R> {
+    fn new(shared: &Arc<Shared<R>>) -> Self {
+        // Read before the address is asked for: a change in between makes the session stale.
+        let epoch = *shared.changed.borrow();
+        Self { shared: Arc::clone(shared), epoch, outcome: None }
+    }
+
+    async fn connect(mut self) {
+        let epoch = self.epoch;
+        let limit = self.shared.options.connect_timeout;
+        let mut changed = self.shared.changed.clone();
+        let outcome = tokio::select! {
+            biased;
+            done = self.shared.open(epoch) => done,
+            // No use in waiting for a frozen server that is no longer the one.
+            () = moved_on(&mut changed, epoch) => {
+                let detail = "another master was named while connecting";
+                Err(NodeError::not_executed(NodeFault::NotMaster, detail))
+            }
+            () = sleep(limit) => {
+                let detail = format!("no connection within {limit:?}");
+                Err(NodeError::not_executed(NodeFault::Unreachable, detail))
+            }
+        };
+        self.outcome = Some(outcome);
+    }
+}
+
+impl<R: Resolver> Drop for Turn<R> {
     fn drop(&mut self) {
         let cut = || Err(NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off"));
         self.shared.ended(self.epoch, self.outcome.take().unwrap_or_else(cut));
