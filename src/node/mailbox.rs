@@ -109,6 +109,23 @@ impl Mailbox {
 
     /// An extension was sent to the node: it may re-create the key there.
     pub(crate) fn mark(&self, node: usize) {
-        self.lock().may_hold |= 1 << node;
+        let mut s = self.lock();
+        s.may_hold |= 1 << node;
+        // A first answer that comes after this says nothing about what the extension did.
+        s.answered |= 1 << node;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::NodeFault;
+
+    #[test]
+    fn a_late_refusal_does_not_clear_what_an_extension_may_have_written() {
+        let mailbox = Mailbox::new(1);
+        mailbox.mark(0);
+        mailbox.post(0, Err(NodeError::not_executed(NodeFault::Timeout, "not sent")));
+        assert!(mailbox.may_hold(0), "the release would leave the key behind");
     }
 }
