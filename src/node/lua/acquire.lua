@@ -23,6 +23,6 @@ local function acquire(k, a)
   put(ours and HELD or FOREIGN)
   put(ms)
   if ARGV[a + 4] == '1' then
-    call('SET', KEYS[k + 3], '1', 'PX', ms >= 0 and ms + 1000 or 10000)
+    wait_for_hint(KEYS[k + 3], ms >= 0 and ms + 1000 or 10000)
   end
 end

@@ -18,7 +18,7 @@ local function extend(k, a)
     local before = try('GET', KEYS[k + 3])
     call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)
     if before ~= ARGV[a + 5] then hint(KEYS[k + 4], KEYS[k + 1]) end
-  else
+  elseif is_words(KEYS[k + 3]) then
     call('PEXPIRE', KEYS[k + 3], ttl)
   end
   put(DONE)

@@ -4,7 +4,7 @@
 -- Puts  fence, value, ms, meta | ABSENT      value false: a stranger's type; ms -1: no expiry
 local function inspect(k, a)
   local value = try('GET', KEYS[k + 1])
-  if ARGV[a + 1] == '1' then call('SET', KEYS[k + 4], '1', 'PX', 10000) end
+  if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
   if not value then return put(ABSENT) end
   local meta = try('GET', KEYS[k + 3])
   put(stored(KEYS[k + 2]) or 0)

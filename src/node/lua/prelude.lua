@@ -117,9 +117,23 @@ local function next_fence(old, proposal)
 end
 
 -- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no
--- fault of the op.
+-- fault of the op. What another program keeps under that key is left alone.
 local function hint(queue, key)
-  if call('DEL', queue) == 1 then try('PUBLISH', 'palisade:changed', key) end
+  if try('GET', queue) == '1' then
+    call('DEL', queue)
+    try('PUBLISH', 'palisade:changed', key)
+  end
+end
+
+-- Asks for a hint.
+local function wait_for_hint(queue, ms)
+  local v = try('GET', queue)
+  if not v or v == '1' then call('SET', queue, '1', 'PX', ms) end
+end
+
+-- Whether a holder's words may stand here: text that expires, unlike most keys of others.
+local function is_words(meta)
+  return type(try('GET', meta)) == 'string' and call('PTTL', meta) >= 0
 end
 
 -- A claim's fields, or nil for a stranger's key:

@@ -7,7 +7,8 @@ local function release(k, a)
   if not value then return put(ABSENT) end
   if value ~= ARGV[a + 1] then return put(NOT_OWNER) end
   -- The meta goes too: the next holder may have none, and would be shown with this one's.
-  call('DEL', KEYS[k + 1], KEYS[k + 2])
+  if is_words(KEYS[k + 2]) then call('DEL', KEYS[k + 2]) end
+  call('DEL', KEYS[k + 1])
   hint(KEYS[k + 3], KEYS[k + 1])
   put(DONE)
 end
