@@ -34,6 +34,25 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
+/// Refuses a lock's main key that is a side key of another lock: the other's holder would change it.
+pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
+    for what in ["fence", "queue", "meta"] {
+        let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
+            continue;
+        };
+        let bare = base.strip_prefix('{').and_then(|base| base.strip_suffix('}'));
+        for other in [Some(base), bare].into_iter().flatten().filter(|other| !other.is_empty()) {
+            let keys = LockKeys::new(other);
+            if [keys.fence(), keys.queue(), keys.meta()].contains(&key) {
+                let rule =
+                    format!("is where the lock {other:?} keeps its {what}; use another name");
+                return Err(ConfigError::new(field, format!("{key:?}"), rule));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The keys of one lock or election on a node. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKeys(Arc<Parts>);

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::error::ConfigError;
-use crate::name::{LockKeys, check_name};
+use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
 use crate::redlock::Redlock;
@@ -78,12 +78,14 @@ impl Election {
     /// + `election:` + `name`. A bad name is told by the verbs.
     pub fn new(redlock: &Redlock, name: impl AsRef<str>) -> Self {
         let (core, name) = (Arc::clone(&redlock.core), name.as_ref());
+        let keys = LockKeys::new(&format!("{}election:{name}", core.config.prefix));
+        let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
         Self {
-            keys: LockKeys::new(&format!("{}election:{name}", core.config.prefix)),
+            keys,
             ttl: core.config.ttl,
             wait: None,
             retry: RetryPolicy::default(),
-            bad: check_name("name", name).err(),
+            bad,
             name: name.into(),
             core,
         }

@@ -8,7 +8,7 @@ use crate::driver::attempt::Won;
 use crate::driver::lease::{Lease, Subject};
 use crate::error::{AcquireError, ConfigError, Taken};
 use crate::lock::LockGuard;
-use crate::name::{LockKeys, check_name};
+use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 
@@ -51,9 +51,10 @@ impl TryAcquire {
 
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        let bad = check_name("name", name).err();
+        let keys = LockKeys::new(&format!("{}{name}", core.config.prefix));
+        let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
         Self {
-            keys: LockKeys::new(&format!("{}{name}", core.config.prefix)),
+            keys,
             ttl: core.config.ttl,
             wait: Duration::from_secs(30),
             renew: true,
