@@ -53,6 +53,8 @@ pub(crate) struct Lease {
     until: AtomicU64,
     state: AtomicU8,
     over: Notify,
+    /// Held while extensions are sent, and while the lease ends: see `while_held`.
+    sending: Mutex<()>,
 }
 
 impl Lease {
@@ -76,6 +78,7 @@ impl Lease {
             until: AtomicU64::new(until.as_nanos()),
             state: AtomicU8::new(HELD),
             over: Notify::new(),
+            sending: Mutex::new(()),
         }
     }
 
@@ -112,6 +115,17 @@ impl Lease {
         self.is_confirmed(node, now).then_some(epoch)
     }
 
+    /// Sends an extension, unless the lease is over. What is sent after `end` would stand in the
+    /// lanes behind the release and put back what that deleted.
+    pub(crate) fn while_held(&self, now: Moment, send: impl FnOnce()) -> bool {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let valid = self.is_valid(now);
+        if valid {
+            send();
+        }
+        valid
+    }
+
     /// Held, and inside the validity at `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         self.state.load(Ordering::Acquire) == HELD && now < self.until()
@@ -135,6 +149,7 @@ impl Lease {
 
     /// The holder is done with it. True for the first caller only.
     pub(crate) fn end(&self) -> bool {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state.swap(ENDED, Ordering::AcqRel);
         self.over.notify_waiters();
         before != ENDED

@@ -27,6 +27,8 @@ mod inspect;
 mod keeper;
 pub(crate) mod lease;
 mod renewal;
+#[cfg(test)]
+mod tests;
 
 use hints::Hints;
 use keeper::Keeper;

@@ -18,24 +18,27 @@ impl Core {
     /// earlier than theirs.
     pub(crate) async fn extend(&self, lease: &Arc<Lease>) -> Result<Moment, ExtendError> {
         let sent = self.env.now();
-        if !lease.is_valid(sent) {
-            // A lapsed hold is never revived, not even by a majority that would still agree.
-            return Err(ExtendError::Lost);
-        }
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
         let deadline = self.node_deadline(sent);
         let mailbox = Mailbox::new(self.n());
         let mut machine = Extend::new(self.n(), old, new, deadline);
-        for node in 0..self.n() {
-            // It may re-create the key there, so a release must go there too.
-            lease.mailbox.mark(node);
-        }
-        // A minority that forgot us answers when the majority has decided: its word is heeded now.
-        let forgotten: Vec<_> = (0..self.n()).map(|i| lease.forgotten_in(i, sent)).collect();
-        lease.begin_round(&mailbox, new);
-        for (node, epoch) in forgotten.into_iter().enumerate() {
-            self.send(node, lease.extend_op(epoch), deadline.min(old), &mailbox);
+        let sent_all = lease.while_held(sent, || {
+            for node in 0..self.n() {
+                // It may re-create the key there, so a release must go there too.
+                lease.mailbox.mark(node);
+            }
+            // A minority that forgot us answers when the majority has decided: its word is heeded
+            // now.
+            let forgotten: Vec<_> = (0..self.n()).map(|i| lease.forgotten_in(i, sent)).collect();
+            lease.begin_round(&mailbox, new);
+            for (node, epoch) in forgotten.into_iter().enumerate() {
+                self.send(node, lease.extend_op(epoch), deadline.min(old), &mailbox);
+            }
+        });
+        if !sent_all {
+            // A lapsed hold is never revived, not even by a majority that would still agree.
+            return Err(ExtendError::Lost);
         }
         let mut reasserted = 0_u32;
         let mut step = Step::Wait(deadline.min(old));
@@ -47,8 +50,10 @@ impl Core {
                     {
                         // It forgot us. We asked before we knew; now we know, and may put it back.
                         reasserted |= 1 << node;
-                        let op = lease.extend_op(Some(epoch));
-                        self.send(node, op, deadline.min(old), &mailbox);
+                        lease.while_held(now, || {
+                            let op = lease.extend_op(Some(epoch));
+                            self.send(node, op, deadline.min(old), &mailbox);
+                        });
                         Step::Wait(deadline.min(old))
                     }
                     (now, Some((node, reply))) => machine.on_reply(now, node, &reply),

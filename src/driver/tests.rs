@@ -1,0 +1,59 @@
+//! Renewal and release of one lease on two threads at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::lease::{Lease, Subject};
+use super::*;
+use crate::config::Config;
+use crate::env::SystemEnv;
+use crate::error::ReleaseOutcome;
+use crate::name::LockKeys;
+use crate::node::MemoryNode;
+
+const TTL: Duration = Duration::from_secs(20);
+
+fn core() -> Arc<Core> {
+    let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
+    Arc::new(Core::new(nodes, Config::default(), Arc::new(SystemEnv)))
+}
+
+fn lease_of(keys: &LockKeys, won: attempt::Won) -> Lease {
+    let subject = Subject::Lock { keys: keys.clone(), meta: Mutex::new(None) };
+    Lease::new(subject, (won.owner, won.token), TTL, won.until, None, won.mailbox)
+}
+
+/// Both threads go on at the same instant.
+fn meet(at: &AtomicUsize, turn: usize) {
+    at.fetch_add(1, Ordering::SeqCst);
+    while at.load(Ordering::SeqCst) < 2 * turn {
+        std::hint::spin_loop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_renewal_never_brings_back_what_was_released() {
+    let core = core();
+    let keys = LockKeys::new("k");
+    let at = Arc::new(AtomicUsize::new(0));
+    for turn in 1..=1_500 {
+        let won = core.attempt(&keys, TTL, false).await;
+        let won = won.unwrap_or_else(|loss| panic!("turn {turn}: still there: {loss:?}"));
+        let lease = Arc::new(lease_of(&keys, won));
+        let renewal = {
+            let (core, lease, at) = (Arc::clone(&core), Arc::clone(&lease), Arc::clone(&at));
+            tokio::spawn(async move {
+                meet(&at, turn);
+                let _ = core.extend(&lease).await;
+            })
+        };
+        meet(&at, turn);
+        for _ in 0..turn % 64 {
+            std::hint::spin_loop();
+        }
+        lease.end();
+        let outcome = core.release(&lease).await;
+        renewal.await.expect("no panic");
+        assert_eq!(outcome, ReleaseOutcome::Released);
+    }
+}
