@@ -54,57 +54,70 @@ pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigErro
 }
 
 /// The keys of one lock or election on a node. Cheap to clone.
+///
+/// One allocation holds all four, end to end: they are made for every lock that is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKeys(Arc<Parts>);
 
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Parts {
-    lock: Box<str>,
-    fence: Box<str>,
-    queue: Box<str>,
-    meta: Box<str>,
+    text: Box<str>,
+    /// Where the lock, the fence and the queue key end.
+    ends: [usize; 3],
 }
 
 impl LockKeys {
     /// Derives all keys from the main key.
     pub fn new(lock: &str) -> Self {
-        let side = |what: &str| side_key(lock, what).into_boxed_str();
-        Self(Arc::new(Parts {
-            lock: lock.into(),
-            fence: side("fence"),
-            queue: side("queue"),
-            meta: side("meta"),
-        }))
+        Self::prefixed("", lock)
+    }
+
+    /// Derives all keys from the main key `prefix` + `name`.
+    pub(crate) fn prefixed(prefix: &str, name: &str) -> Self {
+        let len = prefix.len() + name.len();
+        let mut text = String::with_capacity(4 * len + 24);
+        text.push_str(prefix);
+        text.push_str(name);
+        let tagged = has_hash_tag(&text);
+        let mut ends = [len; 3];
+        for (i, what) in ["fence", "queue", "meta"].into_iter().enumerate() {
+            // Both forms hash to the slot of the main key.
+            text.push_str(if tagged { "" } else { "{" });
+            text.push_str(prefix);
+            text.push_str(name);
+            text.push_str(if tagged { ":" } else { "}:" });
+            text.push_str(what);
+            if i < 2 {
+                ends[i + 1] = text.len();
+            }
+        }
+        Self(Arc::new(Parts { text: text.into_boxed_str(), ends }))
     }
 
     /// The main key: string, value = owner token.
     pub fn lock(&self) -> &str {
-        &self.0.lock
+        &self.0.text[..self.0.ends[0]]
     }
 
     /// `{k}:fence`: the largest fencing token seen here.
     pub fn fence(&self) -> &str {
-        &self.0.fence
+        &self.0.text[self.0.ends[0]..self.0.ends[1]]
     }
 
     /// `{k}:queue`: present while somebody waits, so that a release knows whether to wake anyone.
     pub fn queue(&self) -> &str {
-        &self.0.queue
+        &self.0.text[self.0.ends[1]..self.0.ends[2]]
     }
 
     /// `{k}:meta`: the holder's words about itself (an election's proclaimed value).
     pub fn meta(&self) -> &str {
-        &self.0.meta
+        &self.0.text[self.0.ends[2]..]
     }
 }
 
-/// `{k}:what`, or `k:what` if `k` already has a non-empty hash tag: both hash to the slot of `k`.
-fn side_key(key: &str, what: &str) -> String {
-    let tagged = key
-        .find('{')
-        .and_then(|open| key[open + 1..].find('}').map(|len| len > 0))
-        .unwrap_or(false);
-    if tagged { format!("{key}:{what}") } else { format!("{{{key}}}:{what}") }
+/// Whether a key has a non-empty `{…}`, by which alone a cluster would place it.
+fn has_hash_tag(key: &str) -> bool {
+    key.find('{').and_then(|open| key[open + 1..].find('}')).is_some_and(|len| len > 0)
 }
 
 #[cfg(test)]
@@ -116,7 +129,11 @@ mod tests {
         assert_eq!(LockKeys::new("invoice:42").fence(), "{invoice:42}:fence");
         assert_eq!(LockKeys::new("{acct}:7").queue(), "{acct}:7:queue");
         assert_eq!(LockKeys::new("a{}b").meta(), "{a{}b}:meta");
-        assert_eq!(LockKeys::new("invoice:42").lock(), "invoice:42");
+        let keys = LockKeys::prefixed("app:", "x");
+        assert_eq!(keys.lock(), "app:x");
+        assert_eq!(keys.fence(), "{app:x}:fence");
+        assert_eq!(keys.queue(), "{app:x}:queue");
+        assert_eq!(keys.meta(), "{app:x}:meta");
     }
 
     #[test]

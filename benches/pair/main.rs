@@ -31,6 +31,12 @@ struct Args {
     /// Locks held at once in the memory case.
     #[arg(long, default_value_t = 10_000)]
     held: usize,
+    /// Only cases with this many nodes.
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Only cases with this many tasks.
+    #[arg(long)]
+    tasks: Option<usize>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -77,9 +83,14 @@ fn main() {
             (5, 1, true),
             (5, 64, true),
         ] {
-            case(&args, &Case { nodes, tasks, frozen }).await;
+            let wanted = |want: Option<usize>, is: usize| want.is_none_or(|w| w == is);
+            if wanted(args.nodes, nodes) && wanted(args.tasks, tasks) {
+                case(&args, &Case { nodes, tasks, frozen }).await;
+            }
         }
-        memory(&args).await;
+        if args.nodes.is_none() && args.tasks.is_none() {
+            memory(&args).await;
+        }
     });
 }
 
@@ -183,7 +194,7 @@ async fn memory(args: &Args) {
     }
     tokio::time::sleep(Duration::from_secs(11)).await;
     let alive = guards.iter().filter(|g| g.is_valid()).count();
-    let (bytes, tasks) = (resident().saturating_sub(before), tasks() - tasks_before);
+    let (bytes, tasks) = (resident().saturating_sub(before), tasks().saturating_sub(tasks_before));
     let each = bytes / args.held.max(1);
     if args.json {
         println!(

@@ -51,7 +51,7 @@ impl TryAcquire {
 
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        let keys = LockKeys::new(&format!("{}{name}", core.config.prefix));
+        let keys = LockKeys::prefixed(&core.config.prefix, name);
         let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
         Self {
             keys,

@@ -1,7 +1,9 @@
-//! The lane: one queue and one batch in flight per node (group commit).
+//! The lane: one queue per node, and as many batches in flight as the node keeps in order (group
+//! commit).
 //!
 //! If nothing is in flight a request leaves at once; what arrives meanwhile leaves together as the
-//! next batch. Order is kept, so a release never overtakes its own acquire. The lane also
+//! next batch. A node that keeps order takes a second batch while it works on the first, so that
+//! neither side waits for the other. Order is kept, so a release never overtakes its own acquire. The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
 //! - keeps *owed* releases: a release that got no answer is repeated until the node answered (and
 //!   once more a moment later, for a request that was frozen in an old connection), or until the
@@ -12,13 +14,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::LockNode;
 use crate::node::mailbox::Mailbox;
 use crate::node::probe::Probe;
+use crate::node::{BoxFuture, LockNode};
 use crate::op::{Batch, Op, Replies, Reply, Terms};
 use crate::time::{Drift, Moment};
 
@@ -119,6 +123,7 @@ impl Lane {
             owed: Vec::new(),
             owed_at: None,
             owed_wait: OWED_WAIT.0,
+            in_touch: false,
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         let _ = tx.send(job);
@@ -138,6 +143,21 @@ struct Owed {
     confirmed: bool,
 }
 
+/// Who asked for an op of a batch, and what is owed if no answer comes.
+struct Asked {
+    sink: Option<Sink>,
+    owed: Option<Owed>,
+    vote: bool,
+}
+
+/// A batch that came back.
+struct Answered {
+    asked: Vec<Asked>,
+    replies: Replies,
+    sent: Moment,
+    received: Moment,
+}
+
 struct Worker {
     node: Arc<dyn LockNode>,
     probe: Probe,
@@ -146,130 +166,158 @@ struct Worker {
     owed: Vec<Owed>,
     owed_at: Option<Moment>,
     owed_wait: Duration,
+    /// The node answered the last batch, so its connection stands.
+    in_touch: bool,
 }
 
 impl Worker {
     async fn run(mut self) {
+        let mut under_way = FuturesUnordered::new();
         loop {
+            // Two batches that both wait for a new connection could overtake each other.
+            let depth = if self.in_touch { self.node.depth().max(1) } else { 1 };
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
-            let first = tokio::select! {
+            tokio::select! {
                 biased;
-                job = self.rx.recv() => match job {
-                    Some(job) => Some(job),
-                    // The handle is gone. What is owed is tried once more, then left to the ttl.
-                    None => break self.pay().await,
+                Some(answered) = under_way.next(), if !under_way.is_empty() => self.settle(answered),
+                job = self.rx.recv(), if under_way.len() < depth => match job {
+                    Some(job) => under_way.extend(self.launch(job)),
+                    None => break,
                 },
-                () = sleep_or_forever(owed_in) => None,
-            };
-            match first {
-                Some(job) => self.turn(job).await,
-                None => self.pay().await,
-            }
-        }
-    }
-
-    /// Sends one batch and hands out the answers.
-    async fn turn(&mut self, first: Job) {
-        let now = self.settings.env.now();
-        let mut jobs = Vec::with_capacity(8);
-        let mut next = Some(first);
-        while let Some(job) = next {
-            if job.deadline > now || job.sink.owed_until().is_some() {
-                jobs.push(job);
-            } else {
-                refuse(job, NodeFault::Timeout, "not sent: the lane was busy until the deadline");
-            }
-            next = if jobs.len() < BATCH_MAX { self.rx.try_recv().ok() } else { None };
-        }
-        if jobs.is_empty() {
-            return;
-        }
-        let deadline = jobs.iter().map(|j| j.deadline).max().unwrap_or(now);
-        let deadline = deadline.max(now + Duration::from_millis(1));
-        let (ops, sinks): (Vec<Op>, Vec<Sink>) = jobs.into_iter().map(|j| (j.op, j.sink)).unzip();
-        let owed: Vec<Option<Op>> = ops
-            .iter()
-            .zip(&sinks)
-            .map(|(op, sink)| sink.owed_until().map(|_| op.clone()))
-            .collect();
-        let replies = self.call(ops, deadline).await;
-        for ((sink, op), reply) in sinks.into_iter().zip(owed).zip(replies) {
-            if let (Err(_), Some(op), Some(until)) = (&reply, op, sink.owed_until()) {
-                self.owe(op, until, false);
-            }
-            sink.post(reply);
-        }
-    }
-
-    /// Calls the node; always one reply per op, always by the deadline plus grace.
-    async fn call(&mut self, ops: Vec<Op>, deadline: Moment) -> Vec<Result<Reply, NodeError>> {
-        let kinds: Vec<bool> = ops.iter().map(is_vote).collect();
-        let sent = self.settings.env.now();
-        let limit = deadline.since(sent) + GRACE;
-        let batch = Batch { terms: self.settings.terms, ops };
-        let answer = tokio::time::timeout(limit, self.node.call(batch, deadline)).await;
-        let mut replies = answer.unwrap_or_else(|_| {
-            let error = NodeError::maybe_executed(NodeFault::Timeout, "node overran its deadline");
-            Replies::fail(kinds.len(), &error)
-        });
-        if replies.items.len() != kinds.len() {
-            let error = NodeError::maybe_executed(NodeFault::Protocol, "wrong number of replies");
-            replies = Replies::fail(kinds.len(), &error);
-        }
-        let received = self.settings.env.now();
-        let objection = match &replies.facts {
-            Some(facts) => self.probe.judge(facts, sent, received),
-            None => None,
-        };
-        if let Some(error) = objection {
-            // The node did what it was asked, but its word does not count as a vote (§6).
-            for (reply, vote) in replies.items.iter_mut().zip(kinds) {
-                if vote && reply.is_ok() {
-                    *reply = Err(error.clone());
+                () = sleep_or_forever(owed_in), if under_way.is_empty() => {
+                    under_way.extend(self.launch_owed());
                 }
             }
         }
-        if let Some(rest) = replies.facts.as_ref().map(|f| f.quarantine).filter(|d| !d.is_zero()) {
-            // A node in quarantine may have forgotten who holds the name: its "nobody" is no word.
-            for reply in replies.items.iter_mut().filter(|r| **r == Ok(Reply::Holder(None))) {
-                *reply = Ok(Reply::Quarantined { remaining: rest, epoch: 0 });
-            }
+        // The handle is gone. What is under way is awaited, what is owed tried once more; then the
+        // ttl ends it.
+        while let Some(answered) = under_way.next().await {
+            self.settle(answered);
         }
-        replies.items
+        if let Some(last) = self.launch_owed() {
+            self.settle(last.await);
+        }
     }
 
-    fn owe(&mut self, op: Op, until: Moment, confirmed: bool) {
+    /// Takes what is queued into one batch and sends it.
+    fn launch(&mut self, first: Job) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
-        if now < until {
-            self.owed.push(Owed { op, until, confirmed });
-            self.owed_at.get_or_insert(now + self.owed_wait);
+        let mut deadline = now + Duration::from_millis(1);
+        let mut next = Some(first);
+        let (mut ops, mut sinks) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        while let Some(job) = next {
+            if job.deadline > now || job.sink.owed_until().is_some() {
+                deadline = deadline.max(job.deadline);
+                ops.push(job.op);
+                sinks.push(job.sink);
+            } else {
+                refuse(job, NodeFault::Timeout, "not sent: the lane was busy until the deadline");
+            }
+            next = if ops.len() < BATCH_MAX { self.rx.try_recv().ok() } else { None };
         }
+        let asked = ops
+            .iter()
+            .zip(sinks)
+            .map(|(op, sink)| Asked {
+                owed: sink.owed_until().map(|until| Owed {
+                    op: op.clone(),
+                    until,
+                    confirmed: false,
+                }),
+                vote: is_vote(op),
+                sink: Some(sink),
+            })
+            .collect();
+        self.send(ops, asked, deadline)
     }
 
-    /// Tries what is owed again.
-    async fn pay(&mut self) {
+    /// Sends what is owed again.
+    fn launch_owed(&mut self) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         self.owed_at = None;
         let mut due: Vec<Owed> = std::mem::take(&mut self.owed);
         due.retain(|o| o.until > now);
-        let later = due.split_off(due.len().min(BATCH_MAX));
+        for o in due.split_off(due.len().min(BATCH_MAX)) {
+            self.owe(o);
+        }
         if due.is_empty() {
             self.owed_wait = OWED_WAIT.0;
-            return;
         }
         let ops = due.iter().map(|o| o.op.clone()).collect();
-        let replies = self.call(ops, now + self.settings.node_deadline).await;
-        let failed = replies.first().is_some_and(Result::is_err);
-        self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
-        for o in later {
-            self.owe(o.op, o.until, o.confirmed);
+        let asked = due.into_iter().map(|o| Asked { owed: Some(o), vote: false, sink: None });
+        self.send(ops, asked.collect(), now + self.settings.node_deadline)
+    }
+
+    /// One call of the node; always one reply per op, always by the deadline plus grace.
+    fn send(
+        &self,
+        ops: Vec<Op>,
+        asked: Vec<Asked>,
+        deadline: Moment,
+    ) -> Option<BoxFuture<'static, Answered>> {
+        if ops.is_empty() {
+            return None;
         }
-        for (o, reply) in due.into_iter().zip(replies) {
-            match reply {
-                Err(_) => self.owe(o.op, o.until, false),
-                Ok(_) if !o.confirmed => self.owe(o.op, o.until, true),
-                Ok(_) => {}
+        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        let batch = Batch { terms: self.settings.terms, ops };
+        Some(Box::pin(async move {
+            let sent = env.now();
+            let limit = deadline.since(sent) + GRACE;
+            let answer = tokio::time::timeout(limit, node.call(batch, deadline)).await;
+            let mut replies = answer.unwrap_or_else(|_| {
+                let detail = "node overran its deadline";
+                let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
+                Replies::fail(asked.len(), &error)
+            });
+            if replies.items.len() != asked.len() {
+                let detail = "wrong number of replies";
+                let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
+                replies = Replies::fail(asked.len(), &error);
             }
+            Answered { asked, replies, sent, received: env.now() }
+        }))
+    }
+
+    /// Judges the node's facts and hands out the answers.
+    fn settle(&mut self, answered: Answered) {
+        let Answered { asked, replies, sent, received } = answered;
+        self.in_touch = replies.facts.is_some();
+        let (mut objection, mut quarantine) = (None, Duration::ZERO);
+        if let Some(facts) = &replies.facts {
+            objection = self.probe.judge(facts, sent, received);
+            quarantine = facts.quarantine;
+        }
+        let failed = replies.items.first().is_some_and(Result::is_err);
+        self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
+        for (asked, mut reply) in asked.into_iter().zip(replies.items) {
+            match (&reply, &objection) {
+                // The node did what it was asked, but its word does not count as a vote (§6).
+                (Ok(_), Some(error)) if asked.vote => reply = Err(error.clone()),
+                // In quarantine it may have forgotten who holds the name: its "nobody" is no word.
+                (Ok(Reply::Holder(None)), None) if !quarantine.is_zero() => {
+                    reply = Ok(Reply::Quarantined { remaining: quarantine, epoch: 0 });
+                }
+                _ => {}
+            }
+            match (asked.owed, reply.is_ok()) {
+                (Some(o), false) => self.owe(Owed { confirmed: false, ..o }),
+                // Once more a moment later, for what an old connection may still deliver.
+                (Some(o), true) if asked.sink.is_none() && !o.confirmed => {
+                    self.owe(Owed { confirmed: true, ..o });
+                }
+                _ => {}
+            }
+            if let Some(sink) = asked.sink {
+                sink.post(reply);
+            }
+        }
+    }
+
+    fn owe(&mut self, owed: Owed) {
+        let now = self.settings.env.now();
+        if now < owed.until {
+            self.owed.push(owed);
+            self.owed_at.get_or_insert(now + self.owed_wait);
         }
     }
 }

@@ -45,6 +45,12 @@ pub trait LockNode: Send + Sync + 'static {
     /// Executes a batch.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
+    /// How many batches may be under way at once. More than one only where they are executed in the
+    /// order in which they were sent, whatever happens: else a release could overtake its acquire.
+    fn depth(&self) -> usize {
+        1
+    }
+
     /// A stream of hints. Hints may be lost; nothing may depend on them but speed.
     fn events(&self) -> broadcast::Receiver<NodeEvent>;
 

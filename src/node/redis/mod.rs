@@ -68,6 +68,11 @@ impl LockNode for RedisNode {
         Box::pin(self.link.call(batch, deadline))
     }
 
+    /// One connection, and the server answers in order.
+    fn depth(&self) -> usize {
+        2
+    }
+
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.link.events()
     }
