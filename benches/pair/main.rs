@@ -37,6 +37,9 @@ struct Args {
     /// Only cases with this many tasks.
     #[arg(long)]
     tasks: Option<usize>,
+    /// Ours alone, without comparison, for a profiler.
+    #[arg(long)]
+    profile: bool,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -97,6 +100,10 @@ fn main() {
 async fn case(args: &Args, case: &Case) {
     let servers: Vec<Server> = (0..case.nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let span = Duration::from_secs_f64(args.seconds);
+    if args.profile {
+        return profile(&servers, &urls, case, span).await;
+    }
     let names = ["ours", "raw", "rslock"];
     let mut all = Vec::new();
     for who in names {
@@ -109,7 +116,6 @@ async fn case(args: &Args, case: &Case) {
         // The first calls meet the freeze; the case is about life with it.
         run(&all[0], "ours", case, Duration::from_millis(600)).await;
     }
-    let span = Duration::from_secs_f64(args.seconds);
     let (mut per_s, mut over_raw, mut over_rslock, mut lat) = (vec![], vec![], vec![], vec![]);
     for _ in 0..args.rounds {
         let ours = run(&all[0], names[0], case, span).await;
@@ -141,6 +147,30 @@ async fn case(args: &Args, case: &Case) {
              {:>9.0} {:>9.0}",
             at(0.5),
             at(0.99)
+        );
+    }
+}
+
+/// Processor time per pair, ours and the server's: what counts when the machine is busy.
+async fn profile(servers: &[Server], urls: &[String], case: &Case, span: Duration) {
+    for who in ["ours", "raw", "rslock"] {
+        let contender = contender(who, urls).await;
+        run(&contender, who, case, span / 4).await;
+        let cpu = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let of_thread = stat.rsplit(") ").next().unwrap_or_default();
+            let ticks = of_thread.split_whitespace().skip(11).take(2);
+            ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
+        };
+        let spent = || (cpu(std::process::id()), servers.iter().map(|s| cpu(s.pid())).sum::<f64>());
+        let before = spent();
+        let done = run(&contender, who, case, span).await;
+        let (after, pairs) = (spent(), done.latencies.len() as f64);
+        println!(
+            "{who}: {:.0} pairs/s, client {:.2} µs, servers {:.2} µs a pair",
+            done.per_s,
+            (after.0 - before.0) / pairs,
+            (after.1 - before.1) / pairs
         );
     }
 }

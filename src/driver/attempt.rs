@@ -80,7 +80,7 @@ impl Core {
                     match mail {
                         Some((node, reply)) => {
                             if let Ok(Reply::Granted { fence }) = &reply {
-                                self.saw(keys.lock(), *fence);
+                                self.saw(keys.lock(), *fence, proposal);
                             }
                             machine.on_reply(now, node, &reply)
                         }
@@ -97,7 +97,7 @@ impl Core {
                 }
                 Step::Won(token) => {
                     undo.armed = false;
-                    self.saw(keys.lock(), token.get());
+                    self.saw(keys.lock(), token.get(), proposal);
                     return Ok(Won { owner, token, until, mailbox });
                 }
                 // Dropping `undo` rolls back before the next attempt votes against this one.

@@ -128,6 +128,7 @@ impl Core {
         let sent = self.env.now();
         let until = valid_until(sent, terms.lease, self.config.drift);
         let mut machine = Record::new(self.n(), sent, until);
+        let proposal = self.proposal(&terms.key);
         let mut undo = Undo {
             core: self,
             op: Op::Unclaim { key: Arc::clone(&terms.key), owner },
@@ -140,7 +141,7 @@ impl Core {
             owner,
             lease: terms.lease,
             retention: terms.retention,
-            proposal: self.proposal(&terms.key),
+            proposal,
             fingerprint: terms.fingerprint,
             force,
         });
@@ -151,7 +152,7 @@ impl Core {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
                     (now, Some((node, reply))) => {
                         if let Ok(Reply::Claimed { fence, .. }) = &reply {
-                            self.saw(&terms.key, *fence);
+                            self.saw(&terms.key, *fence, proposal);
                         }
                         machine.on_reply(now, node, &reply)
                     }
@@ -167,7 +168,7 @@ impl Core {
                 }
                 Step::Promised(promise) => {
                     undo.armed = false;
-                    self.saw(&terms.key, promise.token.get());
+                    self.saw(&terms.key, promise.token.get(), proposal);
                     let subject =
                         Subject::Claim { key: Arc::clone(&terms.key), retention: terms.retention };
                     let ballot = (owner, promise.token);

@@ -137,11 +137,14 @@ impl Core {
         ahead.get(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
-    /// Remembers a fence, if our own clock would not exceed it anyway.
-    pub(crate) fn saw(&self, key: &str, fence: u64) {
-        let clock = self.env.wall_micros();
+    /// Remembers a fence that answered our `proposal`, if our own clock would not exceed it anyway.
+    pub(crate) fn saw(&self, key: &str, fence: u64, proposal: u64) {
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        if fence >= clock {
+        if fence <= proposal && ahead.is_empty() {
+            // The common case: what we proposed was our clock, and the clock has moved on.
+            return;
+        }
+        if fence >= self.env.wall_micros() {
             if ahead.len() >= AHEAD_MAX {
                 ahead.pop_first();
             }

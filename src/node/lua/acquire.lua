@@ -7,14 +7,21 @@ local function acquire(k, a)
   if left > 0 then return put_quarantined() end
   local lock, owner = KEYS[k + 1], ARGV[a + 1]
   if call('SET', lock, owner, 'NX', 'PX', ARGV[a + 2]) then
-    local old = stored(KEYS[k + 2])
-    if not old then
+    local p = in_range(ARGV[a + 3])
+    local old = try('SET', KEYS[k + 2], p, 'PX', fence_life, 'GET')
+    -- Equal lengths: the order of digits is the order of numbers.
+    if not old or (type(old) == 'string' and #old == #p and old < p) then return put(p) end
+    local number = type(old) == 'string' and tonumber(old)
+    if not number then -- a stranger's: as it was, as far as can be
+      if type(old) == 'string' then call('SET', KEYS[k + 2], old) end
       call('DEL', lock)
       return put(WRONG_TYPE)
     end
-    local fence = next_fence(old, ARGV[a + 3])
-    call('SET', KEYS[k + 2], digits(fence), 'PX', fence_life)
-    return put(fence)
+    if number >= tonumber(p) then
+      p = digits(number + 1)
+      call('SET', KEYS[k + 2], p, 'PX', fence_life)
+    end
+    return put(p)
   end
   local value = try('GET', lock)
   if value == owner then return put(stored(KEYS[k + 2]) or WRONG_TYPE) end

@@ -5,7 +5,10 @@
 -- Leaves   now_us, now_ms, since, floor, left, q and the helpers below to the ops.
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
 -- MISCONF, OOM) before anything took effect, and so the whole batch is. Reads use `try`, so that a
--- stranger's key (WRONGTYPE) spoils one op and not the batch.
+-- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
+-- behind a first write that was accepted, and any failure of it takes the grant back.
+-- Locals: a global is looked up by name each time, and these are used for every op.
+local KEYS, ARGV, tonumber, type = KEYS, ARGV, tonumber, type
 local call, try = redis.call, redis.pcall
 local find, sub, format = string.find, string.sub, string.format
 local q, clock_error, fence_life = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
@@ -106,14 +109,17 @@ local function stored(key)
   return type(v) == 'string' and tonumber(v) or nil
 end
 
--- The next fence above `old`: proposals only count as far as any honest clock can go.
+-- A proposal as far as it counts: as any honest clock can go, and not below the floor.
+local low, high = digits(math.max(now_us - clock_error, floor)), digits(now_us + clock_error)
+local function in_range(p)
+  if #p == #low and #p == #high and p >= low and p <= high then return p end
+  local n = math.max(math.min(tonumber(p), now_us + clock_error), now_us - clock_error, floor)
+  return digits(n)
+end
+
+-- The next fence above `old`.
 local function next_fence(old, proposal)
-  local p = tonumber(proposal)
-  if p > now_us + clock_error then p = now_us + clock_error end
-  if p < now_us - clock_error then p = now_us - clock_error end
-  if p <= old then p = old + 1 end
-  if p < floor then p = floor end
-  return p
+  return math.max(tonumber(in_range(proposal)), old + 1)
 end
 
 -- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no

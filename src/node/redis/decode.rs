@@ -118,9 +118,14 @@ fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trou
 struct Reader(std::vec::IntoIter<Value>);
 
 impl Reader {
+    /// A whole number, as an integer or in digits (the script passes a fence on as it came).
     fn integer(&mut self) -> Result<i64, NodeError> {
         match self.0.next() {
             Some(Value::Int(n)) => Ok(n),
+            Some(Value::BulkString(digits)) => std::str::from_utf8(&digits)
+                .ok()
+                .and_then(|d| d.parse().ok())
+                .ok_or_else(|| garbage("no number where one belongs")),
             _ => Err(garbage("no integer where one belongs")),
         }
     }
