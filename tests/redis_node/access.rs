@@ -29,6 +29,8 @@ async fn a_user_with_few_rights_is_enough_and_one_with_fewer_is_told() {
         "+info",
         "+time",
         "+get",
+        "+mget",
+        "+exists",
         "+set",
         "+del",
         "+pttl",
