@@ -37,7 +37,8 @@ pub enum Op {
         /// Ask for a hint on release.
         wait: bool,
     },
-    /// Set the fence to `token` if the lock is still the owner's and `fence ≤ token`.
+    /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token` and
+    /// `floor ≤ token`: so a token granted before a failover is not raised on the new master.
     Raise {
         /// The lock's keys.
         keys: LockKeys,
@@ -50,6 +51,12 @@ pub enum Op {
     /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created
     /// only with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node
     /// may have forgotten a grant to another attempt, and re-creating would vote twice.
+    ///
+    /// In the failover window, the first L of a generation (none if the node was born empty), the
+    /// server that this one replaced may still grant. What stands here is prolonged only if before
+    /// the renewal it lasts at least as long as the window: then it has not run out over there
+    /// before that server stops. Else `Quarantined`, which is no vote and no loss, unless
+    /// `reassert` names the epoch.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
@@ -93,7 +100,8 @@ pub enum Op {
     },
     /// Prolong a claim's lease: accepted iff the ballot is not below the promise. A promise of an
     /// earlier life of the node counts again only with `reassert` (as for `Extend`); in quarantine
-    /// the answer without it is `Quarantined`.
+    /// the answer without it is `Quarantined`. In the failover window so it is for a promise of
+    /// this life, unless the owner's lease lasts at least as long as the window.
     ExtendClaim {
         /// The record.
         key: RecordKey,
@@ -199,9 +207,9 @@ pub enum Reply {
         foreign: bool,
     },
     /// Acquire, Claim: nothing is granted for this long. Extend, `ExtendClaim`: not without
-    /// `reassert`.
+    /// `reassert`, either because it is not here or because it ends within the failover window.
     Quarantined {
-        /// Until grants begin.
+        /// Until grants begin: at least `max_ttl` longer than the rest of the failover window.
         remaining: Duration,
         /// Which quarantine: the marker's `since`, in the node's own unit.
         epoch: u64,

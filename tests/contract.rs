@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use palisade::node::contract::{self, Hooks};
 use palisade::node::fault::Fault;
@@ -40,9 +41,17 @@ async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static s
     (ran, failed)
 }
 
+/// L: longer than a moment's delay of the machine.
+const WINDOW: Duration = Duration::from_millis(400);
+
+fn memory() -> MemoryNode {
+    MemoryNode::builder().failover_window(WINDOW).build()
+}
+
 fn hooks(node: &MemoryNode) -> Hooks {
     let [a, b, c, d] = [(); 4].map(|()| node.clone());
     Hooks::default()
+        .failover_window(WINDOW)
         .restart_empty(move || {
             a.restart_empty();
             std::future::ready(())
@@ -63,7 +72,7 @@ fn hooks(node: &MemoryNode) -> Hooks {
 
 #[tokio::test]
 async fn memory_node_keeps_the_contract() {
-    let node = MemoryNode::new();
+    let node = memory();
     let (ran, failed) = broken(Arc::new(node.clone()), hooks(&node)).await;
     assert_eq!(failed, Vec::<&str>::new());
     assert_eq!(ran, contract::cases().len());
@@ -71,7 +80,7 @@ async fn memory_node_keeps_the_contract() {
 
 #[tokio::test]
 async fn a_calm_fault_wrapper_keeps_the_contract() {
-    let node = MemoryNode::new();
+    let node = memory();
     let (ran, failed) = broken(Arc::new(Fault::new(node.clone())), hooks(&node)).await;
     assert_eq!(failed, Vec::<&str>::new());
     assert_eq!(ran, contract::cases().len());
@@ -126,7 +135,7 @@ impl LockNode for Mutant {
 }
 
 async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &str) {
-    let inner = MemoryNode::new();
+    let inner = memory();
     let hooks = hooks(&inner);
     let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
     let node = Arc::new(Mutant { inner, ask, tell });
@@ -236,6 +245,29 @@ async fn wrong_deeds_on_locks_are_caught() {
             }
         },
         "a_restarted_node_grants_after_the_quarantine",
+    )
+    .await;
+    caught(
+        "extends in the failover window what may end in it",
+        as_is,
+        |op, reply| {
+            let extends = matches!(op, Op::Extend { .. } | Op::ExtendClaim { .. });
+            if extends && matches!(reply, Reply::Quarantined { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "what_ends_in_the_failover_window_is_not_extended_unasked",
+    )
+    .await;
+    caught(
+        "extends nothing in quarantine",
+        as_is,
+        |op, reply| {
+            if matches!(op, Op::Extend { .. }) && *reply == Reply::Done {
+                *reply = Reply::Quarantined { remaining: WINDOW, epoch: 1 };
+            }
+        },
+        "what_outlasts_the_failover_window_is_extended",
     )
     .await;
 }

@@ -3,12 +3,16 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use palisade::node::contract::{self, Case, Hooks};
 use palisade::node::{LockNode, RedisNode};
 use support::server::Server;
 
 type Shared = Arc<Mutex<Server>>;
+
+/// L: longer than a restart takes, even on a busy machine.
+const WINDOW: Duration = Duration::from_secs(3);
 
 /// Runs `f` on the server without holding up the runtime.
 async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
@@ -72,7 +76,24 @@ async fn the_crash_guard_holds_over_restarts_and_losses() {
     // Trusts nothing, as in production: the first quarantine is waited out.
     let node: Arc<dyn LockNode> = Arc::new(RedisNode::new(url).unwrap());
     let hooks = hooks(&server);
-    for case in contract::cases().into_iter().filter(Case::disturbs) {
+    let is_window = |case: &Case| case.name().contains("failover_window");
+    for case in contract::cases().into_iter().filter(|c| c.disturbs() && !is_window(c)) {
         assert!(case.run(Arc::clone(&node), &hooks).await, "{} lacks its hook", case.name());
     }
+}
+
+#[tokio::test]
+async fn the_failover_window_holds_over_restarts() {
+    let server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let server: Shared = Arc::new(Mutex::new(server));
+    let url = server.lock().unwrap().url();
+    let node = RedisNode::builder(url).failover_window(WINDOW).trust_fresh(true).build().unwrap();
+    let node: Arc<dyn LockNode> = Arc::new(node);
+    let hooks = hooks(&server).failover_window(WINDOW);
+    let cases = contract::cases().into_iter().filter(|c| c.name().contains("failover_window"));
+    let mut ran = 0;
+    for case in cases {
+        ran += usize::from(case.run(Arc::clone(&node), &hooks).await);
+    }
+    assert_eq!(ran, 4);
 }

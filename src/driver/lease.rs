@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::name::LockKeys;
-use crate::node::mailbox::Mailbox;
+use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{Op, RecordKey};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -101,18 +101,31 @@ impl Lease {
 
     /// Whether the node confirmed this lease for a time that is not over: if it forgot the lease
     /// since, nobody else was granted there in between, and the holder may put it back (§5.3).
-    pub(crate) fn is_confirmed(&self, node: usize, now: Moment) -> bool {
+    fn is_confirmed(&self, node: usize, now: Moment) -> bool {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         rounds.iter().any(|(mailbox, until)| now < *until && mailbox.confirmed(node))
     }
 
+    /// Whether the holder may put the lease back on a node in quarantine (§5.3). The node lost its
+    /// data, or another server took its place: then the replaced one may go on granting for L, and
+    /// what it confirmed must last until it has stopped, or it gives the lock away meanwhile.
+    pub(crate) fn may_reassert(
+        &self,
+        node: usize,
+        quarantine: Quarantine,
+        (now, max_ttl): (Moment, Duration),
+    ) -> bool {
+        // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
+        self.is_confirmed(node, now.max(quarantine.ends - max_ttl))
+    }
+
     /// The quarantine to name to a node that forgot the lease, as it told after the latest round
     /// was decided without it.
-    pub(crate) fn forgotten_in(&self, node: usize, now: Moment) -> Option<u64> {
+    pub(crate) fn forgotten_in(&self, node: usize, now: Moment, max_ttl: Duration) -> Option<u64> {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let epoch = rounds.back()?.0.forgot(node)?;
+        let quarantine = rounds.back()?.0.forgot(node)?;
         drop(rounds);
-        self.is_confirmed(node, now).then_some(epoch)
+        self.may_reassert(node, quarantine, (now, max_ttl)).then_some(quarantine.epoch)
     }
 
     /// Sends an extension, unless the lease is over. What is sent after `end` would stand in the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::error::ExtendError;
-use crate::node::mailbox::Mailbox;
+use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::Reply;
 use crate::quorum::extend::{Extend, Step};
 use crate::time::{Moment, valid_until};
@@ -23,6 +23,7 @@ impl Core {
         let deadline = self.node_deadline(sent);
         let mailbox = Mailbox::new(self.n());
         let mut machine = Extend::new(self.n(), old, new, deadline);
+        let max_ttl = self.config.max_ttl;
         let sent_all = lease.while_held(sent, || {
             for node in 0..self.n() {
                 // It may re-create the key there, so a release must go there too.
@@ -30,7 +31,8 @@ impl Core {
             }
             // A minority that forgot us answers when the majority has decided: its word is heeded
             // now.
-            let forgotten: Vec<_> = (0..self.n()).map(|i| lease.forgotten_in(i, sent)).collect();
+            let forgotten: Vec<_> =
+                (0..self.n()).map(|i| lease.forgotten_in(i, sent, max_ttl)).collect();
             lease.begin_round(&mailbox, new);
             for (node, epoch) in forgotten.into_iter().enumerate() {
                 self.send(node, lease.extend_op(epoch), deadline.min(old), &mailbox);
@@ -45,10 +47,16 @@ impl Core {
         loop {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
-                    (now, Some((node, Ok(Reply::Quarantined { epoch, .. }))))
-                        if reasserted & (1 << node) == 0 && lease.is_confirmed(node, now) =>
+                    (now, Some((node, Ok(Reply::Quarantined { epoch, remaining }))))
+                        if reasserted & (1 << node) == 0
+                            && lease.may_reassert(
+                                node,
+                                Quarantine { epoch, ends: now + remaining },
+                                (now, max_ttl),
+                            ) =>
                     {
-                        // It forgot us. We asked before we knew; now we know, and may put it back.
+                        // It forgot us, or knows us for too short a time. We asked before we knew;
+                        // now we know, and may put it back.
                         reasserted |= 1 << node;
                         lease.while_held(now, || {
                             let op = lease.extend_op(Some(epoch));

@@ -52,10 +52,10 @@ impl Sink {
         }
     }
 
-    fn post(self, reply: Result<Reply, NodeError>) {
+    fn post(self, reply: Result<Reply, NodeError>, now: Moment) {
         match self {
             Self::Mail(mailbox, node) | Self::MailOwed(mailbox, node, _) => {
-                mailbox.post(node, reply);
+                mailbox.post(node, reply, now);
             }
             Self::Owed(_) => {}
         }
@@ -112,7 +112,8 @@ impl Lane {
         };
         // First use, or the runtime of the earlier task is gone: start one where we are.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return refuse(job, NodeFault::Closed, "no tokio runtime here");
+            let now = self.settings.env.now();
+            return refuse(job, NodeFault::Closed, "no tokio runtime here", now);
         };
         let (tx, rx) = mpsc::unbounded_channel();
         let worker = Worker {
@@ -131,8 +132,8 @@ impl Lane {
     }
 }
 
-fn refuse(job: Job, fault: NodeFault, detail: &'static str) {
-    job.sink.post(Err(NodeError::not_executed(fault, detail)));
+fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
+    job.sink.post(Err(NodeError::not_executed(fault, detail)), now);
 }
 
 /// A clean-up that the node still owes us an answer to.
@@ -211,7 +212,8 @@ impl Worker {
                 ops.push(job.op);
                 sinks.push(job.sink);
             } else {
-                refuse(job, NodeFault::Timeout, "not sent: the lane was busy until the deadline");
+                let why = "not sent: the lane was busy until the deadline";
+                refuse(job, NodeFault::Timeout, why, now);
             }
             next = if ops.len() < BATCH_MAX { self.rx.try_recv().ok() } else { None };
         }
@@ -308,7 +310,7 @@ impl Worker {
                 _ => {}
             }
             if let Some(sink) = asked.sink {
-                sink.post(reply);
+                sink.post(reply, received);
             }
         }
     }

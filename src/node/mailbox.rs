@@ -9,6 +9,15 @@ use std::task::{Poll, Waker};
 
 use crate::error::NodeError;
 use crate::op::Reply;
+use crate::time::Moment;
+
+/// A quarantine as a node told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quarantine {
+    pub(crate) epoch: u64,
+    /// When it ends, or later by the time that the answer took.
+    pub(crate) ends: Moment,
+}
 
 /// Replies of one attempt, by node.
 #[derive(Debug)]
@@ -24,8 +33,8 @@ struct State {
     may_hold: u32,
     /// Nodes that certainly granted or prolonged.
     confirmed: u32,
-    /// Nodes that answered from a quarantine, with its epoch; also those that answered late.
-    forgot: Vec<(usize, u64)>,
+    /// Nodes that answered from a quarantine, with it; also those that answered late.
+    forgot: Vec<(usize, Quarantine)>,
 }
 
 impl Mailbox {
@@ -46,8 +55,8 @@ impl Mailbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane has an answer.
-    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>) {
+    /// A lane has an answer, received at `now`.
+    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, now: Moment) {
         let mut s = self.lock();
         let bit = 1 << node;
         if s.answered & bit == 0 {
@@ -64,8 +73,8 @@ impl Mailbox {
         if matches!(&reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)) {
             s.confirmed |= bit;
         }
-        if let Ok(Reply::Quarantined { epoch, .. }) = &reply {
-            s.forgot.push((node, *epoch));
+        if let Ok(Reply::Quarantined { remaining, epoch }) = &reply {
+            s.forgot.push((node, Quarantine { epoch: *epoch, ends: now + *remaining }));
         }
         s.inbox.push_back((node, reply));
         if let Some(waker) = s.waker.take() {
@@ -101,10 +110,10 @@ impl Mailbox {
     }
 
     /// The quarantine in which the node said no in this round, if it has not said yes since.
-    pub(crate) fn forgot(&self, node: usize) -> Option<u64> {
+    pub(crate) fn forgot(&self, node: usize) -> Option<Quarantine> {
         let s = self.lock();
-        let mut epochs = s.forgot.iter().rev().filter(|(n, _)| *n == node).map(|(_, e)| *e);
-        if s.confirmed & (1 << node) == 0 { epochs.next() } else { None }
+        let mut told = s.forgot.iter().rev().filter(|(n, _)| *n == node).map(|(_, q)| *q);
+        if s.confirmed & (1 << node) == 0 { told.next() } else { None }
     }
 
     /// An extension was sent to the node: it may re-create the key there.
@@ -125,7 +134,8 @@ mod tests {
     fn a_late_refusal_does_not_clear_what_an_extension_may_have_written() {
         let mailbox = Mailbox::new(1);
         mailbox.mark(0);
-        mailbox.post(0, Err(NodeError::not_executed(NodeFault::Timeout, "not sent")));
+        let refusal = NodeError::not_executed(NodeFault::Timeout, "not sent");
+        mailbox.post(0, Err(refusal), Moment::from_nanos(1));
         assert!(mailbox.may_hold(0), "the release would leave the key behind");
     }
 }

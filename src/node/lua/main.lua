@@ -1,12 +1,12 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before.
--- KEYS     from 2: the ops' keys          ARGV  from 6: per op its kind and its arguments
+-- KEYS     from 2: the ops' keys          ARGV  from 7: per op its kind and its arguments
 -- Returns  now_us, first 16 hex digits of replid, rest of the quarantine ms, its length ms,
 --          marker written because the generation is new: 0 or 1, then per op its result:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight; acquire, claim, inspect
 --          and lookup say yes by their fence; what follows the number stands at each op.
-local k, a = 1, 5
-for _ = 1, tonumber(ARGV[5]) do
+local k, a = 1, 6
+for _ = 1, tonumber(ARGV[6]) do
   a = a + 1
   local kind = ARGV[a]
   if kind == 'A' then

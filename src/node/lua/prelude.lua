@@ -1,8 +1,9 @@
 -- Runs once per batch: reads the clock and the generation, keeps the crash guard (DESIGN 5.5).
 -- KEYS[1]  palisade:generation, the marker: "replid since_ms floor_us q_ms", further words ignored.
 -- ARGV     1 q: quarantine in ms   2 E: clock error in µs   3 fence life in ms
---          4 trust a node without marker: 0 or 1            5 number of ops
--- Leaves   now_us, now_ms, since, floor, left, q and the helpers below to the ops.
+--          4 trust a node without marker: 0 or 1            5 L: failover window in ms
+--          6 number of ops
+-- Leaves   now_us, now_ms, since, floor, left, window, q and the helpers below to the ops.
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
 -- MISCONF, OOM) before anything took effect, and so the whole batch is. Reads use `try`, so that a
 -- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
@@ -78,6 +79,8 @@ if write then
 end
 local left = since + q - now_ms
 if since == 0 or left < 0 then left = 0 end
+local window = since + tonumber(ARGV[5]) - now_ms -- a replaced master may grant for so long
+if since == 0 or window < 0 then window = 0 end
 
 local out = {now_us, sub(replid, 1, 16), left, q, new}
 local n = 5
@@ -100,6 +103,13 @@ end
 -- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
 local function may_recreate(epoch)
   return left <= 0 or tonumber(epoch) == since
+end
+
+-- Whether the owner's own that stands here for `ms` may be prolonged: in the failover window only
+-- what a replaced master cannot see expire and give away before it stops, or what its holder knows
+-- to last there.
+local function may_prolong(ms, epoch)
+  return ms >= window or tonumber(epoch) == since
 end
 
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.

@@ -33,7 +33,8 @@ impl MemoryNodeBuilder {
     }
 
     /// L: for how long after a restart or failover another master of this node might still accept
-    /// writes; lengthens the quarantine. Default zero: in memory there is no other master.
+    /// writes; lengthens the quarantine, and for so long only what outlasts it is renewed here.
+    /// Default zero: in memory there is no other master.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.window = window;
         self

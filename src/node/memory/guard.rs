@@ -46,6 +46,8 @@ pub(super) struct Header {
     /// Rest of the quarantine; zero outside.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
+    /// Rest of the failover window, L from `since`: a replaced master may still grant; zero outside.
+    window: Duration,
     pub(super) new_generation: bool,
     /// How long a fence is remembered after its last use, nanoseconds.
     fence_life: u64,
@@ -77,18 +79,20 @@ impl Header {
         m.quarantine = m.quarantine.max(q);
         *last_since = m.since.max(*last_since);
         *marker = Some(m);
-        let rest = if m.since == 0 {
-            0
-        } else {
-            m.since.saturating_add(nanos(m.quarantine)).saturating_sub(clock.now)
+        let rest = |span| match m.since {
+            0 => Duration::ZERO,
+            since => {
+                Duration::from_nanos(since.saturating_add(nanos(span)).saturating_sub(clock.now))
+            }
         };
         Self {
             now: clock.now,
             micros: clock.micros,
             since: m.since,
             floor: m.floor,
-            quarantine: Duration::from_nanos(rest),
+            quarantine: rest(m.quarantine),
             quarantine_len: m.quarantine,
+            window: rest(window),
             new_generation: known.is_none(),
             fence_life: nanos(terms.max_ttl + 2 * terms.clock_error + FENCE_SLACK),
             clock_error: error,
@@ -104,6 +108,15 @@ impl Header {
     /// back what it knows that this node forgot (5.3).
     pub(super) fn may_recreate(&self, reassert: Option<u64>) -> bool {
         self.quarantine.is_zero() || reassert == Some(self.since)
+    }
+
+    /// Whether a holder may prolong its own that stands here until `till`: in the failover window
+    /// only what a replaced master cannot see expire and give away before it stops, or what its
+    /// holder knows to last there (5.3).
+    pub(super) fn may_prolong(&self, till: Option<u64>, reassert: Option<u64>) -> bool {
+        self.window.is_zero()
+            || till.is_none_or(|t| self.until(t) >= self.window)
+            || reassert == Some(self.since)
     }
 
     /// When something that starts now and lasts `span` ends.

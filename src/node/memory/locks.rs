@@ -123,11 +123,13 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<u64>),
     ) -> (Reply, bool) {
-        let stands = self.0.live(keys.lock(), h.now).filter(|e| e.held.is_some());
-        match stands.map(|e| e.is_owned_by(owner)) {
-            Some(false) => return (Reply::NotOwner, false),
-            None if !h.may_recreate(reassert) => return (h.quarantined(), false),
-            _ => {}
+        let may = match self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref()) {
+            Some(held) if held.owner != Some(owner) => return (Reply::NotOwner, false),
+            Some(held) => h.may_prolong(held.till, reassert),
+            None => h.may_recreate(reassert),
+        };
+        if !may {
+            return (h.quarantined(), false);
         }
         let entry = self.0.open(keys.lock(), h.now);
         let held = entry.held.get_or_insert(Held { owner: Some(owner), till: None, meta: None });

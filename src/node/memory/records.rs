@@ -39,6 +39,11 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
+    /// When the owner's lease ends; long past if there is none.
+    fn lease_end(&self, owner: OwnerToken) -> Option<u64> {
+        Some(self.till.filter(|_| self.own == Some(owner)).unwrap_or(0))
+    }
+
     /// The lowest ballot that may still be accepted from its owner.
     fn effective(&self, h: &Header) -> u64 {
         if self.promised_in == h.since { self.fence } else { self.fence.max(h.floor) }
@@ -134,9 +139,13 @@ impl Records {
     ) -> Reply {
         let (till, expires) = (h.after(lease), h.after(retention));
         let known = self.0.live(key, h.now);
-        let same_life = known.is_some_and(|e| e.promised_in == h.since);
-        let denied = !same_life && !h.may_recreate(reassert);
-        if denied && self.0.live(key, h.now).is_none() {
+        let same_life = known.as_ref().is_some_and(|e| e.promised_in == h.since);
+        let denied = !match known.as_ref().filter(|_| same_life) {
+            // A lease that is not this owner's proves nothing about a copy elsewhere.
+            Some(e) => h.may_prolong(e.lease_end(owner), reassert),
+            None => h.may_recreate(reassert),
+        };
+        if denied && known.is_none() {
             return h.quarantined();
         }
         let e = self.0.open(key, h.now);

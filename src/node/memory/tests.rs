@@ -177,6 +177,44 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
 }
 
 #[test]
+fn in_the_failover_window_only_what_outlasts_it_is_prolonged() {
+    let tick = Duration::from_nanos(1);
+    // The lock lasts TTL; L is that, and a tick more.
+    for (window, asks, done) in
+        [(TTL, None, true), (TTL + tick, None, false), (TTL + tick, Some(()), true)]
+    {
+        let hand = Arc::new(Hand::default());
+        let node = MemoryNode::builder().env(hand.clone()).failover_window(window).build();
+        let extend = |ttl, reassert| Op::Extend {
+            keys: LockKeys::new("a"),
+            owner: owner(1),
+            ttl,
+            token: FencingToken::new(EPOCH),
+            meta: None,
+            reassert,
+        };
+        fence(&ask(&node, acquire("a", 1, 0)));
+        assert_eq!(ask(&node, extend(tick, None)), Reply::Done, "a node born empty has no window");
+        assert_eq!(ask(&node, extend(TTL, None)), Reply::Done);
+        node.restart_keeping();
+        facts(&node, TERMS);
+        let epoch = node.state().last_since;
+        let said = ask(&node, extend(TTL, asks.map(|()| epoch)));
+        assert_eq!(said == Reply::Done, done, "{window:?}: {said:?}");
+        // The last tick of the window, and its end: what is left matters until then.
+        hand.pass(window.saturating_sub(2 * tick));
+        assert_eq!(ask(&node, extend(2 * tick, Some(epoch))), Reply::Done);
+        assert_eq!(ask(&node, extend(tick, None)), Reply::Done, "it ends with the window");
+        let said = ask(&node, extend(TTL, None));
+        assert_eq!(rest(&said), MAX_TTL + 2 * tick, "a tick too short");
+        hand.pass(2 * tick);
+        assert!(matches!(ask(&node, extend(TTL, None)), Reply::Quarantined { .. }), "it is gone");
+        assert_eq!(ask(&node, extend(tick, Some(epoch))), Reply::Done);
+        assert_eq!(ask(&node, extend(TTL, None)), Reply::Done, "the window is over");
+    }
+}
+
+#[test]
 fn proposals_are_clamped_to_the_clock_error() {
     let (node, _) = node();
     let e = E.as_micros() as u64;

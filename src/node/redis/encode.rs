@@ -45,6 +45,7 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
         .arg(u64::try_from(terms.clock_error.as_micros()).unwrap_or(u64::MAX))
         .arg(millis(fence_life))
         .arg(u8::from(guarding.trust_fresh))
+        .arg(whole_millis(guarding.failover_window))
         .arg(n);
     for op in &batch.ops {
         args(&mut cmd, op);
@@ -55,7 +56,12 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
 /// Whole milliseconds, rounded up: a lock may live longer on a node than its holder believes, never
 /// shorter. Redis refuses zero.
 fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+    whole_millis(d).max(1)
+}
+
+/// Whole milliseconds, rounded up; of nothing zero.
+fn whole_millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 fn key_count(op: &Op) -> usize {
