@@ -68,9 +68,11 @@ pub enum Op {
         token: FencingToken,
         /// The holder's words, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// The epoch of the quarantine in which the holder puts back what the node forgot. Only a
-        /// holder whom this very node had confirmed, for a time that had not run out when it
-        /// learned of the epoch, may say so: then nobody else can have been granted here meanwhile.
+        /// The epoch of the quarantine in which the holder puts back what the node forgot, or
+        /// prolongs what it knows for too short a time. Only a holder whom this very node had
+        /// confirmed, for a time that had not run out when it learned of the epoch and that does
+        /// not run out in the failover window, may say so: then nobody else can have been granted
+        /// here meanwhile, nor can be by the server that this one replaced.
         reassert: Option<u64>,
     },
     /// Delete the lock if it is the owner's; wake a waiter.
