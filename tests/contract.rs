@@ -247,6 +247,10 @@ async fn wrong_deeds_on_locks_are_caught() {
         "a_restarted_node_grants_after_the_quarantine",
     )
     .await;
+}
+
+#[tokio::test]
+async fn wrong_rules_about_the_failover_window_are_caught() {
     caught(
         "extends in the failover window what may end in it",
         as_is,

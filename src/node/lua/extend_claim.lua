@@ -1,6 +1,6 @@
 -- Prolong a claim's lease. A promise of an earlier generation stays below the floor (g is not
--- renewed: a higher promise may have been forgotten) unless its holder names this quarantine. In the
--- failover window the lease must outlast the window, or its holder names the quarantine.
+-- renewed: a higher promise may have been forgotten) unless its holder names this quarantine. In
+-- the failover window the lease must outlast the window, or its holder names the quarantine.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 lease ms  4 retention ms  5 epoch or ''
 -- Puts  DONE | NOT_OWNER | QUARANTINED, epoch | WRONG_TYPE | COMPLETED, rf, value

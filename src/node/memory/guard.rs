@@ -46,7 +46,8 @@ pub(super) struct Header {
     /// Rest of the quarantine; zero outside.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
-    /// Rest of the failover window, L from `since`: a replaced master may still grant; zero outside.
+    /// Rest of the failover window, L from `since`, in which a replaced master may still grant;
+    /// zero outside.
     window: Duration,
     pub(super) new_generation: bool,
     /// How long a fence is remembered after its last use, nanoseconds.

@@ -40,8 +40,8 @@ impl Entry {
     }
 
     /// When the owner's lease ends; long past if there is none.
-    fn lease_end(&self, owner: OwnerToken) -> Option<u64> {
-        Some(self.till.filter(|_| self.own == Some(owner)).unwrap_or(0))
+    fn lease_end(&self, owner: OwnerToken) -> u64 {
+        self.till.filter(|_| self.own == Some(owner)).unwrap_or(0)
     }
 
     /// The lowest ballot that may still be accepted from its owner.
@@ -142,7 +142,7 @@ impl Records {
         let same_life = known.as_ref().is_some_and(|e| e.promised_in == h.since);
         let denied = !match known.as_ref().filter(|_| same_life) {
             // A lease that is not this owner's proves nothing about a copy elsewhere.
-            Some(e) => h.may_prolong(e.lease_end(owner), reassert),
+            Some(e) => h.may_prolong(Some(e.lease_end(owner)), reassert),
             None => h.may_recreate(reassert),
         };
         if denied && known.is_none() {
