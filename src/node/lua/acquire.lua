@@ -1,9 +1,9 @@
--- Take a free lock.
--- KEYS  1 lock   2 fence   3 queue
--- ARGV  1 owner  2 ttl ms  3 proposal  4 wait: 0 or 1
+-- Take a free lock. Kind A, or W for who waits and wants a hint.
+-- KEYS  1 lock   2 fence   3 queue (W only: each key and argument costs as much as a small command)
+-- ARGV  1 owner  2 ttl ms  3 proposal
 -- Puts  fence | QUARANTINED, epoch | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
-local function acquire(k, a)
+local function acquire(k, a, queue)
   if left > 0 then return put_quarantined() end
   local lock, owner = KEYS[k + 1], ARGV[a + 1]
   if call('SET', lock, owner, 'NX', 'PX', ARGV[a + 2]) then
@@ -29,7 +29,5 @@ local function acquire(k, a)
   local ms = call('PTTL', lock)
   put(ours and HELD or FOREIGN)
   put(ms)
-  if ARGV[a + 4] == '1' then
-    wait_for_hint(KEYS[k + 3], ms >= 0 and ms + 1000 or 10000)
-  end
+  if queue then wait_for_hint(queue, ms >= 0 and ms + 1000 or 10000) end
 end

@@ -11,10 +11,13 @@ for _ = 1, tonumber(ARGV[6]) do
   local kind = ARGV[a]
   if kind == 'A' then
     acquire(k, a)
-    k, a = k + 3, a + 4
+    k, a = k + 2, a + 3
   elseif kind == 'D' then
     release(k, a)
     k, a = k + 3, a + 1
+  elseif kind == 'W' then
+    acquire(k, a, KEYS[k + 3])
+    k, a = k + 3, a + 3
   elseif kind == 'X' then
     extend(k, a)
     k, a = k + 4, a + 6

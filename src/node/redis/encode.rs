@@ -66,7 +66,8 @@ fn whole_millis(d: Duration) -> u64 {
 
 fn key_count(op: &Op) -> usize {
     match op {
-        Op::Acquire { .. } | Op::Release { .. } => 3,
+        Op::Acquire { wait, .. } => 2 + usize::from(*wait),
+        Op::Release { .. } => 3,
         Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
         Op::Claim(_)
@@ -80,7 +81,10 @@ fn key_count(op: &Op) -> usize {
 
 fn keys(cmd: &mut Cmd, op: &Op) {
     match op {
-        Op::Acquire { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.queue()),
+        Op::Acquire { keys, wait, .. } => {
+            let cmd = cmd.arg(keys.lock()).arg(keys.fence());
+            if *wait { cmd.arg(keys.queue()) } else { cmd }
+        }
         Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
             cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
@@ -106,7 +110,8 @@ fn epoch(cmd: &mut Cmd, reassert: Option<u64>) -> &mut Cmd {
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
         Op::Acquire { owner, ttl, proposal, wait, .. } => {
-            cmd.arg("A").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal).arg(u8::from(*wait))
+            let kind = if *wait { "W" } else { "A" };
+            cmd.arg(kind).arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal)
         }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => epoch(
