@@ -14,6 +14,7 @@ use std::time::Duration;
 use memory::Cluster;
 use palisade::env::{Env, SystemEnv};
 use palisade::node::LockNode;
+use palisade::node::fault::Odds;
 use palisade::op::{Batch, Terms};
 use palisade::time::Moment;
 use palisade::{RedisNode, Redlock};
@@ -157,4 +158,32 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
     assert_eq!(server.cli(&["hget", "{orders}:meta", "a"]), "b");
     assert_eq!(server.cli(&["ttl", "{orders}:queue"]), "-1");
     assert_eq!(server.cli(&["ttl", "{orders}:meta"]), "-1");
+}
+
+#[tokio::test]
+async fn callers_who_met_do_not_meet_for_ever() {
+    const CALLERS: u64 = 8;
+    const ROUNDS: u64 = 10;
+    let c = Cluster::new(3);
+    for (seed, control) in c.controls.iter().enumerate() {
+        let odds = Odds { delay: 1.0, max_delay: ms(4), ..Odds::default() };
+        control.dice(seed as u64, odds);
+    }
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let r = c.redlock();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = r.mutex("hot").wait(LONG * 3).acquire().await.unwrap();
+                    assert!(guard.release().await.is_released());
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        timeout(LONG * 3, caller).await.expect("nobody wins any more").unwrap();
+    }
+    // Each roll-back used to call everybody to the next meeting: five hundred calls for one lock.
+    let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
+    assert!(calls < 60, "{calls} calls for one lock");
 }

@@ -12,6 +12,9 @@ use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 
+/// Callers are brought apart over at most two to this power round trips.
+const CROWD_MAX: u32 = 5;
+
 /// A named lock, not yet held. Cheap to clone and to make; use one per name or per call.
 ///
 /// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
@@ -173,6 +176,7 @@ pub(crate) async fn acquire_within(
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
+    let mut sent = core.env.now();
     let mut loss = match core.attempt(keys, ttl, false).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
@@ -183,6 +187,7 @@ pub(crate) async fn acquire_within(
     let waiting = core.hints.wait(keys.lock());
     let mut delays = retry.delays(core.env.random() as u64);
     let mut asked = false;
+    let mut crowd = 0;
     loop {
         let now = core.env.now();
         if now >= deadline {
@@ -191,11 +196,22 @@ pub(crate) async fn acquire_within(
                 Loss::NoQuorum(outcomes) => core.no_quorum(outcomes).into(),
             });
         }
+        let round_trip = now.since(sent);
         let pause = pause(&loss, &mut delays, asked).min(deadline.since(now));
-        let _ = tokio::time::timeout(pause, waiting.turn()).await;
+        let called = is_split(&loss) || tokio::time::timeout(pause, waiting.turn()).await.is_ok();
+        // The roll-backs of attempts that met are hints, too: to all who met, so that they would meet
+        // for ever. Only the dice bring them apart, over the more round trips the oftener.
+        crowd = if called && asked { crowd + 1 } else { 0 };
+        if crowd > 1 || is_split(&loss) {
+            let apart = spread(core.env.random(), round_trip, crowd);
+            tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+            // What was told meanwhile is seen by the attempt itself.
+            let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
+        }
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
         }
+        sent = core.env.now();
         match core.attempt(keys, ttl, true).await {
             Ok(won) => {
                 waiting.pass_on();
@@ -205,6 +221,17 @@ pub(crate) async fn acquire_within(
         }
         asked = true;
     }
+}
+
+/// Nobody holds a majority.
+fn is_split(loss: &Loss) -> bool {
+    matches!(loss, Loss::Taken(Taken { retry_after: Some(Duration::ZERO), .. }))
+}
+
+/// A random part of as many round trips as there may be callers.
+fn spread(dice: u128, round_trip: Duration, crowd: u32) -> Duration {
+    let slots = round_trip.min(Duration::from_millis(20)) * (1 << crowd.clamp(1, CROWD_MAX));
+    slots.mul_f64(f64::from(dice as u32) / f64::from(u32::MAX))
 }
 
 /// How long to sleep if no hint comes. Once hints were asked for, a lock that a majority holds is
