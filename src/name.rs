@@ -40,8 +40,8 @@ pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigErro
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
             continue;
         };
-        let bare = base.strip_prefix('{').and_then(|base| base.strip_suffix('}'));
-        for other in [Some(base), bare].into_iter().flatten().filter(|other| !other.is_empty()) {
+        let untagged = base.strip_prefix('{').and_then(|b| b.strip_suffix('}'));
+        for other in [Some(base), untagged].into_iter().flatten().filter(|other| !other.is_empty()) {
             let keys = LockKeys::new(other);
             if [keys.fence(), keys.queue(), keys.meta()].contains(&key) {
                 let rule =

@@ -194,7 +194,8 @@ impl<R: Resolver> Link<R> {
                     current.session.abandon();
                     state.current = None;
                 }
-                if !state.connecting {
+                let idle = !state.connecting;
+                if idle {
                     match &state.failed {
                         Some(f)
                             if env.now() < f.until && f.epoch == *self.shared.changed.borrow() =>
@@ -204,10 +205,8 @@ impl<R: Resolver> Link<R> {
                         _ => {}
                     }
                     state.connecting = true;
-                    true
-                } else {
-                    false
                 }
+                idle
             };
             if connect {
                 // Outside of the lock: a runtime that shuts down drops the task here and now.
