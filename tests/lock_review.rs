@@ -7,19 +7,21 @@ mod support;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use memory::Cluster;
 use palisade::env::{Env, SystemEnv};
-use palisade::node::LockNode;
+use palisade::error::{NodeError, NodeFault};
 use palisade::node::fault::Odds;
-use palisade::op::{Batch, Terms};
+use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
+use palisade::op::{Batch, Op, Replies, Terms};
 use palisade::time::Moment;
-use palisade::{RedisNode, Redlock};
+use palisade::{RedisNode, Redlock, TryAcquire};
 use support::server::Server;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -36,6 +38,32 @@ fn runtime() -> Runtime {
 async fn poll_once<F: Future>(future: F) -> bool {
     let mut future = Box::pin(future);
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+}
+
+#[test]
+fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
+    let c = Cluster::new(1);
+    let r = c.builder().ttl(LONG).node_deadline(Duration::from_secs(5)).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    c.controls[0].freeze();
+    let stuck = r.mutex("stuck");
+    first.spawn(async move { stuck.try_acquire().await.map(drop) });
+    while c.controls[0].calls() == 0 {
+        std::thread::sleep(ms(1));
+    }
+    let queued = r.mutex("queued");
+    let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
+    std::thread::sleep(ms(100));
+    first.shutdown_background();
+    // Long before the lease that was asked for would have run out.
+    let answer = second.block_on(async { timeout(ms(4_000), answer).await });
+    let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
+    assert!(text.contains("lane"), "{text}");
+    let after = second.block_on(async {
+        c.controls[0].thaw();
+        r.mutex("after").try_acquire().await.unwrap()
+    });
+    assert!(after.acquired().is_some());
 }
 
 #[test]
@@ -186,4 +214,114 @@ async fn callers_who_met_do_not_meet_for_ever() {
     // Each roll-back used to call everybody to the next meeting: five hundred calls for one lock.
     let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
     assert!(calls < 60, "{calls} calls for one lock");
+}
+
+/// Fails each release of `deaf` once; slow enough that a busy lane always finds something queued.
+struct Deaf {
+    inner: MemoryNode,
+    failed: AtomicBool,
+}
+
+impl LockNode for Deaf {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let n = batch.ops.len();
+            let hit = |op: &Op| matches!(op, Op::Release { keys, .. } if keys.lock() == "deaf");
+            sleep(ms(2)).await;
+            if batch.ops.iter().any(hit) && !self.failed.swap(true, Ordering::SeqCst) {
+                return Replies::fail(n, &NodeError::not_executed(NodeFault::NoReplicas, "test"));
+            }
+            self.inner.call(batch, deadline).await
+        })
+    }
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+#[tokio::test]
+async fn a_busy_lane_still_pays_what_it_owes() {
+    let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
+    let r = Redlock::builder().node(node).build().unwrap();
+    let guard = r.mutex("deaf").ttl(LONG).acquire().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..8)
+        .map(|i| {
+            let (m, stop) = (r.mutex(format!("busy{i}")), Arc::clone(&stop));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let _ = m.try_acquire().await.map(TryAcquire::acquired);
+                    // The drop of the guard and the next attempt are queued behind each other.
+                }
+            })
+        })
+        .collect();
+    sleep(ms(50)).await;
+    drop(guard);
+    let freed = async {
+        loop {
+            if let Ok(TryAcquire::Acquired(g)) = r.mutex("deaf").try_acquire().await {
+                break g;
+            }
+            sleep(ms(20)).await;
+        }
+    };
+    let freed = timeout(ms(5_000), freed).await;
+    stop.store(true, Ordering::SeqCst);
+    for b in busy {
+        b.await.unwrap();
+    }
+    assert!(freed.is_ok(), "the release was owed for ever");
+}
+
+struct Panics(MemoryNode, AtomicBool);
+
+impl LockNode for Panics {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        assert!(self.1.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
+        self.0.call(batch, deadline)
+    }
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_panics_is_a_fault_and_no_wait() {
+    let node = Panics(MemoryNode::new(), AtomicBool::new(false));
+    let r = Redlock::builder().node(node).ttl(LONG).build().unwrap();
+    let first = timeout(ms(5_000), r.mutex("p").try_acquire()).await.expect("nobody answered");
+    first.unwrap_err();
+    assert!(r.mutex("p").try_acquire().await.unwrap().acquired().is_some());
+}
+
+#[tokio::test]
+async fn any_number_of_nodes_that_is_allowed_works() {
+    for n in [1, 2, 4, 31] {
+        let c = Cluster::new(n);
+        let r = c.builder().allow_even_nodes().build().unwrap();
+        let guard = r.mutex("n").acquire().await.unwrap();
+        guard.extend().await.unwrap();
+        let other = c.builder().allow_even_nodes().build().unwrap();
+        assert!(matches!(other.mutex("n").try_acquire().await, Ok(TryAcquire::Taken(_))));
+        assert!(guard.release().await.is_released());
+    }
+}
+
+#[test]
+fn a_guard_may_be_dropped_where_no_runtime_is() {
+    let c = Cluster::new(3);
+    let first = runtime();
+    let r = c.redlock();
+    let guard = first.block_on(async { r.mutex("g").acquire().await.unwrap() });
+    drop(first);
+    assert!(guard.is_valid());
+    drop(guard);
+    drop(r);
 }

@@ -62,10 +62,36 @@ impl Sink {
     }
 }
 
+/// A sink that is answered whatever happens, also when the lane's runtime ends or its node panics.
+struct Asker(Option<Sink>);
+
+impl Asker {
+    fn owed_until(&self) -> Option<Moment> {
+        self.0.as_ref().and_then(Sink::owed_until)
+    }
+
+    fn post(mut self, reply: Result<Reply, NodeError>, now: Moment) {
+        if let Some(sink) = self.0.take() {
+            sink.post(reply, now);
+        }
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if let Some(sink) = self.0.take() {
+            let detail = "the task of this node's lane ended; the next call starts another";
+            let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
+            // Only a quarantine is reckoned from the moment of its answer.
+            sink.post(Err(error), Moment::default());
+        }
+    }
+}
+
 struct Job {
     op: Op,
     deadline: Moment,
-    sink: Sink,
+    asker: Asker,
 }
 
 /// Which server process answers for which node of one handle.
@@ -101,7 +127,7 @@ impl Lane {
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let job = Job { op, deadline, sink };
+        let job = Job { op, deadline, asker: Asker(Some(sink)) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
             Some(open) => match open.send(job) {
@@ -133,7 +159,7 @@ impl Lane {
 }
 
 fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
-    job.sink.post(Err(NodeError::not_executed(fault, detail)), now);
+    job.asker.post(Err(NodeError::not_executed(fault, detail)), now);
 }
 
 /// A clean-up that the node still owes us an answer to.
@@ -146,7 +172,7 @@ struct Owed {
 
 /// Who asked for an op of a batch, and what is owed if no answer comes.
 struct Asked {
-    sink: Option<Sink>,
+    asker: Option<Asker>,
     owed: Option<Owed>,
     vote: bool,
 }
@@ -178,6 +204,11 @@ impl Worker {
             // Two batches that both wait for a new connection could overtake each other.
             let depth = if self.in_touch { self.node.depth().max(1) } else { 1 };
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
+            if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
+                // Before what is queued: on a busy lane there is always something.
+                under_way.extend(self.launch_owed());
+                continue;
+            }
             tokio::select! {
                 biased;
                 Some(answered) = under_way.next(), if !under_way.is_empty() => self.settle(answered),
@@ -185,9 +216,7 @@ impl Worker {
                     Some(job) => under_way.extend(self.launch(job)),
                     None => break,
                 },
-                () = sleep_or_forever(owed_in), if under_way.is_empty() => {
-                    under_way.extend(self.launch_owed());
-                }
+                () = sleep_or_forever(owed_in), if under_way.len() < depth => {}
             }
         }
         // The handle is gone. What is under way is awaited, what is owed tried once more; then the
@@ -205,12 +234,12 @@ impl Worker {
         let now = self.settings.env.now();
         let mut deadline = now + Duration::from_millis(1);
         let mut next = Some(first);
-        let (mut ops, mut sinks) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        let (mut ops, mut askers) = (Vec::with_capacity(16), Vec::with_capacity(16));
         while let Some(job) = next {
-            if job.deadline > now || job.sink.owed_until().is_some() {
+            if job.deadline > now || job.asker.owed_until().is_some() {
                 deadline = deadline.max(job.deadline);
                 ops.push(job.op);
-                sinks.push(job.sink);
+                askers.push(job.asker);
             } else {
                 let why = "not sent: the lane was busy until the deadline";
                 refuse(job, NodeFault::Timeout, why, now);
@@ -219,15 +248,15 @@ impl Worker {
         }
         let asked = ops
             .iter()
-            .zip(sinks)
-            .map(|(op, sink)| Asked {
-                owed: sink.owed_until().map(|until| Owed {
+            .zip(askers)
+            .map(|(op, asker)| Asked {
+                owed: asker.owed_until().map(|until| Owed {
                     op: op.clone(),
                     until,
                     confirmed: false,
                 }),
                 vote: is_vote(op),
-                sink: Some(sink),
+                asker: Some(asker),
             })
             .collect();
         self.send(ops, asked, deadline)
@@ -246,7 +275,7 @@ impl Worker {
             self.owed_wait = OWED_WAIT.0;
         }
         let ops = due.iter().map(|o| o.op.clone()).collect();
-        let asked = due.into_iter().map(|o| Asked { owed: Some(o), vote: false, sink: None });
+        let asked = due.into_iter().map(|o| Asked { owed: Some(o), vote: false, asker: None });
         self.send(ops, asked.collect(), now + self.settings.node_deadline)
     }
 
@@ -304,13 +333,13 @@ impl Worker {
             match (asked.owed, reply.is_ok()) {
                 (Some(o), false) => self.owe(Owed { confirmed: false, ..o }),
                 // Once more a moment later, for what an old connection may still deliver.
-                (Some(o), true) if asked.sink.is_none() && !o.confirmed => {
+                (Some(o), true) if asked.asker.is_none() && !o.confirmed => {
                     self.owe(Owed { confirmed: true, ..o });
                 }
                 _ => {}
             }
-            if let Some(sink) = asked.sink {
-                sink.post(reply, received);
+            if let Some(asker) = asked.asker {
+                asker.post(reply, received);
             }
         }
     }
