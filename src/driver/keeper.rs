@@ -19,8 +19,8 @@ use crate::driver::lease::Lease;
 use crate::error::ExtendError;
 use crate::time::Moment;
 
-/// Longest sleep of whoever watches a lease: a machine that was suspended is noticed this soon after
-/// it wakes, for tokio's timers stand still meanwhile and our clock does not.
+/// Longest sleep of whoever watches a lease: a machine that was suspended is noticed this soon
+/// after it wakes, for tokio's timers stand still meanwhile and our clock does not.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
 /// What the keeper looks after. A guard holds its ticket and takes the lease out with it.
@@ -159,7 +159,7 @@ impl Run {
                     let until = lease.until();
                     keeper.schedule(lease, until);
                 } else {
-                    // In the schedule again at its deadline: loss is told also while a renewal hangs.
+                    // Scheduled for its deadline too: loss is told also while a renewal hangs.
                     let until = lease.until();
                     keeper.schedule(Arc::clone(&lease), until);
                     renewals.push(renew(Weak::clone(&core), lease));

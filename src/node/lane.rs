@@ -3,7 +3,8 @@
 //!
 //! If nothing is in flight a request leaves at once; what arrives meanwhile leaves together as the
 //! next batch. A node that keeps order takes a second batch while it works on the first, so that
-//! neither side waits for the other. Order is kept, so a release never overtakes its own acquire. The lane also
+//! neither side waits for the other. Order is kept, so a release never overtakes its own acquire.
+//! The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
 //! - keeps *owed* releases: a release that got no answer is repeated until the node answered (and
 //!   once more a moment later, for a request that was frozen in an old connection), or until the
@@ -211,7 +212,9 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                Some(answered) = under_way.next(), if !under_way.is_empty() => self.settle(answered),
+                Some(answered) = under_way.next(), if !under_way.is_empty() => {
+                    self.settle(answered);
+                }
                 job = self.rx.recv(), if under_way.len() < depth => match job {
                     Some(job) => under_way.extend(self.launch(job)),
                     None => break,

@@ -1,4 +1,5 @@
 //! Nodes under tokio's paused clock, handles with faults of their own, and counted effects.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
 use std::future::Future;
