@@ -34,14 +34,15 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses a lock's main key that is a side key of another lock: the other's holder would change it.
+/// Refuses a lock's main key that is a side key of another lock: its holder would change it.
 pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     for what in ["fence", "queue", "meta"] {
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
             continue;
         };
         let untagged = base.strip_prefix('{').and_then(|b| b.strip_suffix('}'));
-        for other in [Some(base), untagged].into_iter().flatten().filter(|other| !other.is_empty()) {
+        for other in [Some(base), untagged].into_iter().flatten().filter(|other| !other.is_empty())
+        {
             let keys = LockKeys::new(other);
             if [keys.fence(), keys.queue(), keys.meta()].contains(&key) {
                 let rule =

@@ -199,8 +199,8 @@ pub(crate) async fn acquire_within(
         let round_trip = now.since(sent);
         let pause = pause(&loss, &mut delays, asked).min(deadline.since(now));
         let called = is_split(&loss) || tokio::time::timeout(pause, waiting.turn()).await.is_ok();
-        // The roll-backs of attempts that met are hints, too: to all who met, so that they would meet
-        // for ever. Only the dice bring them apart, over the more round trips the oftener.
+        // The roll-backs of attempts that met are hints, too: to all who met, so that they would
+        // meet for ever. Only the dice bring them apart, over the more round trips the oftener.
         crowd = if called && asked { crowd + 1 } else { 0 };
         if crowd > 1 || is_split(&loss) {
             let apart = spread(core.env.random(), round_trip, crowd);
