@@ -1,0 +1,25 @@
+//! One holder: two validity intervals of one name never overlap (DESIGN 1.1, 5.1, 5.3).
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// The world compares all guards of a name whenever anything happens; this says what it means.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusion;
+
+impl Invariant for Exclusion {
+    fn name(&self) -> &'static str {
+        "one holder"
+    }
+
+    fn source(&self) -> &'static str {
+        "DESIGN 1.1: two validity intervals of the same name never overlap"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Overlap { .. } => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Fencing at the resource: a write inside its validity is never refused for a newer token
+//! (DESIGN 1.1, 1.2), and two holders never write under one token.
+
+use std::collections::BTreeMap;
+
+use super::Invariant;
+use crate::trace::{Event, HoldId};
+
+/// Who wrote under which token.
+#[derive(Debug, Default)]
+pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
+
+impl Invariant for Fencing {
+    fn name(&self) -> &'static str {
+        "fencing order"
+    }
+
+    fn source(&self) -> &'static str {
+        "DESIGN 1.1: fencing orders every write; 1.2"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        let Event::Write { hold, name, token, valid, accepted } = *event else { return Ok(()) };
+        if valid && !accepted {
+            return Err(format!("{event}, although its guard is valid"));
+        }
+        let first = *self.0.entry((name, token)).or_insert(hold);
+        if first != hold {
+            return Err(format!("{event}, but hold {first} wrote under the same token"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! No task is left when all handles and guards are gone.
+
+use super::Invariant;
+use crate::trace::Event;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tasks;
+
+impl Invariant for Tasks {
+    fn name(&self) -> &'static str {
+        "no task left"
+    }
+
+    fn source(&self) -> &'static str {
+        "a handle's tasks end with it"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::TasksLeft(_) => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Every waiter is served or refused in time, and a free name is served (DESIGN 1.5).
+
+use super::Invariant;
+use crate::trace::Event;
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiters;
+
+impl Invariant for Waiters {
+    fn name(&self) -> &'static str {
+        "waiters are answered"
+    }
+
+    fn source(&self) -> &'static str {
+        "DESIGN 1.5: alive; every wait has a deadline"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Overdue { .. } | Event::NotServed { .. } | Event::Stuck => {
+                Err(event.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+}

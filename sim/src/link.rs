@@ -1,0 +1,173 @@
+//! The way from one client to one node: a `LockNode` over a bad network.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use palisade::env::Env;
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::{BoxFuture, LockNode, NodeEvent};
+use palisade::op::{Batch, Replies};
+use palisade::time::Moment;
+use tokio::sync::{broadcast, oneshot};
+use tokio::time::sleep;
+
+use crate::dice::Dice;
+use crate::plan::{Ms, NetPlan, ms};
+use crate::server::{Job, Server};
+
+/// What is cut between a client and a node. Lives longer than the client's process.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    requests: AtomicU32,
+    replies: AtomicU32,
+}
+
+impl Wire {
+    fn way(&self, requests: bool) -> &AtomicU32 {
+        if requests { &self.requests } else { &self.replies }
+    }
+
+    pub(crate) fn cut(&self, requests: bool) {
+        self.way(requests).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn mend(&self, requests: bool) {
+        let less = |n: u32| Some(n.saturating_sub(1));
+        let _ = self.way(requests).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.requests.store(0, Ordering::Relaxed);
+        self.replies.store(0, Ordering::Relaxed);
+    }
+
+    fn is_open(&self, requests: bool) -> bool {
+        self.way(requests).load(Ordering::Relaxed) == 0
+    }
+}
+
+/// A client's view of one node.
+pub(crate) struct Link {
+    pub(crate) client: usize,
+    pub(crate) server: Arc<Server>,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) net: Arc<Mutex<NetPlan>>,
+    pub(crate) dice: Mutex<Dice>,
+    pub(crate) name: Arc<str>,
+}
+
+/// The fate of one message exchange.
+#[derive(Clone, Copy)]
+struct Fate {
+    there: Ms,
+    back: Ms,
+    lose_request: bool,
+    lose_reply: bool,
+    again: Option<Ms>,
+    refused: bool,
+}
+
+impl Link {
+    fn fate(&self) -> Fate {
+        let mut d = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let net = *self.net.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut delay = || {
+            let usual = d.range(net.latency.0, net.latency.1);
+            let late = d.range(0, net.late_max);
+            if d.chance(net.late) { late } else { usual }
+        };
+        let (there, back, again) = (delay(), delay(), delay());
+        Fate {
+            there,
+            back,
+            lose_request: d.chance(net.lose_request),
+            lose_reply: d.chance(net.lose_reply),
+            again: d.chance(net.duplicate).then_some(again),
+            refused: d.chance(500),
+        }
+    }
+}
+
+/// The message on its own feet: whatever becomes of its sender, it arrives, or not.
+async fn travel(
+    (server, wire): (Arc<Server>, Arc<Wire>),
+    fate: Fate,
+    (client, batch): (usize, Batch),
+    heard: oneshot::Sender<Replies>,
+) {
+    pause(fate.there).await;
+    if fate.lose_request || !wire.is_open(true) {
+        return;
+    }
+    let (reply, answer) = oneshot::channel();
+    let copy = fate.again.map(|_| batch.clone());
+    server.arrive(Job { client, batch, reply: Some(reply) });
+    if let (Some(later), Some(batch)) = (fate.again, copy) {
+        let server = Arc::clone(&server);
+        tokio::spawn(async move {
+            pause(later).await;
+            server.arrive(Job { client, batch, reply: None });
+        });
+    }
+    let Ok(replies) = answer.await else { return };
+    pause(fate.back).await;
+    if !fate.lose_reply && wire.is_open(false) {
+        let _ = heard.send(replies);
+    }
+}
+
+async fn pause(span: Ms) {
+    if span > 0 {
+        sleep(ms(span)).await;
+    }
+}
+
+impl LockNode for Link {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let n = batch.ops.len();
+        let fate = self.fate();
+        if self.server.is_down() && fate.refused {
+            // Connection refused: certainly not executed.
+            let error = NodeError::not_executed(NodeFault::Unreachable, "connection refused");
+            return Box::pin(async move {
+                pause(fate.there).await;
+                Replies::fail(n, &error)
+            });
+        }
+        let (sender, heard) = oneshot::channel();
+        let ends = (Arc::clone(&self.server), Arc::clone(&self.wire));
+        tokio::spawn(travel(ends, fate, (self.client, batch), sender));
+        let budget: Duration = deadline.since(self.env.now());
+        Box::pin(async move {
+            let late = pin!(sleep(budget));
+            tokio::select! {
+                biased;
+                replies = answered(heard) => replies,
+                () = late => {
+                    let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
+                    Replies::fail(n, &error)
+                }
+            }
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.server.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+}
+
+async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
+    match heard.await {
+        Ok(replies) => replies,
+        // Lost: nothing is heard until the deadline.
+        Err(_) => pending().await,
+    }
+}

@@ -1,0 +1,25 @@
+//! Names of locks, keys and elections, and their short numbers in a trace.
+
+/// A lock under contention.
+pub(crate) fn lock(n: usize) -> String {
+    format!("lock-{n}")
+}
+
+/// A lock used when all is calm again.
+pub(crate) fn calm(n: usize) -> String {
+    format!("calm-{n}")
+}
+
+/// The number of a key, whatever its prefix.
+pub(crate) fn number_of(key: &str) -> u16 {
+    let name = key.rsplit(':').next().unwrap_or(key);
+    let Some((kind, n)) = name.split_once('-') else { return 999 };
+    let base = match kind {
+        "lock" => 0,
+        "calm" => 100,
+        "order" => 200,
+        "seat" => 300,
+        _ => return 999,
+    };
+    base + n.parse::<u16>().unwrap_or(99)
+}

@@ -1,0 +1,72 @@
+//! Makes a failing plan smaller: whatever can be left out without mending the promise is left out.
+
+use crate::plan::Plan;
+use crate::run::{Report, run};
+
+/// Runs spent at most.
+const BUDGET: u32 = 1_500;
+
+struct Shrinker {
+    plan: Plan,
+    report: Report,
+    broken: &'static str,
+    left: u32,
+}
+
+/// The smallest plan found that breaks the same promise, and its run.
+pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan, Report) {
+    let mut s = Shrinker { plan, report, broken, left: BUDGET };
+    while s.round() && s.left > 0 {}
+    (s.plan, s.report)
+}
+
+impl Shrinker {
+    /// Takes the smaller plan if it still fails in the same way.
+    fn take(&mut self, plan: Plan) -> bool {
+        if self.left == 0 || plan == self.plan {
+            return false;
+        }
+        self.left -= 1;
+        let report = run(plan.clone());
+        let same = report.violation.as_ref().is_some_and(|v| v.invariant == self.broken);
+        if same {
+            self.plan = plan;
+            self.report = report;
+        }
+        same
+    }
+
+    fn with(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
+        let mut plan = self.plan.clone();
+        change(&mut plan);
+        self.take(plan)
+    }
+
+    /// One pass over everything; true if something could be left out.
+    fn round(&mut self) -> bool {
+        let mut smaller = false;
+        for i in (0..self.plan.faults.len()).rev() {
+            smaller |= self.with(|p| drop(p.faults.remove(i)));
+        }
+        for i in (0..self.plan.tasks.len()).rev() {
+            smaller |= self.with(|p| p.tasks[i].acts.clear());
+            for act in (0..self.plan.tasks[i].acts.len()).rev() {
+                smaller |= self.with(|p| drop(p.tasks[i].acts.remove(act)));
+            }
+        }
+        smaller |= self.with(|p| p.net.late = 0);
+        smaller |= self.with(|p| p.net.lose_request = 0);
+        smaller |= self.with(|p| p.net.lose_reply = 0);
+        smaller |= self.with(|p| p.net.duplicate = 0);
+        smaller |= self.with(|p| p.net.lose_hint = 0);
+        for i in 0..self.plan.nodes.len() {
+            smaller |= self.with(|p| p.nodes[i].ppm = 0);
+            smaller |= self.with(|p| p.nodes[i].wall_error = 0);
+        }
+        for i in 0..self.plan.clients.len() {
+            smaller |= self.with(|p| p.clients[i].ppm = 0);
+            smaller |= self.with(|p| p.clients[i].wall_error = 0);
+        }
+        smaller
+    }
+}

@@ -1,0 +1,175 @@
+//! The world outside every process: true time, the trace, the promises, and who believes what.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::invariants::{Invariant, Violation, all};
+use crate::trace::{Event, HoldId, Trace};
+
+/// Reads what is left of a guard's validity on its own process's clock, without any effect; `None`
+/// once the guard is gone.
+pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
+
+/// One per run.
+pub(crate) struct World {
+    pub(crate) start: Instant,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    trace: Trace,
+    invariants: Vec<Box<dyn Invariant>>,
+    violation: Option<Violation>,
+    beliefs: Vec<Believer>,
+    next_hold: HoldId,
+    /// Highest token seen by the resource of each name.
+    resources: Vec<(u16, u64)>,
+}
+
+struct Believer {
+    hold: HoldId,
+    name: u16,
+    client: usize,
+    belief: Belief,
+    /// Once seen invalid.
+    lapsed: bool,
+}
+
+impl World {
+    pub(crate) fn new(start: Instant) -> Arc<Self> {
+        let inner = Inner {
+            trace: Trace::default(),
+            invariants: all(),
+            violation: None,
+            beliefs: Vec::new(),
+            next_hold: 0,
+            resources: Vec::new(),
+        };
+        Arc::new(Self { start, inner: Mutex::new(inner) })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True nanoseconds since the beginning.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// True microseconds since the beginning.
+    pub(crate) fn micros(&self) -> u64 {
+        self.nanos() / 1_000
+    }
+
+    /// Something happened.
+    pub(crate) fn tell(&self, event: Event) {
+        let at = self.micros();
+        let mut inner = self.inner();
+        inner.tell(at, event);
+        inner.compare(at);
+    }
+
+    /// A new holder, by the user's own eyes.
+    pub(crate) fn holds(
+        &self,
+        (client, name): (usize, u16),
+        token: u64,
+        asked: u64,
+        belief: Belief,
+    ) -> HoldId {
+        let at = self.micros();
+        let mut inner = self.inner();
+        let hold = inner.next_hold;
+        inner.next_hold += 1;
+        let left = belief().unwrap_or_default().as_micros() as u64;
+        inner.beliefs.push(Believer { hold, name, client, belief, lapsed: false });
+        inner.tell(at, Event::Holds { hold, client, name, token, asked, left });
+        inner.compare(at);
+        hold
+    }
+
+    /// The holder lets go; from here on it believes nothing.
+    pub(crate) fn parts(&self, hold: HoldId) {
+        self.inner().beliefs.retain(|b| b.hold != hold);
+    }
+
+    /// A process died, and with it all that it believed.
+    pub(crate) fn forget_client(&self, client: usize) {
+        self.inner().beliefs.retain(|b| b.client != client);
+    }
+
+    /// A write reaches the resource, which refuses a token smaller than it has seen.
+    pub(crate) fn write(&self, hold: HoldId, name: u16, token: u64) {
+        let at = self.micros();
+        let mut inner = self.inner();
+        let slot = match inner.resources.iter().position(|(n, _)| *n == name) {
+            Some(i) => i,
+            None => {
+                inner.resources.push((name, 0));
+                inner.resources.len() - 1
+            }
+        };
+        let highest = &mut inner.resources[slot].1;
+        let accepted = token >= *highest;
+        *highest = token.max(*highest);
+        let valid = inner.beliefs.iter().any(|b| {
+            b.hold == hold && !b.lapsed && (b.belief)().is_some_and(|left| !left.is_zero())
+        });
+        inner.tell(at, Event::Write { hold, name, token, valid, accepted });
+    }
+
+    pub(crate) fn violation(&self) -> Option<Violation> {
+        self.inner().violation.clone()
+    }
+
+    /// The trace's hash, and the events.
+    pub(crate) fn take_trace(&self) -> (u64, Vec<(u64, Event)>) {
+        let mut inner = self.inner();
+        (inner.trace.hash(), std::mem::take(&mut inner.trace.events))
+    }
+}
+
+impl Inner {
+    fn tell(&mut self, at: u64, event: Event) {
+        self.trace.push(at, event);
+        if self.violation.is_some() {
+            return;
+        }
+        for invariant in &mut self.invariants {
+            if let Err(what) = invariant.see(at, &event) {
+                let (invariant, source) = (invariant.name(), invariant.source());
+                self.violation = Some(Violation { invariant, source, what });
+                return;
+            }
+        }
+    }
+
+    /// Asks every guard what it believes, whenever anything happens.
+    fn compare(&mut self, at: u64) {
+        if self.beliefs.is_empty() || self.violation.is_some() {
+            return;
+        }
+        let mut news: Vec<Event> = Vec::new();
+        let mut valid: Vec<(u16, HoldId)> = Vec::new();
+        self.beliefs.retain_mut(|b| {
+            let Some(left) = (b.belief)() else { return false };
+            if left.is_zero() {
+                b.lapsed = true;
+            } else if b.lapsed {
+                news.push(Event::Revived { hold: b.hold, client: b.client });
+            } else {
+                if let Some((name, first)) = valid.iter().find(|(name, _)| *name == b.name) {
+                    news.push(Event::Overlap { first: *first, second: b.hold, name: *name });
+                }
+                valid.push((b.name, b.hold));
+            }
+            true
+        });
+        for event in news {
+            self.tell(at, event);
+        }
+    }
+}
