@@ -201,7 +201,9 @@ impl Actor {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(held.guard.valid_until()).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
-        let late = late.min(awake);
+        // Tokio's timers keep true time here, the process's clock does not: a simulated error only.
+        let skew = self.plan.ttl * self.plan.clients[self.client].ppm.unsigned_abs() / 1_000;
+        let late = late.min(awake).saturating_sub(skew);
         self.world.tell(Event::LossTold { hold: held.id, client: self.client, late });
     }
 

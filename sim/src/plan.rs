@@ -97,9 +97,26 @@ pub(crate) enum Act {
     Think(Ms),
     /// Acquires (`wait`: until when, 0 = one attempt), writes to the resource every `every`, for
     /// `hold`.
-    Lock { name: usize, wait: Ms, hold: Ms, every: Ms, renew: bool, parting: Parting },
+    Lock {
+        name: usize,
+        wait: Ms,
+        hold: Ms,
+        every: Ms,
+        renew: bool,
+        parting: Parting,
+    },
     /// An acquire whose future is dropped after so many polls.
-    Cancelled { name: usize, wait: Ms, polls: u32 },
+    Cancelled {
+        name: usize,
+        wait: Ms,
+        polls: u32,
+    },
+}
+
+impl Act {
+    /// A word with every node.
+    const GREETING: Self =
+        Self::Lock { name: 0, wait: 0, hold: 0, every: 1, renew: false, parting: Parting::Release };
 }
 
 /// A task of a client process.
@@ -162,10 +179,17 @@ impl Plan {
             tasks: Vec::new(),
             stuck_dice: false,
         };
+        if jumpy {
+            // A step is noticed by whoever read the clock before; everybody has by then.
+            plan.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, ..plan.net };
+        }
         let per_client = d.pick(&[1, 1, 2]);
         for client in 0..clients {
             for task in 0..per_client {
                 plan.tasks.push(plan.task(client, task));
+                if jumpy {
+                    plan.tasks.last_mut().expect("just pushed").acts.insert(0, Act::GREETING);
+                }
             }
         }
         plan.faults = plan.some_faults(&mut d, jumpy);
@@ -216,7 +240,7 @@ impl Plan {
         let count = d.range(1, 10);
         let mut faults = Vec::new();
         for _ in 0..count {
-            let at = d.range(0, horizon);
+            let at = d.range(if jumpy { 150 } else { 0 }, horizon);
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let client = d.range(0, self.clients.len() as u64 - 1) as usize;
             let span = d.pick(&[5, self.deadline, 2 * self.deadline, self.ttl, 2 * self.ttl]);

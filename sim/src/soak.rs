@@ -65,8 +65,7 @@ impl Soak<'_> {
                         (self.tick)();
                         if let Some(violation) = violation {
                             stop.store(true, Ordering::Relaxed);
-                            let mut first =
-                                failure.lock().unwrap_or_else(PoisonError::into_inner);
+                            let mut first = failure.lock().unwrap_or_else(PoisonError::into_inner);
                             if first.as_ref().is_none_or(|f| f.seed > seed) {
                                 *first = Some(Failure { seed, violation });
                             }

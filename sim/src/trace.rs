@@ -52,35 +52,107 @@ pub(crate) enum Event {
     ClientBack(usize),
     NodeBack(usize),
     /// A node executed an op. `number` is the owner's short name.
-    Served { node: usize, old: bool, client: usize, verb: Verb, name: u16, owner: u16, answer: Answer },
+    Served {
+        node: usize,
+        old: bool,
+        client: usize,
+        verb: Verb,
+        name: u16,
+        owner: u16,
+        answer: Answer,
+    },
     /// A node's data began a new life: nothing may be granted for so many of its nanoseconds.
-    NewLife { node: usize, old: bool, generation: u64, at: u64, quarantine: u64 },
+    NewLife {
+        node: usize,
+        old: bool,
+        generation: u64,
+        at: u64,
+        quarantine: u64,
+    },
     /// A node granted, by its own clock.
-    Granting { node: usize, old: bool, generation: u64, at: u64 },
+    Granting {
+        node: usize,
+        old: bool,
+        generation: u64,
+        at: u64,
+    },
     /// The user's code asks for a lock.
-    Asks { client: usize, task: usize, name: u16 },
+    Asks {
+        client: usize,
+        task: usize,
+        name: u16,
+    },
     /// It was refused after so many microseconds of its own time.
-    Refused { client: usize, task: usize, name: u16, taken: bool },
+    Refused {
+        client: usize,
+        task: usize,
+        name: u16,
+        taken: bool,
+    },
     /// Its future was dropped.
-    Cancelled { client: usize, task: usize, name: u16 },
+    Cancelled {
+        client: usize,
+        task: usize,
+        name: u16,
+    },
     /// A verb ended this much later (µs) than its wait allowed.
-    Overdue { client: usize, task: usize, late: u64 },
+    Overdue {
+        client: usize,
+        task: usize,
+        late: u64,
+    },
     /// It has a guard; `left` µs of validity at this moment.
-    Holds { hold: HoldId, client: usize, name: u16, token: u64, asked: u64, left: u64 },
+    Holds {
+        hold: HoldId,
+        client: usize,
+        name: u16,
+        token: u64,
+        asked: u64,
+        left: u64,
+    },
     /// The guard is being given up.
-    Parts { hold: HoldId, client: usize, name: u16, how: Parting },
+    Parts {
+        hold: HoldId,
+        client: usize,
+        name: u16,
+        how: Parting,
+    },
     /// `lost()` came, so many µs after the deadline (zero: before it).
-    LossTold { hold: HoldId, client: usize, late: u64 },
+    LossTold {
+        hold: HoldId,
+        client: usize,
+        late: u64,
+    },
     /// A guard that was once invalid says that it is valid.
-    Revived { hold: HoldId, client: usize },
+    Revived {
+        hold: HoldId,
+        client: usize,
+    },
     /// Two guards of one name are valid at this moment.
-    Overlap { first: HoldId, second: HoldId, name: u16 },
+    Overlap {
+        first: HoldId,
+        second: HoldId,
+        name: u16,
+    },
     /// A write reached the resource; `valid`: its guard is valid at this moment.
-    Write { hold: HoldId, name: u16, token: u64, valid: bool, accepted: bool },
+    Write {
+        hold: HoldId,
+        name: u16,
+        token: u64,
+        valid: bool,
+        accepted: bool,
+    },
     /// A key stands on a node although nobody can hold it any more.
-    KeyLeft { node: usize, name: u16, why: &'static str },
+    KeyLeft {
+        node: usize,
+        name: u16,
+        why: &'static str,
+    },
     /// Nobody holds the name and all is well, and yet it was refused.
-    NotServed { client: usize, name: u16 },
+    NotServed {
+        client: usize,
+        name: u16,
+    },
     /// Tasks that are alive although all handles are gone.
     TasksLeft(usize),
     /// The run could not come to its end.
