@@ -111,7 +111,8 @@ impl RedlockBuilder {
     }
 
     /// E: bound on the error of any clock (ours or a node's) against true time, at most one hour,
-    /// default 60 s. Only the order of tokens after a node lost its data depends on it.
+    /// default 60 s. Only the order of tokens after a node lost its data depends on it; for that
+    /// order through several losses the nodes' clocks must also be within half of `max_ttl`.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.config.clock_error = bound;
         self

@@ -57,7 +57,8 @@ if seen == replid then
   since, floor = tonumber(seen_since), tonumber(seen_floor)
 else
   new, write = 1, true
-  since, floor = now_ms, now_us + clock_error
+  -- Twice: this clock may be behind by E, and the clock of who proposed ahead by E.
+  since, floor = now_ms, now_us + 2 * clock_error
   -- No marker on a history without a predecessor: a new node, or one that lost everything.
   if marker == false and find(info, 'master_replid2:' .. string.rep('0', 40), 1, true) then
     if ARGV[4] == '1' then
@@ -68,7 +69,7 @@ else
       local up = unused_for()
       if up and up > q then
         since = now_ms - up
-        floor = since * 1000 + clock_error
+        floor = since * 1000 + 2 * clock_error
       end
     end
   end

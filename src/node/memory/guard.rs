@@ -73,7 +73,8 @@ impl Header {
             // Never the same twice, even if two restarts share an instant: promises are told apart
             // by it.
             since: clock.now.max(*last_since + 1),
-            floor: clock.micros.saturating_add(error),
+            // Twice: this clock may be behind by E and the clock of who proposed ahead by E.
+            floor: clock.micros.saturating_add(2 * error),
             quarantine: q,
         });
         // One client with a shorter quarantine would break it for all (5.5).
@@ -95,7 +96,7 @@ impl Header {
             quarantine_len: m.quarantine,
             window: rest(window),
             new_generation: known.is_none(),
-            fence_life: nanos(terms.max_ttl + 2 * terms.clock_error + FENCE_SLACK),
+            fence_life: nanos(terms.max_ttl + 4 * terms.clock_error + FENCE_SLACK),
             clock_error: error,
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
     let terms = &batch.terms;
     let fence_life = terms
         .max_ttl
-        .saturating_add(terms.clock_error.saturating_mul(2))
+        .saturating_add(terms.clock_error.saturating_mul(4))
         .saturating_add(Duration::from_secs(1));
     cmd.arg(millis(guarding.quarantine(terms)))
         .arg(u64::try_from(terms.clock_error.as_micros()).unwrap_or(u64::MAX))
