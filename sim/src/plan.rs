@@ -162,9 +162,12 @@ impl Plan {
         let jumpy = d.chance(80);
         let clock_error = if jumpy { 20_000 } else { d.pick(&[2, 40, 500]) };
         let grouped = d.chance(250);
+        let window = if grouped { d.range(20, 200) } else { 0 };
+        // Half of a quarantine: then floors rise from one loss to the next (ARCHITECTURE, Time).
+        let node_error = clock_error.min((max_ttl + window) / 2);
         let mut plan = Self {
             seed,
-            nodes: (0..nodes).map(|_| clock(&mut d, drift_ppm, clock_error)).collect(),
+            nodes: (0..nodes).map(|_| clock(&mut d, drift_ppm, node_error)).collect(),
             clients: (0..clients).map(|_| clock(&mut d, drift_ppm, clock_error)).collect(),
             names: d.pick(&[1, 1, 1, 2]),
             ttl,
@@ -173,7 +176,7 @@ impl Plan {
             drift_ppm,
             clock_error,
             net: net(&mut d, deadline),
-            window: if grouped { d.range(20, 200) } else { 0 },
+            window,
             copy_every: d.pick(&[0, 5, 30, 120]),
             faults: Vec::new(),
             tasks: Vec::new(),

@@ -81,6 +81,8 @@ struct State {
     queue: VecDeque<Job>,
     lives: u64,
     jumped: Duration,
+    /// How many hints in a thousand get lost.
+    lose_hint: u64,
     heard: broadcast::Receiver<NodeEvent>,
 }
 
@@ -102,7 +104,6 @@ struct ServerPlan {
     /// True time for which a former master still serves: the window by a slow watch.
     old_serves: u64,
     copy_every: u64,
-    lose_hint: u64,
 }
 
 impl Server {
@@ -113,14 +114,13 @@ impl Server {
             clock: plan.nodes[index],
             dice: Mutex::new(dice.clone()),
         });
-        let window = ms(plan.window);
+        let (window, lose_hint) = (ms(plan.window), plan.net.lose_hint);
         let slow = u64::from(1_000_000 - plan.drift_ppm);
         let plan = ServerPlan {
             max_ttl: ms(plan.max_ttl),
             window,
             old_serves: window.as_nanos() as u64 / 1_000_000 * slow,
             copy_every: plan.copy_every * 1_000_000,
-            lose_hint: plan.net.lose_hint,
         };
         let memory = builder(index, &env, window).build();
         let state = State {
@@ -135,6 +135,7 @@ impl Server {
             queue: VecDeque::new(),
             lives: 0,
             jumped: Duration::ZERO,
+            lose_hint,
         };
         Arc::new(Self {
             index,
@@ -216,7 +217,7 @@ impl Server {
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.heard.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
-            if !dice.chance(self.plan.lose_hint) {
+            if !dice.chance(state.lose_hint) {
                 let _ = self.events.send(event);
             }
         }
@@ -304,6 +305,7 @@ impl Server {
         {
             let mut state = self.state();
             state.former = None;
+            state.lose_hint = 0;
             state.down = false;
             state.frozen = state.frozen.min(1);
         }
