@@ -3,6 +3,7 @@
 # make test            all tests, those with real Redis servers included
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make bench           this library beside another one, in ratios
+# make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make lint            format, clippy, rustdoc, licences and advisories
 # make doc             the manual, in target/doc
 #
@@ -10,10 +11,11 @@
 
 CARGO ?= cargo
 ARGS ?=
+SEEDS ?= 20000
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-conf bench lint doc
+.PHONY: help demo demo-sentinel test test-conf bench soak lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +41,10 @@ test-conf:
 bench:
 	@scripts/need cargo redis
 	$(CARGO) bench --bench pair $(ARGS)
+
+soak:
+	@scripts/need cargo
+	$(CARGO) run --release -p sim --bin soak -- --seeds $(SEEDS) $(ARGS)
 
 lint:
 	@scripts/need cargo deny

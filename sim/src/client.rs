@@ -1,7 +1,7 @@
 //! What client processes do with locks: ask, hold, write to a fenced resource, let go, or not.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -219,8 +219,7 @@ impl Actor {
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match how {
             Parting::Release => {
-                let release = pin!(guard.release());
-                release.await;
+                let _ = guard.release().await;
             }
             Parting::CutShort(polls) => {
                 cut(polls, guard.release()).await;

@@ -279,11 +279,6 @@ impl Plan {
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
-
-    /// The longest a message is under way when nothing is wrong.
-    pub(crate) fn calm_latency(&self) -> Duration {
-        ms(self.net.latency.1)
-    }
 }
 
 /// A clock within the bounds: of the drift each side may use up a little less than half.

@@ -120,14 +120,6 @@ impl Process {
         }
     }
 
-    pub(crate) fn is_dead(&self) -> bool {
-        self.state().dead
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.state().stopped
-    }
-
     /// When it last went on, its library tasks included, and how long it stood still so far: true
     /// nanoseconds.
     pub(crate) fn stood_still(&self) -> (u64, u64) {

@@ -323,7 +323,7 @@ impl Stage {
                     match mutex.acquire().await {
                         Ok(guard) => {
                             sleep(ms(3)).await;
-                            guard.release().await;
+                            let _ = guard.release().await;
                         }
                         Err(_) => {
                             let name = names::number_of(&names::calm(50));

@@ -46,12 +46,16 @@ impl Shrinker {
     fn round(&mut self) -> bool {
         let mut smaller = false;
         for i in (0..self.plan.faults.len()).rev() {
-            smaller |= self.with(|p| drop(p.faults.remove(i)));
+            smaller |= self.with(|p| {
+                p.faults.remove(i);
+            });
         }
         for i in (0..self.plan.tasks.len()).rev() {
             smaller |= self.with(|p| p.tasks[i].acts.clear());
             for act in (0..self.plan.tasks[i].acts.len()).rev() {
-                smaller |= self.with(|p| drop(p.tasks[i].acts.remove(act)));
+                smaller |= self.with(|p| {
+                    p.tasks[i].acts.remove(act);
+                });
             }
         }
         smaller |= self.with(|p| p.net.late = 0);

@@ -1,0 +1,44 @@
+//! The slice of seeds that every test run goes through, those that once failed, and the proof that
+//! a seed decides everything.
+
+use sim::soak::{Soak, fingerprint, story};
+
+const SLICE: u64 = 2_500;
+
+#[test]
+fn a_slice_of_seeds_breaks_nothing() {
+    let soak = Soak {
+        first: 1_000_000,
+        seeds: SLICE,
+        jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        prepare: &|| {},
+        tick: &|| {},
+        stuck_dice: false,
+    };
+    let sum = soak.run();
+    if let Some(failure) = sum.failure {
+        panic!("{}", story(failure.seed));
+    }
+    assert_eq!(sum.seeds, SLICE);
+}
+
+#[test]
+fn seeds_that_once_failed_are_mended() {
+    let kept = include_str!("../regressions.txt");
+    for line in kept.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
+        let seed = line.split_whitespace().next().unwrap_or_default();
+        let seed: u64 = seed.parse().expect("regressions.txt: a seed begins each line");
+        let (_, violation) = fingerprint(seed);
+        assert!(violation.is_none(), "{}", story(seed));
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_trace_bit_for_bit() {
+    for seed in 2_000_000..2_000_200 {
+        let (first, second) = (fingerprint(seed).0, fingerprint(seed).0);
+        assert_eq!(first, second, "seed {seed} gave two traces");
+    }
+    let apart = fingerprint(2_000_000).0 != fingerprint(2_000_001).0;
+    assert!(apart, "two seeds gave one trace");
+}
