@@ -11,14 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use memory::Cluster;
 use palisade::env::{Env, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
+use palisade::name::LockKeys;
 use palisade::node::fault::Odds;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Terms};
+use palisade::op::{Batch, Op, Replies, Reply, Terms};
 use palisade::time::Moment;
-use palisade::{RedisNode, Redlock, TryAcquire};
+use palisade::{OwnerToken, RedisNode, Redlock, TryAcquire};
 use support::server::Server;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast;
@@ -324,4 +326,30 @@ fn a_guard_may_be_dropped_where_no_runtime_is() {
     assert!(guard.is_valid());
     drop(guard);
     drop(r);
+}
+
+#[tokio::test]
+async fn order_is_kept_when_the_server_forgets_the_script() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let terms = Terms { max_ttl: LONG, clock_error: LONG };
+    let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(7));
+    let send = |op: Option<Op>| {
+        let ops = op.into_iter().collect();
+        node.call(Batch { terms, ops }, SystemEnv.now() + Duration::from_secs(5))
+    };
+    send(None).await;
+    server.cli(&["script", "flush"]);
+    let proposal = SystemEnv.wall_micros();
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, wait: false };
+    let mut acquire = send(Some(acquire));
+    let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
+    // Sent; answered NOSCRIPT; about to be sent again.
+    assert!(step().await.is_pending());
+    sleep(ms(100)).await;
+    assert!(step().await.is_pending());
+    let release = send(Some(Op::Release { keys, owner }));
+    let (released, acquired) = tokio::join!(biased; release, acquire);
+    assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
+    assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");
 }

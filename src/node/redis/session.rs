@@ -99,9 +99,15 @@ impl Session {
         let cmd = encode::batch(batch, guarding);
         let answer = match self.ask(&cmd).await {
             Err(e) if faults::is_noscript(&e) => {
-                // SCRIPT FLUSH: nothing was executed, so calling again is no repetition.
-                self.ask(&script::load()).await.map_err(|e| faults::connecting(&e))?;
-                self.ask(&cmd).await
+                // SCRIPT FLUSH: nothing was executed, so calling again is no repetition. Both leave
+                // together: a later batch must not find the script before this one does.
+                let load = script::load();
+                match tokio::join!(self.ask(&load), self.ask(&cmd)) {
+                    (Err(cause), Err(e)) if faults::is_noscript(&e) => {
+                        return Err(faults::connecting(&cause));
+                    }
+                    (_, answer) => answer,
+                }
             }
             answer => answer,
         };
