@@ -8,8 +8,10 @@ use crate::node::lane::{Identities, LaneSettings};
 use crate::op::Facts;
 use crate::time::{Drift, Moment};
 
-/// Most that a long silence may add to what a clock may have wandered.
+/// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
 const WANDER_MAX: Duration = Duration::from_secs(1);
+/// What a clock that nobody disciplines may wander however long the silence is.
+const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// Watches one node's facts.
 pub(crate) struct Probe {
@@ -86,8 +88,9 @@ impl Probe {
         // The node read its clock somewhere between send and receipt.
         let (lo, hi) = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
         if let Some((was_lo, was_hi, at)) = self.offset {
-            let wander =
-                self.drift.of(received.since(at)).min(WANDER_MAX) + self.drift.of(self.ttl);
+            let silence = received.since(at);
+            let most = WANDER_MAX + CRYSTAL.of(silence);
+            let wander = self.drift.of(silence).min(most) + self.drift.of(self.ttl);
             let wander = i128::try_from(wander.as_micros()).unwrap_or(i128::MAX);
             let step = (lo - was_hi).max(was_lo - hi);
             if step > wander {
@@ -151,6 +154,18 @@ mod tests {
         let later = base + 4_005_000;
         assert!(p.judge(&facts(later + 29_000_000, "x"), at(31_000), at(31_001)).is_some());
         assert!(p.judge(&facts(later + 31_000_000, "x"), at(33_000), at(33_001)).is_none());
+    }
+
+    #[test]
+    fn a_crystal_that_wanders_over_a_quiet_day_is_not_a_step() {
+        let mut p = Probe::new(0, "a".into(), &settings());
+        let day = 86_400_000;
+        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1)).is_none());
+        // 50 ppm: 4.3 s a day. Discounted, every daily job would fail on its first try.
+        let wandered = 1_000_000 + day * 1_000 + 4_320_000;
+        assert!(p.judge(&facts(wandered, "x"), at(day), at(day + 1)).is_none());
+        let stepped = wandered + day * 1_000 + 30_000_000;
+        assert!(p.judge(&facts(stepped, "x"), at(2 * day), at(2 * day + 1)).is_some());
     }
 
     #[test]
