@@ -117,6 +117,15 @@ fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    // Who forgot the host leaves the password where a port belongs.
+    let is_port = |text: &str| {
+        let port = text.split('/').next().unwrap_or_default();
+        port.bytes().all(|b| b.is_ascii_digit())
+    };
+    let rest = match rest.split_once(':') {
+        Some((host, port)) if !is_port(port) && !host.starts_with('[') => format!("{host}:…"),
+        _ => rest.to_owned(),
+    };
     let shown: String = rest.chars().take(64).collect();
     if scheme.is_empty() { format!("{shown:?}") } else { format!("\"{scheme}://{shown}\"") }
 }
@@ -142,6 +151,14 @@ mod tests {
             ("http://h", "url", "must be redis://"),
             ("redis://joe:s3cret@h:99999", "url", "must be redis://"),
             ("redis://joe:s3cret@h/x", "url", "must be redis://"),
+            ("redis://:s3cret", "url", "must be redis://"),
+            ("redis://joe:s3cret", "url", "must be redis://"),
+            ("redis://:1s3cret", "url", "must be redis://"),
+            ("redis://joe:s3cret/0", "url", "must be redis://"),
+            ("redis://joe:s3#cret@h:x", "url", "must be redis://"),
+            ("redis://joe:s3/cret@h:x", "url", "must be redis://"),
+            ("unix://joe:s3cret@/x?db=y&pass=s3cret", "url", "must be redis://"),
+            ("redis://h:x?pass=s3cret@", "url", "must be redis://"),
             ("redis://h/-1", "db", "between 0 and"),
             ("redis://h/9999999999", "db", "between 0 and"),
         ] {
