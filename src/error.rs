@@ -247,7 +247,9 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        wait.map(Advice::RetryAfter).or(seen).unwrap_or(Advice::RetryAfter(Duration::ZERO))
+        // Only silence: as a time-out.
+        let silence = Advice::RetryAfter(Duration::from_millis(500));
+        wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 }
 

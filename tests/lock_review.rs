@@ -353,3 +353,17 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
     assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");
 }
+
+#[tokio::test]
+async fn a_wrong_password_is_not_waited_for() {
+    let server = Server::start(&["--requirepass", "right"]);
+    let node = RedisNode::builder(server.url()).password("wrong").build().unwrap();
+    let r = Redlock::builder().node(node).build().unwrap();
+    let patient = r.mutex("x").wait(Duration::from_secs(3_600));
+    let error = timeout(Duration::from_secs(20), patient.acquire())
+        .await
+        .expect("waits for a password to become right")
+        .unwrap_err();
+    assert_eq!(error.advice(), palisade::Advice::Misconfigured);
+    assert!(error.to_string().contains("password"), "{error}");
+}

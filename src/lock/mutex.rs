@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::driver::Core;
 use crate::driver::attempt::Won;
 use crate::driver::lease::{Lease, Subject};
-use crate::error::{AcquireError, ConfigError, Taken};
+use crate::error::{AcquireError, Advice, ConfigError, Taken};
 use crate::lock::LockGuard;
 use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::acquire::Loss;
@@ -142,7 +142,7 @@ impl Mutex {
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
-    /// could be asked until the end, [`AcquireError::Config`] for a bad name or setting.
+    /// could be asked until the end (at once if a person has to change a setting), [`AcquireError::Config`] for a bad name or setting.
     ///
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
@@ -190,7 +190,8 @@ pub(crate) async fn acquire_within(
     let mut crowd = 0;
     loop {
         let now = core.env.now();
-        if now >= deadline {
+        // What needs a person is not waited for: a wrong password stays wrong.
+        if now >= deadline || needs_a_person(core, &loss) {
             return Err(match loss {
                 Loss::Taken(taken) => AcquireError::TimedOut { waited: now.since(started), taken },
                 Loss::NoQuorum(outcomes) => core.no_quorum(outcomes).into(),
@@ -220,6 +221,16 @@ pub(crate) async fn acquire_within(
             Err(l) => loss = l,
         }
         asked = true;
+    }
+}
+
+/// Every node that failed will fail until somebody changes a setting.
+fn needs_a_person(core: &Core, loss: &Loss) -> bool {
+    match loss {
+        Loss::NoQuorum(outcomes) => {
+            core.no_quorum(outcomes.clone()).advice() == Advice::Misconfigured
+        }
+        Loss::Taken(_) => false,
     }
 }
 
