@@ -142,7 +142,8 @@ impl Mutex {
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
-    /// could be asked until the end (at once if a person has to change a setting), [`AcquireError::Config`] for a bad name or setting.
+    /// could be asked until the end (at once if a person has to change a setting),
+    /// [`AcquireError::Config`] for a bad name or setting.
     ///
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
