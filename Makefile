@@ -2,6 +2,7 @@
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make test            all tests, those with real Redis servers included
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
+# make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make lint            format, clippy, rustdoc, licences and advisories
@@ -12,10 +13,12 @@
 CARGO ?= cargo
 ARGS ?=
 SEEDS ?= 20000
+SECONDS ?= 60
+SEED ?=
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-conf bench soak lint doc
+.PHONY: help demo demo-sentinel test test-conf nemesis bench soak lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +40,10 @@ test:
 test-conf:
 	@scripts/need redis
 	sentinel-conf/test
+
+nemesis:
+	@scripts/need netns cargo redis
+	$(CARGO) run --release -p nemesis -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench:
 	@scripts/need cargo redis

@@ -1,0 +1,134 @@
+//! The client processes: started, killed, stopped, continued; and watched, for one that ends by
+//! itself is a finding.
+
+use std::cell::RefCell;
+use std::io;
+use std::process::{Child, Stdio};
+use std::rc::Rc;
+
+use crate::event::{What, now};
+use crate::ledger::Shared;
+use crate::world::{World, signal};
+
+struct Client {
+    process: Option<Child>,
+    life: u16,
+    /// Since when it is stopped.
+    frozen: Option<u64>,
+}
+
+pub(crate) struct Clients {
+    world: Rc<World>,
+    ledger: Shared,
+    seed: u64,
+    list: RefCell<Vec<Client>>,
+}
+
+impl Clients {
+    /// Starts so many.
+    pub(crate) fn start(world: Rc<World>, ledger: Shared, seed: u64, n: u8) -> io::Result<Self> {
+        let list = (0..n).map(|_| Client { process: None, life: 0, frozen: None }).collect();
+        let clients = Self { world, ledger, seed, list: RefCell::new(list) };
+        for client in 1..=n {
+            clients.spawn(client)?;
+        }
+        Ok(clients)
+    }
+
+    pub(crate) fn count(&self) -> u8 {
+        self.list.borrow().len() as u8
+    }
+
+    /// Starts a client that does not run.
+    pub(crate) fn spawn(&self, n: u8) -> io::Result<()> {
+        let mut list = self.list.borrow_mut();
+        let client = &mut list[usize::from(n) - 1];
+        if client.process.is_some() {
+            return Ok(());
+        }
+        client.life += 1;
+        let mut command = self.world.in_client(n);
+        command.arg(std::env::current_exe()?).arg("client");
+        command.args(["--id", &n.to_string(), "--life", &client.life.to_string()]);
+        command.args(["--seed", &self.seed.to_string()]);
+        command.arg("--ledger").arg(self.world.socket());
+        for group in &self.world.groups {
+            command.args(["--group", &format!("{}={}", group.name, group.sentinels.join(","))]);
+        }
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        client.process = Some(command.stdin(Stdio::null()).spawn()?);
+        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Born)
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&self, n: u8) -> io::Result<()> {
+        self.go_on(n)?;
+        let mut list = self.list.borrow_mut();
+        let client = &mut list[usize::from(n) - 1];
+        let Some(mut process) = client.process.take() else { return Ok(()) };
+        process.kill()?;
+        process.wait()?;
+        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Died { wanted: true })
+    }
+
+    /// SIGSTOP; false if it is stopped already or does not run.
+    pub(crate) fn freeze(&self, n: u8) -> bool {
+        let mut list = self.list.borrow_mut();
+        let client = &mut list[usize::from(n) - 1];
+        match &client.process {
+            Some(process) if client.frozen.is_none() => {
+                client.frozen = Some(now());
+                signal(process.id(), "STOP");
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// SIGCONT, if it is stopped.
+    pub(crate) fn go_on(&self, n: u8) -> io::Result<()> {
+        let mut list = self.list.borrow_mut();
+        let client = &mut list[usize::from(n) - 1];
+        let (Some(since), Some(process)) = (client.frozen.take(), &client.process) else {
+            return Ok(());
+        };
+        signal(process.id(), "CONT");
+        let life = client.life;
+        self.ledger.borrow_mut().note_of(n, life, since, What::Frozen { until: now() })
+    }
+
+    /// Notes who ended by itself, and starts it again.
+    pub(crate) fn look(&self) -> io::Result<()> {
+        for n in 1..=self.count() {
+            let ended = {
+                let mut list = self.list.borrow_mut();
+                let client = &mut list[usize::from(n) - 1];
+                let ended = match &mut client.process {
+                    Some(process) => process.try_wait()?,
+                    None => None,
+                };
+                if let Some(status) = ended {
+                    println!("client {n} ended by itself: {status}");
+                    client.process = None;
+                    let died = What::Died { wanted: false };
+                    self.ledger.borrow_mut().note_of(n, client.life, now(), died)?;
+                }
+                ended.is_some()
+            };
+            if ended {
+                self.spawn(n)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for n in 1..=self.count() {
+            if let Err(e) = self.kill(n) {
+                eprintln!("nemesis: client {n} could not be ended: {e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What readers and observers of an election are shown.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Violation;
+use super::holders::by;
+use crate::event::{Event, Nanos, Verb, What, Who};
+
+pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+    let (terms, values) = said(events);
+    let mut found = Vec::new();
+    let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
+    // Won terms by name in the order of time, with the largest up to there.
+    let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
+    let mut streams: BTreeMap<(Who, &Arc<str>), u64> = BTreeMap::new();
+    for e in events {
+        match &e.what {
+            What::Begin { verb: Verb::Leader, .. } => {
+                begun.insert(e.who, e.at);
+            }
+            What::Says { name, term, .. } => {
+                let list = won.entry(name).or_default();
+                let largest = list.last().map_or(*term, |l| l.1.max(*term));
+                list.push((e.at, largest));
+            }
+            What::Seen { name, term, value, stream } => {
+                let base = base(value);
+                if values.get(&(name, base)).is_some_and(|t| t != term)
+                    || terms.get(&(name, *term)).is_some_and(|b| *b != base)
+                {
+                    let text = format!("{} was shown {value:?} in term {term}", by(e.who));
+                    found.push(Violation::new("a value with its own term", name, e.at, text));
+                }
+                if *stream {
+                    let last = streams.insert((e.who, name), *term);
+                    if let Some(last) = last.filter(|l| l > term) {
+                        let text = format!("{} was shown {term} after {last}", by(e.who));
+                        found.push(Violation::new("terms only grow", name, e.at, text));
+                    }
+                } else if let Some(before) = begun.get(&e.who).and_then(|begun| {
+                    let list = won.get(name)?;
+                    let at = list.partition_point(|(at, _)| at < begun).checked_sub(1)?;
+                    Some(list[at].1).filter(|before| before > term)
+                }) {
+                    let text = format!(
+                        "{} asked after term {before} was proclaimed, and was shown {term}",
+                        by(e.who)
+                    );
+                    found.push(Violation::new("a read is not older", name, e.at, text));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
+type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
+
+/// Which candidacy's values belong to which term, and back.
+fn said(events: &[Event]) -> (Terms<'_>, Values<'_>) {
+    let (mut terms, mut values) = (Terms::new(), Values::new());
+    for e in events {
+        if let What::Says { name, term, value } = &e.what {
+            terms.insert((name, *term), base(value));
+            values.insert((name, base(value)), *term);
+        }
+    }
+    (terms, values)
+}
+
+/// A candidacy says `1.2.3`, then `1.2.3/40` and so on.
+fn base(value: &str) -> &str {
+    value.split('/').next().unwrap_or(value)
+}

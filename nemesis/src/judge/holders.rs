@@ -1,0 +1,117 @@
+//! Locks and leaderships: intervals of belief, tokens, the order of writes, and guards that said
+//! "valid" too long.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Granted, Violation, tokens};
+use crate::event::{Event, Nanos, What, Who};
+
+/// What one holder believed: `[from, end)`.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) name: Arc<str>,
+    pub(crate) who: Who,
+    pub(crate) token: u64,
+    since: Nanos,
+    pub(crate) from: Nanos,
+    /// The latest deadline that was declared, or when the belief was given up before it.
+    pub(crate) end: Nanos,
+}
+
+/// All holds, by name and in the order of their beginning.
+pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
+    let mut open: BTreeMap<(Arc<str>, Who, u64), Hold> = BTreeMap::new();
+    let mut all = Vec::new();
+    for e in events {
+        match &e.what {
+            What::Held { name, token, since, until } => {
+                let (name, who, token, since) = (Arc::clone(name), e.who, *token, *since);
+                let key = (Arc::clone(&name), who, token);
+                let hold = Hold { name, who, token, since, from: e.at, end: *until };
+                all.extend(open.insert(key, hold));
+            }
+            What::Valid { name, token, until } => {
+                if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token)) {
+                    hold.end = hold.end.max(*until);
+                }
+            }
+            What::Over { name, token, .. } => {
+                if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
+                    hold.end = hold.end.min(e.at);
+                    all.push(hold);
+                }
+            }
+            _ => {}
+        }
+    }
+    all.extend(open.into_values());
+    all.sort_by(|a, b| (&a.name, a.from).cmp(&(&b.name, b.from)));
+    all
+}
+
+pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+    let holds = holds(events);
+    let mut found = overlaps(&holds);
+    let mut granted: BTreeMap<Arc<str>, Vec<Granted>> = BTreeMap::new();
+    for h in &holds {
+        let g = Granted { since: h.since, at: h.from, token: h.token, by: by(h.who) };
+        granted.entry(Arc::clone(&h.name)).or_default().push(g);
+    }
+    found.extend(tokens(&granted));
+    found.extend(writes(events));
+    for e in events {
+        if let What::Valid { name, until, .. } = &e.what
+            && e.at > *until
+        {
+            let late = (e.at - until) as f64 / 1e6;
+            let text = format!("{}: {late:.3} ms after its own deadline", by(e.who));
+            found.push(Violation::new("no guard is valid past its deadline", name, e.at, text));
+        }
+    }
+    found
+}
+
+fn overlaps(holds: &[Hold]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut longest: Option<&Hold> = None;
+    for h in holds.iter().filter(|h| h.from < h.end) {
+        let Some(before) = longest.filter(|l| l.name == h.name) else {
+            longest = Some(h);
+            continue;
+        };
+        if h.from < before.end {
+            let ms = (before.end.min(h.end) - h.from) as f64 / 1e6;
+            let text = format!(
+                "{} (token {}) and {} (token {}) for {ms:.3} ms",
+                by(before.who),
+                before.token,
+                by(h.who),
+                h.token
+            );
+            found.push(Violation::new("one holder at a time", &h.name, h.from, text));
+        }
+        if h.end > before.end {
+            longest = Some(h);
+        }
+    }
+    found
+}
+
+fn writes(events: &[Event]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut last: BTreeMap<&Arc<str>, (u64, Who)> = BTreeMap::new();
+    for e in events {
+        let What::Write { name, token, accepted: true } = &e.what else { continue };
+        if let Some((before, who)) = last.get(name).filter(|(t, _)| t > token) {
+            let text = format!("{} wrote with {token} after {} with {before}", by(e.who), by(*who));
+            found.push(Violation::new("writes in the order of tokens", name, e.at, text));
+        }
+        last.insert(name, (*token, e.who));
+    }
+    found
+}
+
+pub(super) fn by(who: Who) -> String {
+    format!("client {}.{}.{}", who.client, who.life, who.task)
+}

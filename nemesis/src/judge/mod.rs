@@ -1,0 +1,131 @@
+//! The judgement over a log of events. It knows the promises and the log, and nothing else: not
+//! the library, not what the ledger thought at the time.
+//!
+//! A client that was killed or stopped counts as holding until the deadline it had declared.
+
+mod answers;
+mod elections;
+mod holders;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::event::{Event, Nanos, SECOND, What};
+
+pub(crate) use holders::{Hold, holds};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) rule: &'static str,
+    /// The lock, election or order; empty if it is about a client.
+    pub(crate) name: Arc<str>,
+    pub(crate) at: Nanos,
+    pub(crate) text: String,
+}
+
+impl Violation {
+    fn new(rule: &'static str, name: &Arc<str>, at: Nanos, text: String) -> Self {
+        Self { rule, name: Arc::clone(name), at, text }
+    }
+}
+
+/// All broken promises, in the order of time.
+pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
+    let mut found = holders::judge(events);
+    found.extend(orders::judge(events));
+    found.extend(elections::judge(events));
+    found.extend(answers::judge(events));
+    found.sort_by(|a, b| (a.at, a.rule).cmp(&(b.at, b.rule)));
+    found
+}
+
+/// Brings a log into the order of time. Lines arrive late when their writer is stopped.
+pub(crate) fn sort(events: &mut [Event]) {
+    events.sort_by_key(|e| e.at);
+}
+
+/// How an attempt at a name went: from when to when, and with which token.
+#[derive(Clone, Debug)]
+struct Granted {
+    since: Nanos,
+    at: Nanos,
+    token: u64,
+    by: String,
+}
+
+/// Tokens: each larger than all that were granted before its attempt began, and none twice.
+fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (name, granted) in of {
+        let mut by_grant: Vec<_> = granted.iter().collect();
+        by_grant.sort_by_key(|g| g.at);
+        let mut by_begin = by_grant.clone();
+        by_begin.sort_by_key(|g| g.since);
+        let (mut next, mut largest) = (0, None::<&Granted>);
+        for g in by_begin {
+            while next < by_grant.len() && by_grant[next].at < g.since {
+                let earlier = by_grant[next];
+                largest = largest.filter(|l| l.token >= earlier.token).or(Some(earlier));
+                next += 1;
+            }
+            if let Some(l) = largest.filter(|l| l.token >= g.token) {
+                let text = format!(
+                    "{} was granted token {} by an attempt that began after {} had {}",
+                    g.by, g.token, l.by, l.token
+                );
+                found.push(Violation::new("token is larger than all before", name, g.at, text));
+            }
+        }
+        by_grant.sort_by_key(|g| (g.token, g.at));
+        for pair in by_grant.windows(2).filter(|p| p[0].token == p[1].token) {
+            let text = format!("{} and {} both have {}", pair[0].by, pair[1].by, pair[1].token);
+            found.push(Violation::new("no token twice", name, pair[1].at, text));
+        }
+    }
+    found
+}
+
+/// The last events of the name before a violation and shortly after it, and the faults about.
+pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
+    let start = events.first().map_or(0, |e| e.at);
+    let after = events.partition_point(|e| e.at <= violation.at);
+    let about = |e: &&Event| e.what.about() == Some(&violation.name);
+    let world = |e: &&Event| {
+        matches!(
+            e.what,
+            What::Fault { .. } | What::Healed { .. } | What::Frozen { .. } | What::Died { .. }
+        ) && e.at + 20 * SECOND > violation.at
+    };
+    let mut lines: Vec<&Event> = events[..after].iter().rev().filter(about).take(14).collect();
+    lines.extend(events[..after].iter().rev().filter(world).take(8));
+    lines.extend(events[after..].iter().filter(about).take(4));
+    sort_refs(&mut lines);
+    lines.into_iter().map(|e| line(e, start)).collect()
+}
+
+fn sort_refs(lines: &mut [&Event]) {
+    lines.sort_by_key(|e| e.at);
+}
+
+fn line(e: &Event, start: Nanos) -> String {
+    let at = seconds(e.at.saturating_sub(start));
+    let who = match e.who.client {
+        0 => "nemesis".to_owned(),
+        n => format!("client {n} life {} task {}", e.who.life, e.who.task),
+    };
+    let mut what = serde_json::to_value(&e.what).unwrap_or_default();
+    for key in ["until", "since"] {
+        if let Some(at) = what.get(key).and_then(serde_json::Value::as_u64) {
+            what[key] = seconds(at.saturating_sub(start)).into();
+        }
+    }
+    format!("{at} s  {who}: {what}")
+}
+
+pub(crate) fn seconds(nanos: Nanos) -> String {
+    format!("{:.4}", nanos as f64 / SECOND as f64)
+}

@@ -1,0 +1,78 @@
+//! Orders: one effect past the fence, one result for ever, no handler after a result was seen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::holders::by;
+use super::{Granted, Violation, tokens};
+use crate::event::{Event, Nanos, Verb, What, Who};
+
+#[derive(Default)]
+struct Order {
+    /// The first result that anybody was given, to whom and when.
+    result: Option<(Arc<str>, Who, Nanos)>,
+    booked: Option<(Who, u64)>,
+}
+
+pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut orders: BTreeMap<&Arc<str>, Order> = BTreeMap::new();
+    let mut granted: BTreeMap<Arc<str>, Vec<Granted>> = BTreeMap::new();
+    let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
+    for e in events {
+        match &e.what {
+            What::Begin { verb: Verb::Run, .. } => {
+                begun.insert(e.who, e.at);
+            }
+            What::Started { key, token, valid, .. } => {
+                let order = orders.entry(key).or_default();
+                if let Some((_, to, at)) = order.result.as_ref().filter(|_| *valid) {
+                    let text = format!(
+                        "{} started it (token {token}) {:.3} ms after {} had its result",
+                        by(e.who),
+                        (e.at - at) as f64 / 1e6,
+                        by(*to)
+                    );
+                    found.push(Violation::new("no handler after a result", key, e.at, text));
+                }
+                let since = begun.get(&e.who).copied().unwrap_or(e.at);
+                let g = Granted { since, at: e.at, token: *token, by: by(e.who) };
+                granted.entry(Arc::clone(key)).or_default().push(g);
+            }
+            What::Booked { key, token, accepted: true, .. } => {
+                let order = orders.entry(key).or_default();
+                if let Some((who, before)) = order.booked {
+                    let text = format!(
+                        "by {} (token {before}) and by {} (token {token})",
+                        by(who),
+                        by(e.who)
+                    );
+                    found.push(Violation::new("one effect an order", key, e.at, text));
+                }
+                order.booked = Some((e.who, *token));
+            }
+            What::Result { key, value, .. } => {
+                let order = orders.entry(key).or_default();
+                match &order.result {
+                    Some((first, to, _)) if first != value => {
+                        let text = format!(
+                            "{} was given {value:?}, {} {first:?} before",
+                            by(e.who),
+                            by(*to)
+                        );
+                        found.push(Violation::new("one result an order", key, e.at, text));
+                    }
+                    Some(_) => {}
+                    None => order.result = Some((Arc::clone(value), e.who, e.at)),
+                }
+                if order.booked.is_none() {
+                    let text = format!("{} was given {value:?}", by(e.who));
+                    found.push(Violation::new("no result without an effect", key, e.at, text));
+                }
+            }
+            _ => {}
+        }
+    }
+    found.extend(tokens(&granted));
+    found
+}

@@ -1,0 +1,216 @@
+//! What is said at the end: faults by kind, verbs by answer, broken promises with their story, and
+//! one line of JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::event::{Answer, Event, Nanos, SECOND, Verb, What};
+use crate::judge::{Violation, story};
+
+/// How long after its end a fault is still felt: a failover and a quarantine.
+const AFTER: Nanos = 10 * SECOND;
+
+/// A fault that took place.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: Arc<str>,
+    pub(crate) target: Arc<str>,
+    pub(crate) from: Nanos,
+    pub(crate) to: Nanos,
+}
+
+/// The faults of a log.
+pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
+    let end = events.last().map_or(0, |e| e.at);
+    let mut faults = BTreeMap::new();
+    for e in events {
+        match &e.what {
+            What::Fault { id, kind, target } => {
+                let (kind, target) = (Arc::clone(kind), Arc::clone(target));
+                faults.insert(*id, Fault { kind, target, from: e.at, to: end });
+            }
+            What::Healed { id } => {
+                if let Some(fault) = faults.get_mut(id) {
+                    fault.to = e.at;
+                }
+            }
+            What::Missed { id } => {
+                faults.remove(id);
+            }
+            _ => {}
+        }
+    }
+    faults.into_values().collect()
+}
+
+#[derive(Default)]
+struct Row {
+    count: u32,
+    /// Longest time in which no client at all got something done.
+    silence: Nanos,
+    /// The same for one client that was not struck itself.
+    one: Nanos,
+    refused: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    seconds: u64,
+    faults: usize,
+    kinds: usize,
+    operations: usize,
+    violations: usize,
+    refusals: usize,
+    longest_silence_ms: u64,
+    seed: u64,
+}
+
+/// The whole report; the line of JSON is the last.
+pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
+    let faults = faults(events);
+    let done = Done::of(events);
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "\n{:34}{:>6}{:>12}{:>12}{:>10}",
+        "fault", "count", "silence ms", "one ms", "refusals"
+    );
+    let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+    for fault in &faults {
+        let (from, to) = (fault.from, fault.to + AFTER);
+        let row = rows.entry(&fault.kind).or_default();
+        row.count += 1;
+        row.silence = row.silence.max(done.silence(from, to));
+        row.one = row.one.max(done.one(&faults, from, to));
+        row.refused += done.refused(from, to);
+    }
+    for (kind, row) in &rows {
+        let (silence, one) = (row.silence / 1_000_000, row.one / 1_000_000);
+        let _ = writeln!(out, "{kind:34}{:>6}{silence:>12}{one:>12}{:>10}", row.count, row.refused);
+    }
+    out.push_str(
+        "silence: longest time after such a fault in which no client got anything done; one: the \
+         same for one\nclient that was not struck itself; refusals: while it lasted and 10 s after \
+         (faults overlap)\n",
+    );
+    verbs(&mut out, events);
+    for v in found {
+        let at = v.at.saturating_sub(events.first().map_or(0, |e| e.at)) as f64 / SECOND as f64;
+        let _ = writeln!(out, "\nBROKEN at {at:.4} s: {}: {}: {}", v.rule, v.name, v.text);
+        for line in story(events, v) {
+            let _ = writeln!(out, "    {line}");
+        }
+    }
+    let verbs = events.iter().filter(|e| matches!(e.what, What::End { .. })).count();
+    let verdict = if found.is_empty() { "no promise was broken" } else { "PROMISES BROKEN" };
+    let _ = writeln!(out, "\n{verdict}; {} faults, {verbs} operations, SEED={seed}", faults.len());
+    let line = Line {
+        seconds,
+        faults: faults.len(),
+        kinds: rows.len(),
+        operations: verbs,
+        violations: found.len(),
+        refusals: done.refused.len(),
+        longest_silence_ms: rows.values().map(|r| r.silence).max().unwrap_or(0) / 1_000_000,
+        seed,
+    };
+    out.push_str(&serde_json::to_string(&line).expect("numbers are always JSON"));
+    out
+}
+
+fn verbs(out: &mut String, events: &[Event]) {
+    let mut table: BTreeMap<(Verb, Answer), usize> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for e in events {
+        let kind = match &e.what {
+            What::End { verb, answer, .. } => {
+                *table.entry((*verb, *answer)).or_default() += 1;
+                continue;
+            }
+            What::Write { accepted: true, .. } => "writes under a lock, accepted",
+            What::Write { accepted: false, .. } => "writes under a lock, refused for an old token",
+            What::Booked { accepted: true, .. } => "orders booked",
+            What::Booked { accepted: false, .. } => "bookings refused for an old token",
+            What::Started { valid: true, .. } => "handlers started",
+            What::Started { valid: false, .. } => "handlers started when the claim was over",
+            What::Over { lost: true, .. } => "locks and terms lost before they were given up",
+            What::Seen { .. } => "leaders shown to observers and readers",
+            What::Died { .. } => "clients killed",
+            _ => continue,
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    let answers = [Answer::Done, Answer::Taken, Answer::Refused, Answer::Lost, Answer::Dropped];
+    let _ = writeln!(
+        out,
+        "\n{:14}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "operation", "done", "taken", "refused", "lost", "dropped"
+    );
+    for verb in table.keys().map(|k| k.0).collect::<BTreeSet<_>>() {
+        let _ = write!(out, "{:14}", verb.name());
+        for answer in answers {
+            let n = table.get(&(verb, answer)).copied().unwrap_or(0);
+            let _ = write!(out, "{n:>10}");
+        }
+        out.push('\n');
+    }
+    out.push('\n');
+    for (kind, n) in kinds {
+        let _ = writeln!(out, "{n:>10}  {kind}");
+    }
+}
+
+/// When something was done, and when something was refused.
+struct Done {
+    all: Vec<Nanos>,
+    by_client: BTreeMap<u8, Vec<Nanos>>,
+    refused: Vec<Nanos>,
+}
+
+impl Done {
+    fn of(events: &[Event]) -> Self {
+        let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
+        for e in events {
+            let What::End { verb, answer, .. } = &e.what else { continue };
+            let counts = !matches!(verb, Verb::Leader | Verb::Release | Verb::Resign);
+            match answer {
+                Answer::Done if counts => {
+                    done.all.push(e.at);
+                    done.by_client.entry(e.who.client).or_default().push(e.at);
+                }
+                Answer::Refused => done.refused.push(e.at),
+                _ => {}
+            }
+        }
+        done
+    }
+
+    fn silence(&self, from: Nanos, to: Nanos) -> Nanos {
+        gap(&self.all, from, to)
+    }
+
+    /// Of the clients to whom nothing was done about then.
+    fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
+        let struck = |n: &u8| {
+            let name = format!("client {n}");
+            faults.iter().any(|f| *f.target == *name && f.from < to && f.to + AFTER > from)
+        };
+        let whole = self.by_client.iter().filter(|(n, _)| !struck(n));
+        whole.map(|(_, done)| gap(done, from, to)).max().unwrap_or(0)
+    }
+
+    fn refused(&self, from: Nanos, to: Nanos) -> usize {
+        self.refused.iter().filter(|at| (from..to).contains(at)).count()
+    }
+}
+
+/// The longest time between two beats that lies at least partly between the two moments.
+fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
+    let first = beats.partition_point(|b| *b < from).saturating_sub(1);
+    let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());
+    let inside = beats.get(first..last).unwrap_or_default();
+    inside.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
+}

@@ -1,0 +1,223 @@
+//! The world: three Sentinel groups in a network of their own, and for each client a network of
+//! its own with one cable to the groups' network, so that each can be cut off alone.
+//!
+//! ```text
+//! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
+//! 10.77.100.<client>    a client, in a network that lives as long as its holder process
+//! ```
+//!
+//! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
+//! input does, clients are killed with their parent, and a network goes with its last process.
+
+use std::error::Error;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// A place on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A box of a group, both from 1.
+    Box(usize, u8),
+    /// A client, from 1.
+    Client(u8),
+}
+
+impl Place {
+    pub(crate) fn address(self) -> String {
+        match self {
+            Self::Box(group, number) => format!("10.77.{group}.{number}"),
+            Self::Client(n) => format!("10.77.100.{n}"),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Deployment {
+    dir: PathBuf,
+    netns: String,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) sentinels: Vec<String>,
+    pub(crate) servers: Vec<Server>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) id: String,
+    pub(crate) addr: String,
+    #[serde(rename = "box")]
+    pub(crate) number: u8,
+}
+
+pub(crate) struct World {
+    pub(crate) groups: Vec<Group>,
+    dir: PathBuf,
+    netns: String,
+    holders: Vec<Child>,
+}
+
+impl World {
+    /// Starts the groups and makes the clients' networks.
+    pub(crate) fn up(clients: u8) -> Result<Self, Failure> {
+        let out = Command::new(script("up"))
+            .args(["--json", "--netns", "--groups", "3", "--down-after", "3000", "--max-lag", "1"])
+            .args(["--owner-pid", &std::process::id().to_string()])
+            .process_group(0)
+            .output()?;
+        let Deployment { dir, netns, groups } = serde_json::from_slice(&good("up", out)?.stdout)?;
+        let mut world = Self { groups, dir, netns, holders: Vec::new() };
+        for n in 1..=clients {
+            world.connect(n)?;
+        }
+        Ok(world)
+    }
+
+    fn connect(&mut self, n: u8) -> Result<(), Failure> {
+        let holder = Command::new("unshare")
+            .args(["--net", "--"])
+            .arg(std::env::current_exe()?)
+            .arg("hold")
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let pid = holder.id();
+        self.holders.push(holder);
+        let mine = std::fs::read_link("/proc/self/ns/net")?;
+        let begun = Instant::now();
+        while std::fs::read_link(format!("/proc/{pid}/ns/net"))? == mine {
+            if begun.elapsed() > Duration::from_secs(10) {
+                return Err("a client's network is not made".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (ns, me) = (&self.netns, Place::Client(n).address());
+        let script = format!(
+            "ip -n {ns} link add vc{n} type veth peer name eth0 netns {pid}
+             ip -n {ns} addr add 10.77.100.254/32 dev vc{n}
+             ip -n {ns} link set vc{n} up
+             ip -n {ns} route add {me}/32 dev vc{n}
+             nsenter --net=/proc/{pid}/ns/net sh -euc '
+                 ip link set lo up
+                 ip addr add {me}/32 dev eth0
+                 ip link set eth0 up
+                 ip route add 10.77.0.0/16 dev eth0'"
+        );
+        good("ip", Command::new("sh").args(["-euc", &script]).output()?)?;
+        Ok(())
+    }
+
+    /// The ledger's socket; goes with the groups' directory.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("ledger.sock")
+    }
+
+    /// A command that runs in the network of a client and is killed with this process.
+    pub(crate) fn in_client(&self, n: u8) -> Command {
+        let pid = self.holders[usize::from(n) - 1].id();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{pid}/ns/net"));
+        command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
+        command
+    }
+
+    /// `sentinel-conf/break`, which says what went wrong. Not to be dropped half way.
+    pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
+        let mut command = tokio::process::Command::new(script("break"));
+        command.arg(&self.dir).args(words).process_group(0);
+        good(words[0], command.output().await?)?;
+        Ok(())
+    }
+
+    /// What a server or Sentinel answers within a second; empty if it does not.
+    pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
+        let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
+        let mut command = tokio::process::Command::new("timeout");
+        command.args(["1", "nsenter", &format!("--net=/run/netns/{}", self.netns), "--"]);
+        command.args(["redis-cli", "-h", host, "-p", port]).args(words).process_group(0);
+        let out = command.output().await;
+        out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+    }
+
+    /// The server that most Sentinels of the group call master now.
+    pub(crate) async fn master(&self, group: usize) -> Option<Server> {
+        let group = &self.groups[group];
+        let mut votes = vec![0; group.servers.len()];
+        for sentinel in &group.sentinels {
+            let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.name];
+            let addr = self.ask(sentinel, &question).await.replace('\n', ":");
+            if let Some(at) = group.servers.iter().position(|s| s.addr == addr) {
+                votes[at] += 1;
+            }
+        }
+        let best = votes.iter().position(|v| *v >= 2)?;
+        Some(group.servers[best].clone())
+    }
+
+    /// The process of a server or Sentinel, if it runs and still is that process.
+    pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
+        let file = self.dir.join(&self.groups[group].name).join(id).join("pid");
+        let text = std::fs::read_to_string(file).ok()?;
+        let (pid, start) = text.trim().split_once(' ')?;
+        let facts = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let started = facts.rsplit_once(") ")?.1.split(' ').nth(19)?;
+        (started == start).then(|| pid.parse().ok())?
+    }
+
+    /// Rules for the places that packets arrive at: in the groups' network, or in a client's.
+    pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
+        let net = match client {
+            None => format!("--net=/run/netns/{}", self.netns),
+            Some(n) => format!("--net=/proc/{}/ns/net", self.holders[usize::from(n) - 1].id()),
+        };
+        let mut command = tokio::process::Command::new("nsenter");
+        command.args([&*net, "--", "nft", rules]).process_group(0);
+        good("nft", command.output().await?)?;
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+        let down = Command::new(script("down")).arg(&self.dir).process_group(0).output();
+        if let Err(e) = down.map_err(Failure::from).and_then(|out| good("down", out)) {
+            eprintln!("nemesis: {e}");
+        }
+    }
+}
+
+/// What a holder does: keeps its network until its input ends.
+pub(crate) fn hold() -> io::Result<()> {
+    io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let _ =
+        Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn script(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
+}
+
+fn good(what: &str, out: Output) -> Result<Output, Failure> {
+    if out.status.success() {
+        return Ok(out);
+    }
+    Err(format!("{what}: {}", String::from_utf8_lossy(&out.stderr).trim()).into())
+}
