@@ -17,6 +17,8 @@ pub struct Server {
     program: String,
     dir: PathBuf,
     port: u16,
+    /// Serves TLS on the port, and nothing else.
+    tls: bool,
     args: Vec<String>,
     run: Option<Run>,
 }
@@ -35,6 +37,15 @@ impl Server {
 
     /// As `start`, but a program of the same command line (`redis-sentinel`, `valkey-server`).
     pub fn start_program(program: &str, args: &[&str]) -> Self {
+        Self::start_any(program, args, false)
+    }
+
+    /// As `start_program`, with TLS on its port; the arguments name the certificates.
+    pub fn start_tls(program: &str, args: &[&str]) -> Self {
+        Self::start_any(program, args, true)
+    }
+
+    fn start_any(program: &str, args: &[&str], tls: bool) -> Self {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
@@ -44,7 +55,7 @@ impl Server {
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
         let mut server =
-            Self { program: program.to_owned(), dir, port: free_port(), args, run: None };
+            Self { program: program.to_owned(), dir, port: free_port(), tls, args, run: None };
         // Another process may take the free port before the server does: then take the next one.
         for _ in 0..5 {
             if server.spawn() {
@@ -154,7 +165,12 @@ wait $p 2>/dev/null"#;
         if self.program == "redis-server" && !all.iter().any(|a| a == "--save") {
             all.extend(["--save".into(), String::new()]);
         }
-        all.extend(["--port".into(), self.port.to_string()]);
+        if self.tls {
+            all.extend(["--port".into(), "0".into(), "--tls-port".into()]);
+        } else {
+            all.push("--port".into());
+        }
+        all.push(self.port.to_string());
         all.extend(["--bind".into(), "127.0.0.1".into()]);
         all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
         let mut shell = Command::new("sh")
