@@ -70,6 +70,8 @@ pub enum NodeFault {
     NoReplicas,
     /// The min-replicas guard is absent or weaker than required, so the node does not vote.
     GuardMissing,
+    /// The TLS handshake failed, or the other side does not speak TLS.
+    Tls,
     /// User name or password refused.
     Auth,
     /// The user lacks a permission (`NOPERM`).
@@ -142,6 +144,7 @@ impl NodeError {
             }
             F::ClockJump => Advice::RetryAfter(Duration::from_secs(5)),
             F::GuardMissing
+            | F::Tls
             | F::Auth
             | F::NoPermission
             | F::UnknownMaster
@@ -162,6 +165,7 @@ impl NodeError {
             F::Loading => "server is loading its data set; wait",
             F::NoReplicas => "server refuses writes for want of good replicas (NOREPLICAS)",
             F::GuardMissing => "min-replicas guard absent or weaker than required; set it",
+            F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",
             F::NoPermission => "the ACL user lacks a permission; grant it",
             F::NoSentinel => "no Sentinel reachable; check their addresses and the network",

@@ -12,6 +12,8 @@ pub mod token;
 pub mod quorum;
 // clocks and dice, handed in
 pub mod env;
+// what a refused handshake means
+mod tls;
 // who is the master of a Sentinel group
 pub mod sentinel;
 // nodes: one vote each

@@ -20,6 +20,7 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
+use crate::tls;
 
 /// Hints a slow listener may miss before the oldest are dropped.
 const EVENTS: usize = 1024;
@@ -42,6 +43,9 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     fn wants_guard_facts(&self) -> bool {
         true
     }
+
+    /// Whether the server is met over TLS.
+    fn is_tls(&self) -> bool;
 
     /// Looks at what the server says of itself before it may vote: on each new connection, and at
     /// most every ten seconds after with fresh facts. `Err` refuses it.
@@ -214,7 +218,7 @@ impl<R: Resolver> Link<R> {
             }
             let rest = deadline.since(env.now());
             if timeout(rest, turns.changed()).await.is_err() {
-                let detail = "still connecting when the deadline passed";
+                let detail = self.shared.late("still connecting when the deadline passed");
                 return Err(NodeError::not_executed(NodeFault::Unreachable, detail));
             }
         }
@@ -284,6 +288,11 @@ impl<R: Resolver> Shared<R> {
         self.turns.send_modify(|n| *n = n.wrapping_add(1));
     }
 
+    /// Words for a connection that did not come about in time.
+    fn late(&self, words: &str) -> String {
+        if self.resolver.is_tls() { format!("{words}; {}", tls::SILENT) } else { words.to_owned() }
+    }
+
     /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.
     fn pause(&self, failures: u32) -> Duration {
         let (first, longest) = PAUSE;
@@ -320,7 +329,7 @@ impl<R: Resolver> Turn<R> {
                 Err(NodeError::not_executed(NodeFault::NotMaster, detail))
             }
             () = sleep(limit) => {
-                let detail = format!("no connection within {limit:?}");
+                let detail = self.shared.late(&format!("no connection within {limit:?}"));
                 Err(NodeError::not_executed(NodeFault::Unreachable, detail))
             }
         };

@@ -22,6 +22,8 @@ pub use crate::sentinel::guard::MinReplicas;
 use self::find::Finder;
 use self::settings::Settings;
 use super::link::{Link, LinkOptions};
+#[cfg(feature = "tls")]
+use super::redis::endpoint::tls_transport;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
@@ -235,26 +237,26 @@ impl SentinelNode {
     /// certificates: have the Sentinels announce host names, or use [`Self::map_address`].
     ///
     /// # Errors
-    /// PEM that cannot be used.
+    /// PEM that cannot be used; no rustls crypto provider installed in this process.
     pub fn tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.data.tls = settings::tls_params("tls", root, client)?;
+        self.settings.data.tls = Some(tls_transport("tls", root, client)?);
         Ok(self)
     }
 
     /// TLS to the Sentinels, as [`Self::tls`] and independent of it.
     ///
     /// # Errors
-    /// PEM that cannot be used.
+    /// PEM that cannot be used; no rustls crypto provider installed in this process.
     pub fn sentinel_tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.access.tls = settings::tls_params("sentinel_tls", root, client)?;
+        self.settings.access.tls = Some(tls_transport("sentinel_tls", root, client)?);
         Ok(self)
     }
 }

@@ -15,6 +15,7 @@ use super::address::Address;
 use super::conn::{Access, Heard, SentinelConn};
 use super::discovery::{Answer, Discovery, Master, Said, Trouble};
 use crate::error::NodeError;
+use crate::tls;
 
 /// How the Sentinels are asked.
 #[derive(Clone, Debug)]
@@ -122,7 +123,7 @@ impl Asker {
         drop(asking);
         for at in whom {
             if !answers.iter().any(|a| a.from == *at) {
-                answers.push(late(at));
+                answers.push(late(at, inquiry));
             }
         }
         answers
@@ -170,12 +171,17 @@ async fn ask_one(
             }
             (answer, conn.filter(|_| keep))
         }
-        Err(_) => (late(at), None),
+        Err(_) => (late(at, inquiry), None),
     }
 }
 
-fn late(at: &Address) -> Answer {
-    failed(at, Trouble::Timeout, "within its deadline".into())
+fn late(at: &Address, inquiry: &Inquiry) -> Answer {
+    let words = "within its deadline";
+    let words = match inquiry.access.tls {
+        Some(_) => format!("{words}; {}", tls::SILENT).into(),
+        None => words.into(),
+    };
+    failed(at, Trouble::Timeout, words)
 }
 
 fn failed(at: &Address, trouble: Trouble, words: Box<str>) -> Answer {

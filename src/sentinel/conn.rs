@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
+use crate::tls;
 
 /// What a change of the group shows itself by. Hints only: messages may be lost.
 const CHANNELS: [&str; 8] = [
@@ -74,29 +75,6 @@ impl Access {
     }
 }
 
-/// TLS parameters from PEM: an own root certificate (else the system's), and a client certificate
-/// with its key. The address in the result means nothing.
-#[cfg(feature = "tls")]
-pub(crate) fn tls_params(
-    root_cert: Option<Vec<u8>>,
-    client: Option<(Vec<u8>, Vec<u8>)>,
-) -> RedisResult<ConnectionAddr> {
-    let addr = ConnectionAddr::TcpTls {
-        host: "localhost".to_owned(),
-        port: 1,
-        insecure: false,
-        tls_params: None,
-    };
-    if root_cert.is_none() && client.is_none() {
-        return Ok(addr);
-    }
-    let client_tls =
-        client.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-    let certificates = redis::TlsCertificates { client_tls, root_cert };
-    let client = Client::build_with_tls(addr.into_connection_info()?, certificates)?;
-    Ok(client.get_connection_info().addr().clone())
-}
-
 /// An open connection. Dropped after any time-out or error: an answer that comes late must never
 /// be taken for the answer to the next question.
 pub(crate) struct SentinelConn {
@@ -135,7 +113,7 @@ impl SentinelConn {
         let mut handle = client
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|e| trouble(&e))?;
+            .map_err(|e| no_connection(&e, access.tls.is_some()))?;
         let heard = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Heard::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
@@ -238,7 +216,22 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
+/// As `trouble`, with what TLS, or the lack of it, may have to do with it.
+fn no_connection(e: &RedisError, with_tls: bool) -> (Trouble, Box<str>) {
+    let (kind, words) = trouble(e);
+    let hint = match kind {
+        Trouble::Timeout if with_tls => Some(tls::SILENT),
+        Trouble::Tls => None,
+        Trouble::Strange if !with_tls && e.kind() == ErrorKind::Parse => Some(tls::GARBLED),
+        _ => tls::hint(e, with_tls),
+    };
+    (kind, hint.map_or(words.clone(), |hint| format!("{words}; {hint}").into()))
+}
+
 fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
+    if let Some(words) = tls::refusal(e) {
+        return (Trouble::Tls, words.into());
+    }
     let words = e.to_string();
     let plain = words.to_ascii_lowercase().contains("unknown command");
     let kind = match e.code() {

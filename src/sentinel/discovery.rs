@@ -57,6 +57,8 @@ pub enum Trouble {
     Auth,
     /// The user may not even ask for the master's address.
     NoPermission,
+    /// The TLS handshake failed, or it does not speak TLS.
+    Tls,
     /// It answered something that cannot be understood, or an error of its own.
     Strange,
 }
@@ -310,6 +312,7 @@ impl Trouble {
             Self::NotSentinel => "not a Sentinel",
             Self::Auth => "credentials refused",
             Self::NoPermission => "not permitted",
+            Self::Tls => "TLS refused",
             Self::Strange => "unexpected answer",
         }
     }
@@ -332,6 +335,8 @@ fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
         NodeFault::Auth
     } else if has(Trouble::NoPermission) {
         NodeFault::NoPermission
+    } else if has(Trouble::Tls) {
+        NodeFault::Tls
     } else if has(Trouble::NotSentinel) {
         NodeFault::NotSentinel
     } else if has(Trouble::Strange) {

@@ -7,7 +7,7 @@ use crate::source::Source;
 /// may import each other only where `NEIGHBOURS` says so.
 const FLOORS: &[&[&str]] = &[
     &["name", "token", "time", "op", "error", "config"],
-    &["env"],
+    &["env", "tls"],
     &["sentinel", "quorum"],
     &["node"],
     &["driver"],

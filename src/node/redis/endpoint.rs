@@ -7,6 +7,8 @@ use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion};
 
 use crate::error::ConfigError;
+#[cfg(feature = "tls")]
+use crate::tls;
 
 /// The largest database index a server can be configured for.
 const DB_MAX: i64 = i32::MAX as i64;
@@ -47,6 +49,27 @@ impl Endpoint {
         Self(like.0.clone().set_addr(addr))
     }
 
+    /// Whether it is met over TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.0.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// With these certificates (PEM).
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(
+        self,
+        root: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, ConfigError> {
+        let ConnectionAddr::TcpTls { host, port, .. } = self.0.addr() else {
+            let value = format!("given with the plain address {self}");
+            return Err(ConfigError::new("tls", value, "needs an address with rediss://"));
+        };
+        let like = Self::over(tls_transport("tls", root, client)?);
+        let addr = Self::at(host, *port, &like).0.addr().clone();
+        Ok(Self(self.0.set_addr(addr)))
+    }
+
     /// Over this transport, without a login.
     pub(crate) fn over(addr: ConnectionAddr) -> Self {
         Self(addr.into_connection_info().expect("an address alone is always valid"))
@@ -84,12 +107,46 @@ impl Endpoint {
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
+        #[cfg(feature = "tls")]
+        if let ConnectionAddr::TcpTls { insecure, .. } = self.0.addr() {
+            if *insecure {
+                let rule = "certificates are always verified; give your own CA to `tls` instead";
+                return Err(ConfigError::new("url", format!("{self} with #insecure"), rule));
+            }
+            tls::provider("url")?;
+        }
         let db = self.0.redis_settings().db();
         if (0..=DB_MAX).contains(&db) {
             return Ok(self);
         }
         Err(ConfigError::new("db", db.to_string(), format!("between 0 and {DB_MAX}")))
     }
+}
+
+/// TLS with an own root certificate (else the system's), and a client certificate with its key, all
+/// PEM. The address in the result means nothing.
+#[cfg(feature = "tls")]
+pub(crate) fn tls_transport(
+    field: &'static str,
+    root_cert: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+) -> Result<ConnectionAddr, ConfigError> {
+    let pair = client.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
+    tls::check(field, root_cert.as_deref(), pair)?;
+    let addr = ConnectionAddr::TcpTls {
+        host: "localhost".to_owned(),
+        port: 1,
+        insecure: false,
+        tls_params: None,
+    };
+    let client_tls =
+        client.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+    let certificates = redis::TlsCertificates { client_tls, root_cert };
+    let build = |info| redis::Client::build_with_tls(info, certificates);
+    let client = addr.into_connection_info().and_then(build).map_err(|_| {
+        ConfigError::new(field, "given", "certificates and key must be PEM that rustls can use")
+    })?;
+    Ok(client.get_connection_info().addr().clone())
 }
 
 /// Host and port or path only.

@@ -4,9 +4,28 @@
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{NodeError, NodeFault};
+use crate::tls;
+
+/// No connection came about: as [`connecting`], with what TLS, or the lack of it, may have to do
+/// with it.
+pub(crate) fn opening(e: &RedisError, with_tls: bool) -> NodeError {
+    let known = connecting(e);
+    let hint = match known.fault() {
+        NodeFault::Unreachable => tls::hint(e, with_tls),
+        NodeFault::Protocol if !with_tls => Some(tls::GARBLED),
+        _ => None,
+    };
+    match hint {
+        Some(hint) => NodeError::not_executed(known.fault(), format!("{hint}: {e}")),
+        None => known,
+    }
+}
 
 /// An error while connecting or asking about the server: nothing of ours was executed.
 pub(crate) fn connecting(e: &RedisError) -> NodeError {
+    if let Some(words) = tls::refusal(e) {
+        return NodeError::not_executed(NodeFault::Tls, words);
+    }
     let fault = server_fault(e).unwrap_or_else(|| match e.kind() {
         ErrorKind::AuthenticationFailed => NodeFault::Auth,
         ErrorKind::RESP3NotSupported => NodeFault::Unsupported,

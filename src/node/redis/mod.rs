@@ -120,6 +120,19 @@ impl RedisNodeBuilder {
         self
     }
 
+    /// Certificates for a `rediss://` address, all PEM: an own root certificate in place of the
+    /// system's, and a client certificate with its key, if the server asks for one. The host in the
+    /// address must be a name (or IP) in the server's certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(
+        mut self,
+        root_ca_pem: Option<Vec<u8>>,
+        client_cert_and_key: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
+        self.endpoint = self.endpoint.and_then(|e| e.tls(root_ca_pem, client_cert_and_key));
+        self
+    }
+
     /// Takes a server without any history for a new one that has never granted anything, and so
     /// spares it the quarantine. Default `false`.
     ///
@@ -203,6 +216,10 @@ impl Resolver for Fixed {
 
     fn wants_guard_facts(&self) -> bool {
         false
+    }
+
+    fn is_tls(&self) -> bool {
+        self.endpoint.is_tls()
     }
 
     fn window(&self) -> Duration {

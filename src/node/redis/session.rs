@@ -65,7 +65,7 @@ impl Session {
         let con = client
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|e| faults::connecting(&e))?;
+            .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
         let facts = introduce(&con, guard_facts).await?;
         Ok(Self { con, facts, lost, events })
     }

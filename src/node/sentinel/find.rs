@@ -129,6 +129,10 @@ impl Resolver for Finder {
         self.watch.changed()
     }
 
+    fn is_tls(&self) -> bool {
+        self.like.is_tls()
+    }
+
     fn accept(&self, facts: &ServerFacts) -> Result<(), NodeError> {
         self.judge(facts)
     }

@@ -50,20 +50,6 @@ impl DataLogin {
     }
 }
 
-/// TLS parameters from PEM, checked.
-#[cfg(feature = "tls")]
-pub(super) fn tls_params(
-    field: &'static str,
-    root: Option<Vec<u8>>,
-    client: Option<(Vec<u8>, Vec<u8>)>,
-) -> Result<Option<redis::ConnectionAddr>, ConfigError> {
-    let params = crate::sentinel::conn::tls_params(root, client);
-    params.map(Some).map_err(|e| {
-        let rule = format!("certificates and key must be PEM that rustls can use ({e})");
-        ConfigError::new(field, "given", rule)
-    })
-}
-
 impl Settings {
     pub(super) fn new(
         name: String,

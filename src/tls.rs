@@ -1,0 +1,87 @@
+//! TLS: what has to be there before a connection is tried, and what a refused handshake means, in
+//! words that say what to change. What opens connections asks here, Sentinels and data servers
+//! alike.
+
+#[cfg(feature = "tls")]
+mod handshake;
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+/// What a wait that ran out may mean on a connection with TLS: a server without TLS waits for
+/// the end of a line that never comes.
+pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
+
+/// What a first answer that nobody can read may mean on a connection without TLS: an alert.
+pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
+                                  (rediss://, `tls`, `sentinel_tls`)";
+
+/// What a connection that ended before the first answer may mean. `None`: TLS has no part in it.
+pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str> {
+    use io::ErrorKind as K;
+    let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
+    let kind = inside::<io::Error>(e)?.kind();
+    let words = if tls {
+        "the server hung up on TLS: it may want a client certificate (`tls`), or speaks no TLS here"
+    } else {
+        "the server hung up before its first answer: if it speaks TLS on this port, use TLS here \
+         too (rediss://, `tls`, `sentinel_tls`)"
+    };
+    dropped.contains(&kind).then_some(words)
+}
+
+/// The first cause of this type. An `io::Error` and an `Arc` do not name what they hold as their
+/// source, only its source, so they are opened.
+fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(e);
+    while let Some(e) = next {
+        if let Some(found) = e.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = if let Some(held) = e.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+            Some(held.as_ref())
+        } else if let Some(held) = e.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(held)
+        } else {
+            e.source()
+        };
+    }
+    None
+}
+
+#[cfg(not(feature = "tls"))]
+pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<String> {
+    None
+}
+
+#[cfg(feature = "tls")]
+pub(crate) use self::handshake::{check, provider, refusal};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_found_through_io_errors_and_arcs() {
+        let io = io::Error::from(io::ErrorKind::ConnectionReset);
+        let wrapped = redis::RedisError::from(io::Error::other(io));
+        let kind = inside::<io::Error>(&wrapped).map(io::Error::kind);
+        assert_eq!(kind, Some(io::ErrorKind::Other), "the outermost first");
+        let direct = redis::RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+        assert!(hint(&direct, true).is_some_and(|w| w.contains("client certificate")));
+        assert!(hint(&direct, false).is_some_and(|w| w.contains("rediss://")));
+        let refused = redis::RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        assert_eq!(hint(&refused, true), None);
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_refused_handshake_is_told_from_other_trouble() {
+        let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let e = redis::RedisError::from(io::Error::new(io::ErrorKind::InvalidData, tls));
+        assert!(refusal(&e).is_some_and(|w| w.contains("unknown issuer; give the CA")));
+        let e = redis::RedisError::from(io::Error::from(io::ErrorKind::InvalidData));
+        assert_eq!(refusal(&e), None);
+    }
+}

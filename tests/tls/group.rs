@@ -1,0 +1,86 @@
+//! TLS to a group's data server and to its Sentinel, each without the other and both.
+
+use palisade::error::NodeFault;
+use palisade::node::{MinReplicas, SentinelNode};
+
+use super::*;
+
+/// One Sentinel is enough here: what is tried is the way to it, not what it decides.
+pub(crate) fn node(sentinel: &str) -> SentinelNode {
+    provider();
+    let node = SentinelNode::new("orders", [sentinel]).unwrap();
+    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE).unwrap()
+}
+
+/// Has the Sentinel watch this master, from now on.
+fn watch(sentinel: &Server, master: &Server) {
+    let port = master.port().to_string();
+    assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
+}
+
+const MASTER: &[&str] = &[];
+/// A Sentinel greets its master with TLS if its own links have it.
+const OVER_TLS: &[&str] = &["--tls-replication", "yes"];
+
+#[tokio::test]
+async fn tls_to_the_data_servers_alone() {
+    let ca = Authority::new("ours");
+    let master = ca.serve("redis-server", &NAMES, MASTER);
+    let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
+    watch(&sentinel, &master);
+    let node = || node(&sentinel.addr());
+    works(node().tls(Some(ca.root()), None).unwrap()).await;
+    let e = refusal(&node()).await;
+    assert!(e.to_string().contains("use TLS here"), "{e}");
+    let e = refusal(&node().tls(None, None).unwrap()).await;
+    assert_eq!(e.fault(), NodeFault::Tls, "{e}");
+    assert!(e.to_string().contains("unknown issuer"), "{e}");
+    // One does not stand for the other.
+    let both =
+        node().tls(Some(ca.root()), None).unwrap().sentinel_tls(Some(ca.root()), None).unwrap();
+    let both = both.sentinel_deadline(Duration::from_millis(300)).unwrap();
+    let e = refusal(&both).await;
+    assert!(matches!(e.fault(), NodeFault::Tls | NodeFault::NoSentinel), "{e}");
+    assert!(e.to_string().contains("TLS on this port"), "{e}");
+}
+
+#[tokio::test]
+async fn tls_to_the_sentinels_alone() {
+    let ca = Authority::new("ours");
+    let master = Server::start(&[]);
+    let sentinel = ca.serve("redis-sentinel", &NAMES, &[]);
+    watch(&sentinel, &master);
+    let node = || node(&sentinel.addr());
+    works(node().sentinel_tls(Some(ca.root()), None).unwrap()).await;
+    let e = refusal(&node().sentinel_tls(None, None).unwrap()).await;
+    assert_eq!(e.fault(), NodeFault::Tls, "{e}");
+    assert!(e.to_string().contains("unknown issuer"), "{e}");
+    let e = refusal(&node()).await;
+    assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
+}
+
+/// A Sentinel announces IP addresses unless told otherwise, and certificates hold names.
+#[tokio::test]
+async fn tls_to_both_with_a_name_for_an_announced_address() {
+    let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
+    let master = data.serve("redis-server", &["localhost"], OVER_TLS);
+    let client = ["--tls-auth-clients", "yes", "--tls-replication", "yes"];
+    let sentinel = watchers.serve("redis-sentinel", &NAMES, &client);
+    watch(&sentinel, &master);
+    let ours = watchers.sign(&["the-client"]);
+    let node = || {
+        let node = node(&sentinel.addr()).tls(Some(data.root()), None).unwrap();
+        node.sentinel_tls(Some(watchers.root()), Some(ours.clone())).unwrap()
+    };
+    let e = refusal(&node()).await;
+    assert_eq!(e.fault(), NodeFault::Tls, "{e}");
+    assert!(e.to_string().contains("`map_address`"), "{e}");
+    let reached = format!("localhost:{}", master.port());
+    let mapped = node().map_address([(master.addr(), reached.clone())]).unwrap();
+    assert!(acquire(&mapped).await.is_ok());
+    assert_eq!(mapped.status().master, Some(reached));
+    works(mapped).await;
+    // The Sentinels' CA is not asked about the data servers.
+    let wrong = node().tls(Some(watchers.root()), None).unwrap();
+    assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
+}

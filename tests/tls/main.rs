@@ -1,0 +1,105 @@
+//! TLS against real servers, with certificates of our own: what works, and what a user is told when
+//! it does not.
+
+mod certs;
+mod group;
+mod refused;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use palisade::env::{Env as _, SystemEnv};
+use palisade::error::NodeError;
+use palisade::name::LockKeys;
+use palisade::node::{LockNode, RedisNode, RedisNodeBuilder};
+use palisade::op::{Batch, Op, Reply, Terms};
+use palisade::{Idempotency, Outcome, OwnerToken, Redlock};
+
+use certs::Authority;
+use support::server::Server;
+
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// As README tells users to do.
+fn provider() {
+    // Another test of this process may have been first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn tls_url(server: &Server) -> String {
+    format!("rediss://{}", server.addr())
+}
+
+fn builder(url: String) -> RedisNodeBuilder {
+    provider();
+    RedisNode::builder(url).trust_fresh(true).connect_timeout(PATIENCE)
+}
+
+async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
+    let op = Op::Acquire {
+        keys: LockKeys::new("k"),
+        owner: OwnerToken::from_random(SystemEnv.random()),
+        ttl: Duration::from_secs(1),
+        proposal: SystemEnv.wall_micros(),
+        wait: false,
+    };
+    let terms = Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(60) };
+    let call = node.call(Batch { terms, ops: vec![op] }, SystemEnv.now() + PATIENCE);
+    // The node keeps its deadline itself; the rest only catches one that hangs.
+    let answer = tokio::time::timeout(PATIENCE * 2, call).await;
+    answer.expect("the node answers by its deadline").items.remove(0)
+}
+
+async fn refusal(node: &dyn LockNode) -> NodeError {
+    let e = acquire(node).await.expect_err("a fault");
+    assert!(!e.is_ambiguous(), "nothing can have run: {e}");
+    println!("{e}");
+    e
+}
+
+fn redlock(node: impl LockNode) -> Redlock {
+    let ttl = Duration::from_secs(20);
+    Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap()
+}
+
+/// A lock and an idempotent run over this node, as a user does them.
+async fn works(node: impl LockNode) {
+    let redlock = redlock(node);
+    let guard = redlock.mutex("invoice:42").acquire().await.unwrap();
+    assert!(guard.is_valid());
+    assert!(guard.release().await.is_released());
+    let payments = Idempotency::builder(&redlock).namespace("payments").build().unwrap();
+    for delivery in 1..=2 {
+        let run = payments.key("order-7").run(|_| async { Ok::<_, String>(delivery) });
+        match run.await.unwrap() {
+            Outcome::Executed { value: 1, .. } if delivery == 1 => {}
+            Outcome::Replayed(1) if delivery == 2 => {}
+            other => panic!("delivery {delivery}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
+    let ca = Authority::new("ours");
+    let server = ca.serve("redis-server", &NAMES, &[]);
+    works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
+    // The server has no other port: what works here is encrypted.
+    assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
+    // By a name that is not an address, with a login.
+    server.cli(&["config", "set", "requirepass", "s3cret"]);
+    let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
+    let node = builder(url).tls(Some(ca.root()), None).build().unwrap();
+    works(node).await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_opens_a_server_that_asks_for_one() {
+    let ca = Authority::new("ours");
+    let server = ca.serve("redis-server", &NAMES, &["--tls-auth-clients", "yes"]);
+    let client = ca.sign(&["the-client"]);
+    works(builder(tls_url(&server)).tls(Some(ca.root()), Some(client)).build().unwrap()).await;
+}
