@@ -28,6 +28,10 @@ struct Args {
     /// Seconds per contender and round.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Worker threads of the clients' runtime. The servers run on the same machine: with one worker
+    /// on two cores neither side takes the other's.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
     /// Locks held at once in the memory case.
     #[arg(long, default_value_t = 10_000)]
     held: usize,
@@ -60,7 +64,7 @@ struct Run {
 fn main() {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(args.workers)
         .enable_all()
         .build()
         .expect("a runtime");
