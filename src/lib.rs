@@ -2,6 +2,9 @@
 #![warn(missing_docs)]
 
 // values: no IO, no clock
+#[cfg(feature = "sim-bugs")]
+#[doc(hidden)]
+pub mod bugs;
 pub mod config;
 pub mod error;
 pub mod name;

@@ -76,6 +76,11 @@ impl Actor {
             let Some(act) = acts.get(at).copied() else { return };
             match act {
                 Act::Think(span) => sleep(ms(span)).await,
+                Act::Order { key, wait, handler } => self.order(key, wait, handler).await,
+                Act::Lead { seat, wait, span, every, parting } => {
+                    self.lead(seat, (wait, span, every), parting).await;
+                }
+                Act::Watch { seat, span } => self.watch(seat, span).await,
                 Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
                 Act::Lock { name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);
@@ -161,6 +166,8 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
+        // Does not stop when it is told to, and goes on writing.
+        let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
             if !careful || held.guard.is_valid() {
@@ -170,8 +177,12 @@ impl Actor {
                 let _ = held.guard.extend().await;
             }
             let now = self.world.start.elapsed();
-            if now >= end || held.until_lost {
+            if now >= end || (held.until_lost && !careless) {
                 return held;
+            }
+            if held.until_lost {
+                sleep(ms(every).min(end - now)).await;
+                continue;
             }
             tokio::select! {
                 biased;

@@ -7,9 +7,11 @@
 
 mod client;
 mod dice;
+mod elections;
 mod invariants;
 mod link;
 mod names;
+mod orders;
 mod plan;
 mod process;
 mod run;

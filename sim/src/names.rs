@@ -10,6 +10,16 @@ pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
 
+/// An idempotency key.
+pub(crate) fn order(n: usize) -> String {
+    format!("order-{n}")
+}
+
+/// An election.
+pub(crate) fn seat(n: usize) -> String {
+    format!("seat-{n}")
+}
+
 /// The number of a key, whatever its prefix.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);

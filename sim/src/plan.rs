@@ -81,6 +81,17 @@ pub(crate) enum Fault {
     Kill { client: usize },
 }
 
+impl Fault {
+    /// Whether a node may forget something it has answered.
+    fn loses(&self) -> bool {
+        match *self {
+            Self::Crash { loss, .. } => loss != Loss::Nothing,
+            Self::Failover { .. } | Self::Failback { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// How a holder parts with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Parting {
@@ -89,6 +100,17 @@ pub(crate) enum Parting {
     Forget,
     /// Releases, and drops the future of the release after so many polls.
     CutShort(u32),
+}
+
+/// What becomes of a call under an idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HandlerPlan {
+    /// How long the handler runs.
+    pub(crate) span: Ms,
+    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done.
+    pub(crate) fails: u64,
+    /// The call's future is dropped after so many polls.
+    pub(crate) polls: u32,
 }
 
 /// What a task of a client does, one after the other.
@@ -104,6 +126,25 @@ pub(crate) enum Act {
         every: Ms,
         renew: bool,
         parting: Parting,
+    },
+    /// A call under an idempotency key.
+    Order {
+        key: usize,
+        wait: Ms,
+        handler: HandlerPlan,
+    },
+    /// Campaigns, proclaims every `every` and parts after `span`.
+    Lead {
+        seat: usize,
+        wait: Ms,
+        span: Ms,
+        every: Ms,
+        parting: Parting,
+    },
+    /// Observes an election.
+    Watch {
+        seat: usize,
+        span: Ms,
     },
     /// An acquire whose future is dropped after so many polls.
     Cancelled {
@@ -145,6 +186,12 @@ pub(crate) struct Plan {
     pub(crate) copy_every: Ms,
     pub(crate) faults: Vec<(Ms, Fault)>,
     pub(crate) tasks: Vec<TaskPlan>,
+    /// How many acts in a thousand are calls under idempotency keys.
+    pub(crate) orders: u64,
+    /// The same of elections.
+    pub(crate) elections: u64,
+    /// Run again after a lapsed attempt; else it is parked.
+    pub(crate) rerun: bool,
     /// Every client has the same owner token in all attempts (a known bug).
     pub(crate) stuck_dice: bool,
 }
@@ -160,7 +207,7 @@ impl Plan {
         let drift_ppm = d.pick(&[10_000, 30_000, 80_000]);
         let deadline = d.range(ttl / 24 + 3, ttl / 5);
         let jumpy = d.chance(80);
-        let clock_error = if jumpy { 20_000 } else { d.pick(&[2, 40, 500]) };
+        let clock_error = if jumpy { 20_000 } else { d.pick(&[2, 40, 500, 500]) };
         let grouped = d.chance(250);
         let window = if grouped { d.range(20, 200) } else { 0 };
         // Half of a quarantine: then floors rise from one loss to the next (ARCHITECTURE, Time).
@@ -180,12 +227,16 @@ impl Plan {
             copy_every: d.pick(&[0, 5, 30, 120]),
             faults: Vec::new(),
             tasks: Vec::new(),
+            orders: d.pick(&[0, 0, 300, 1_000]),
+            elections: 0,
+            rerun: false,
             stuck_dice: false,
         };
         if jumpy {
             // A step is noticed by whoever read the clock before; everybody has by then.
             plan.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, ..plan.net };
         }
+        plan.elections = d.pick(&[0, 0, 300, 1_000]);
         let per_client = d.pick(&[1, 1, 2]);
         for client in 0..clients {
             for task in 0..per_client {
@@ -196,6 +247,9 @@ impl Plan {
             }
         }
         plan.faults = plan.some_faults(&mut d, jumpy);
+        // Where a node may forget, running again is the user's risk and no promise of ours: those
+        // who remember may be too few among those who answer (DESIGN 5.7).
+        plan.rerun = d.chance(700) && !plan.faults.iter().any(|(_, f)| f.loses());
         plan
     }
 
@@ -218,6 +272,24 @@ impl Plan {
     }
 
     fn act(&self, d: &mut Dice) -> Act {
+        if d.chance(self.orders) {
+            let wait = d.pick(&[0, self.ttl / 2, 2 * self.ttl]);
+            let span = d.pick(&[0, 3, self.ttl / 3, self.ttl, 2 * self.ttl]);
+            let fails = d.pick(&[0, 0, 0, 1, 2]);
+            let polls = if d.chance(200) { d.range(1, 14) as u32 } else { u32::MAX };
+            let handler = HandlerPlan { span, fails, polls };
+            return Act::Order { key: d.range(0, 3) as usize / 2, wait, handler };
+        }
+        if d.chance(self.elections) {
+            if d.chance(400) {
+                return Act::Watch { seat: 0, span: d.range(self.ttl / 2, 4 * self.ttl) };
+            }
+            let wait = d.pick(&[self.ttl, 3 * self.ttl]);
+            let span = d.pick(&[5, self.ttl, 3 * self.ttl]);
+            let every = d.range(3, self.ttl);
+            let parting = d.pick(&[Parting::Release, Parting::Drop, Parting::CutShort(2)]);
+            return Act::Lead { seat: 0, wait, span, every, parting };
+        }
         let name = d.range(0, self.names as u64 - 1) as usize;
         let wait = d.pick(&[0, self.ttl, 3 * self.ttl, 6 * self.ttl]);
         if d.chance(150) {

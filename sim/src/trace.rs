@@ -142,6 +142,41 @@ pub(crate) enum Event {
         valid: bool,
         accepted: bool,
     },
+    /// The user's code makes a call under an idempotency key.
+    Calls {
+        client: usize,
+        name: u16,
+    },
+    /// A handler starts; its result would be `value`.
+    Starts {
+        client: usize,
+        name: u16,
+        token: u64,
+        attempt: u32,
+        value: u64,
+    },
+    /// A caller was answered with a result.
+    Result {
+        client: usize,
+        name: u16,
+        value: u64,
+        executed: bool,
+    },
+    /// A caller was answered without one.
+    NoResult {
+        client: usize,
+        name: u16,
+    },
+    /// An observer (`watch`) is told who leads.
+    Sees {
+        client: usize,
+        watch: u64,
+        name: u16,
+        leader: usize,
+        term: u64,
+        number: u64,
+        gap: bool,
+    },
     /// A key stands on a node although nobody can hold it any more.
     KeyLeft {
         node: usize,
@@ -297,6 +332,27 @@ impl fmt::Display for Event {
             Self::Write { hold, name: n, token, accepted, .. } => {
                 let done = if accepted { "accepted" } else { "refused" };
                 write!(f, "     resource {}: write of hold {hold}, token {token}: {done}", name(n))
+            }
+            Self::Calls { client, name: n } => write!(f, "client {client} calls {}", name(n)),
+            Self::Starts { client, name: n, token, attempt, value } => {
+                write!(
+                    f,
+                    "client {client} STARTS the handler of {}, attempt {attempt}, ",
+                    name(n)
+                )?;
+                write!(f, "token {token}; its result would be {value}")
+            }
+            Self::Result { client, name: n, value, executed } => {
+                let how = if executed { "executed" } else { "replayed" };
+                write!(f, "client {client} IS ANSWERED {value} for {}, {how}", name(n))
+            }
+            Self::NoResult { client, name: n } => {
+                write!(f, "client {client} gets no result for {}", name(n))
+            }
+            Self::Sees { client, name: n, leader, term, number, gap, .. } => {
+                let gap = if gap { ", something may be missed" } else { "" };
+                write!(f, "client {client} sees client {leader} lead {}, ", name(n))?;
+                write!(f, "number {number} of term {term}{gap}")
             }
             Self::KeyLeft { node, name: n, why } => {
                 write!(f, "node {node} still has the key of {}: {why}", name(n))

@@ -24,6 +24,7 @@ struct Inner {
     violation: Option<Violation>,
     beliefs: Vec<Believer>,
     next_hold: HoldId,
+    next_value: u64,
     /// Highest token seen by the resource of each name.
     resources: Vec<(u16, u64)>,
 }
@@ -45,6 +46,7 @@ impl World {
             violation: None,
             beliefs: Vec::new(),
             next_hold: 0,
+            next_value: 0,
             resources: Vec::new(),
         };
         Arc::new(Self { start, inner: Mutex::new(inner) })
@@ -89,6 +91,13 @@ impl World {
         inner.tell(at, Event::Holds { hold, client, name, token, asked, left });
         inner.compare(at);
         hold
+    }
+
+    /// A result that no other start has.
+    pub(crate) fn next_value(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.next_value += 1;
+        inner.next_value
     }
 
     /// The holder lets go; from here on it believes nothing.

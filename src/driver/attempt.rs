@@ -97,6 +97,12 @@ impl Core {
                 }
                 Step::Won(token) => {
                     undo.armed = false;
+                    #[cfg(feature = "sim-bugs")]
+                    let until = if crate::bugs::on(crate::bugs::Bug::ValidityFromAnswer) {
+                        valid_until(self.env.now(), ttl, self.config.drift)
+                    } else {
+                        until
+                    };
                     self.saw(keys.lock(), token.get(), proposal);
                     return Ok(Won { owner, token, until, mailbox });
                 }

@@ -153,6 +153,15 @@ impl Run {
                 if lease.is_ended() || lease.is_lost() {
                     continue;
                 }
+                #[cfg(feature = "sim-bugs")]
+                if crate::bugs::on(crate::bugs::Bug::RenewLapsed)
+                    && now >= lease.until()
+                    && now.since(lease.until()) < lease.ttl / 4
+                {
+                    keeper.schedule(Arc::clone(&lease), now + Duration::from_millis(5));
+                    renewals.push(renew(Weak::clone(&core), lease));
+                    continue;
+                }
                 if now >= lease.until() {
                     lease.lose();
                 } else if lease.renew_until.is_some_and(|end| now >= end) {
@@ -193,6 +202,13 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
             let now = core.env.now();
             let left = lease.until().since(now);
             tracing::warn!(token = %lease.token, ?left, %why, "renewal got no majority");
+            #[cfg(feature = "sim-bugs")]
+            if crate::bugs::on(crate::bugs::Bug::FailureReleases)
+                && let crate::driver::lease::Subject::Lock { keys, .. } = &lease.subject
+            {
+                let op = crate::op::Op::Release { keys: keys.clone(), owner: lease.owner };
+                core.undo(&op, &lease.mailbox, lease.until());
+            }
             // Several more tries inside what is left, without a hot loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.keeper.schedule(Arc::clone(&lease), now + pause);

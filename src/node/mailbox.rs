@@ -101,6 +101,10 @@ impl Mailbox {
 
     /// Whether the node may hold something of this attempt.
     pub(crate) fn may_hold(&self, node: usize) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::LateGrantsStay) {
+            return self.lock().confirmed & (1 << node) != 0;
+        }
         self.lock().may_hold & (1 << node) != 0
     }
 

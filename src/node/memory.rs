@@ -209,6 +209,10 @@ impl MemoryNode {
 
 impl State {
     fn generation(&self) -> u64 {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::ProcessAsGeneration) {
+            return self.seed;
+        }
         self.seed.wrapping_add(self.lives)
     }
 

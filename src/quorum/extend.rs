@@ -37,6 +37,8 @@ impl Extend {
     /// An extension over `n` nodes of a hold that is valid until `old`, to `new`; answers are
     /// awaited until `deadline`.
     pub fn new(n: usize, old: Moment, new: Moment, deadline: Moment) -> Self {
+        #[cfg(feature = "sim-bugs")]
+        let old = if crate::bugs::on(crate::bugs::Bug::Revival) { new } else { old };
         Self { old, new, deadline: deadline.min(old), votes: vec![NodeOutcome::Silent; n] }
     }
 

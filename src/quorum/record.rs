@@ -206,6 +206,12 @@ impl Record {
     }
 
     fn majority_says(&self) -> Option<Step> {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::RecordOfOneNode)
+            && let Some((record, _)) = self.shown().next()
+        {
+            return Some(Step::Replay(Arc::clone(&record.value)));
+        }
         // A record on a majority is the result, whatever a repair may be adding above it.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(Step::Replay(Arc::clone(&record.value)));

@@ -3,10 +3,14 @@
 
 mod exclusion;
 mod fencing;
+mod handlers;
 mod keys;
 mod loss;
+mod observe;
 mod quarantine;
+mod results;
 mod tasks;
+mod terms;
 mod tokens;
 mod waiters;
 
@@ -41,6 +45,10 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::<loss::LossTold>::default(),
         Box::<keys::Keys>::default(),
         Box::<quarantine::Quarantine>::default(),
+        Box::<results::Results>::default(),
+        Box::<handlers::Handlers>::default(),
+        Box::<terms::Terms>::default(),
+        Box::<observe::Observe>::default(),
         Box::<waiters::Waiters>::default(),
         Box::<tasks::Tasks>::default(),
     ]

@@ -77,6 +77,14 @@ impl Header {
             floor: clock.micros.saturating_add(2 * error),
             quarantine: q,
         });
+        #[cfg(feature = "sim-bugs")]
+        match () {
+            () if crate::bugs::on(crate::bugs::Bug::NoFloor) => m.floor = 0,
+            () if crate::bugs::on(crate::bugs::Bug::FloorTooLow) && known.is_none() => {
+                m.floor = clock.micros.saturating_add(error);
+            }
+            () => {}
+        }
         // One client with a shorter quarantine would break it for all (5.5).
         m.quarantine = m.quarantine.max(q);
         *last_since = m.since.max(*last_since);
@@ -87,6 +95,10 @@ impl Header {
                 Duration::from_nanos(since.saturating_add(nanos(span)).saturating_sub(clock.now))
             }
         };
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::QuarantineShort) {
+            m.quarantine = q.saturating_sub(Duration::from_millis(1));
+        }
         Self {
             now: clock.now,
             micros: clock.micros,
@@ -109,6 +121,10 @@ impl Header {
     /// Whether a holder may write anew what is not there: outside quarantine, or within it to put
     /// back what it knows that this node forgot (5.3).
     pub(super) fn may_recreate(&self, reassert: Option<u64>) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::RecreateInQuarantine) {
+            return true;
+        }
         self.quarantine.is_zero() || reassert == Some(self.since)
     }
 
@@ -116,6 +132,10 @@ impl Header {
     /// only what a replaced master cannot see expire and give away before it stops, or what its
     /// holder knows to last there (5.3).
     pub(super) fn may_prolong(&self, till: Option<u64>, reassert: Option<u64>) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::TwoMastersVote) {
+            return true;
+        }
         self.window.is_zero()
             || till.is_none_or(|t| self.until(t) >= self.window)
             || reassert == Some(self.since)

@@ -46,6 +46,10 @@ impl Entry {
         self.fence = fence;
         // A fence that died with its lock would be handed out again (5.2).
         self.fence_till = h.fence_till();
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::FenceDiesWithLock) {
+            self.fence_till = self.held.as_ref().and_then(|held| held.till).unwrap_or(h.now);
+        }
     }
 
     fn has_waiter(&self, h: &Header) -> bool {

@@ -46,6 +46,10 @@ impl Entry {
 
     /// The lowest ballot that may still be accepted from its owner.
     fn effective(&self, h: &Header) -> u64 {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::ForgottenPromise) {
+            return self.fence;
+        }
         if self.promised_in == h.since { self.fence } else { self.fence.max(h.floor) }
     }
 
@@ -183,6 +187,13 @@ impl Records {
             .0
             .live(key, h.now)
             .map_or((h.floor, false), |e| (e.effective(h), e.own == Some(owner)));
+        #[cfg(feature = "sim-bugs")]
+        let (promised, mine) = if crate::bugs::on(crate::bugs::Bug::CompleteByRecord) {
+            let record = self.0.live(key, h.now).and_then(|e| e.record.as_ref());
+            (record.map_or(0, |r| r.token.get()), true)
+        } else {
+            (promised, mine)
+        };
         // The whole ballot decides: two owners may carry equal numbers (5.7).
         if promised > token.get() || (promised == token.get() && !mine) {
             return Reply::NotOwner;

@@ -1,0 +1,44 @@
+//! No handler starts after a result was returned, and each start has a larger token than all before
+//! (DESIGN 1.4, 1.2, 5.7).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Invariant;
+use crate::trace::Event;
+
+#[derive(Debug, Default)]
+pub(crate) struct Handlers {
+    answered: BTreeSet<u16>,
+    highest: BTreeMap<u16, u64>,
+}
+
+impl Invariant for Handlers {
+    fn name(&self) -> &'static str {
+        "no start after a result"
+    }
+
+    fn source(&self) -> &'static str {
+        "DESIGN 1.4: the handler is not started again once anyone has seen its result"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match *event {
+            Event::Result { name, .. } => {
+                self.answered.insert(name);
+                Ok(())
+            }
+            Event::Starts { name, token, .. } => {
+                if self.answered.contains(&name) {
+                    return Err(format!("{event}, but its result was answered before"));
+                }
+                let highest = self.highest.entry(name).or_default();
+                if token <= *highest {
+                    return Err(format!("{event}, but token {highest} was out before"));
+                }
+                *highest = token;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Known bugs that the tests of the simulator put back, to see that it finds them.
+//!
+//! Only with the feature `sim-bugs`, which nothing but `sim/` turns on, and only on a thread that
+//! asked for one. A normal build has neither the switch nor the code behind it.
+
+use std::cell::Cell;
+
+/// A rule of the design left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Bug {
+    /// The largest granted counter is the token, without a raise (§5.2).
+    MaxWithoutRaise,
+    /// The fence is forgotten with its lock (§5.2).
+    FenceDiesWithLock,
+    /// A late answer to a renewal makes a lapsed hold valid again (§5.3).
+    Revival,
+    /// A renewal is sent although the hold has lapsed, and puts the lock back (§5.3).
+    RenewLapsed,
+    /// A failed renewal releases the lock (§5.3).
+    FailureReleases,
+    /// A quarantined node puts back whatever a holder asks for (§5.3).
+    RecreateInQuarantine,
+    /// A new master counts renewals while its predecessor may still grant (§5.3).
+    TwoMastersVote,
+    /// Only nodes that have answered are released after an attempt (§5.1, §5.4).
+    LateGrantsStay,
+    /// The validity is counted from the answer (§6).
+    ValidityFromAnswer,
+    /// The validity leaves nothing for drift (§6).
+    DriftForgotten,
+    /// The generation is the process's, not the data's (§5.5).
+    ProcessAsGeneration,
+    /// The quarantine is a millisecond short (§5.5).
+    QuarantineShort,
+    /// No floor under the tokens after a loss of data (§5.5).
+    NoFloor,
+    /// The floor allows for one clock's error only (§5.5).
+    FloorTooLow,
+    /// A completion is checked against the record's token alone (§5.7).
+    CompleteByRecord,
+    /// A record seen on one node is answered without a repair (§5.7).
+    RecordOfOneNode,
+    /// The handler is started without a look at the validity (§5.7).
+    HandlerUnchecked,
+    /// A promise of another life of the node is taken at its word (§5.7).
+    ForgottenPromise,
+}
+
+thread_local! {
+    static PUT_BACK: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// Puts a bug back on this thread, or mends it.
+pub fn put_back(bug: Option<Bug>) {
+    PUT_BACK.set(bug);
+}
+
+/// Whether this thread has the bug.
+pub(crate) fn on(bug: Bug) -> bool {
+    PUT_BACK.get() == Some(bug)
+}
