@@ -13,7 +13,8 @@ use crate::cut::{Cut, cut, mend};
 use crate::event::What;
 use crate::kind::{Draw, Kind as K, Lane};
 use crate::ledger::Shared;
-use crate::world::{Failure, Place, Server, World, signal};
+use crate::machine::Part;
+use crate::world::{Failure, Group, Place, Server, World, signal};
 
 /// How long a master that stutters is stopped, and how long it runs in between.
 const STUTTER: Duration = Duration::from_millis(180);
@@ -26,6 +27,7 @@ enum Undo {
     Mend(Vec<Cut>),
     Spawn(u8),
     GoOn(u8),
+    Machine(String, Part),
 }
 
 /// Becomes true when no more faults are to come.
@@ -76,8 +78,10 @@ impl Faults {
         }
         self.busy.borrow_mut().extend(names.iter().cloned());
         let id = *self.count.borrow() + 1;
-        let target: Vec<_> = names.iter().map(String::as_str).collect();
-        let target = target.join(" ");
+        let mut target = names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        if matches!(draw.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
+            target = format!("{target} and {}", self.next_group(draw.group).name);
+        }
         // Written down first: nothing that follows from it stands before it.
         let kind = draw.kind.name().into();
         *self.count.borrow_mut() = id;
@@ -104,6 +108,9 @@ impl Faults {
     }
 
     async fn victims(&self, draw: &Draw) -> Option<Victims> {
+        if matches!(draw.kind, K::ClockStep | K::SlowDisk) && !self.world.has_machines() {
+            return None;
+        }
         let group = &self.world.groups[draw.group];
         let pick = draw.pick as usize;
         let master = self.world.master(draw.group).await?;
@@ -205,14 +212,41 @@ impl Faults {
             K::FlushAll => self.world.break_(&on_master("flushall")).await?,
             K::RestartEmpty => self.world.break_(&on_master("restart-empty")).await?,
             K::RestartMaster => self.world.break_(&on_master("restart")).await?,
+            K::FlushTwo => self.both("flushall", (name, &master.id), group).await?,
+            K::EmptyTwo => self.both("restart-empty", (name, &master.id), group).await?,
+            K::FailoverTwo => {
+                self.world.break_(&["failover", name]).await?;
+                self.world.break_(&["failover", &self.next_group(group).name]).await?;
+            }
             K::PauseMaster => {
                 let length = draw.length.as_millis().to_string();
                 self.world.ask(&master.addr, &["CLIENT", "PAUSE", &length, "ALL"]).await;
             }
             K::StutterMaster => self.stutter(draw, master, stop).await,
+            K::ClockStep => return self.machine(draw, &master.id, Part::Clock),
+            K::SlowDisk => return self.machine(draw, &master.id, Part::Disk),
             other => return Err(format!("{} is not done to a master", other.name()).into()),
         }
         Ok(Undo::Nothing)
+    }
+
+    fn next_group(&self, group: usize) -> &Group {
+        &self.world.groups[(group + 1) % self.world.groups.len()]
+    }
+
+    /// The same to this master and to that of another group, at the same time.
+    async fn both(
+        &self,
+        action: &str,
+        (name, master): (&str, &str),
+        group: usize,
+    ) -> Result<(), Failure> {
+        let next = (group + 1) % self.world.groups.len();
+        let second = self.world.master(next).await.ok_or("the other group has no master")?;
+        let first = [action, name, "--server", master];
+        let second = [action, &*self.world.groups[next].name, "--server", &*second.id];
+        tokio::try_join!(self.world.break_(&first), self.world.break_(&second))?;
+        Ok(())
     }
 
     /// A machine that has nearly no time for the server: it stops and goes on again and again.
@@ -227,13 +261,29 @@ impl Faults {
         }
     }
 
+    /// The clock goes wrong by 0.1 s to 20 s, and back again in the end; or each flush of the disk
+    /// takes 0.3 s to 2.5 s.
+    fn machine(&self, draw: &Draw, id: &str, part: Part) -> Result<Undo, Failure> {
+        let pick = i64::try_from(draw.pick >> 16).unwrap_or(0);
+        let micros = match part {
+            Part::Clock if draw.pick & 8 == 0 => -100_000 - pick % 19_900_000,
+            Part::Clock => 100_000 + pick % 19_900_000,
+            Part::Disk => 300_000 + pick % 2_200_000,
+        };
+        if !self.world.on_machine(draw.group, id) {
+            return Err(format!("{id} is not on a machine that can be disturbed").into());
+        }
+        self.world.machine(draw.group, id, part, micros)?;
+        Ok(Undo::Machine(id.to_owned(), part))
+    }
+
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
         cut(&self.world, id, &cuts).await?;
         Ok(Undo::Mend(cuts))
     }
 
-    async fn undo(&self, id: u32, group: usize, undo: Undo) {
-        let group = &*self.world.groups[group].name;
+    async fn undo(&self, id: u32, of: usize, undo: Undo) {
+        let group = &*self.world.groups[of].name;
         let mut undone = Ok(());
         match undo {
             Undo::Nothing => {}
@@ -248,6 +298,9 @@ impl Faults {
             }
             Undo::Mend(cuts) => undone = mend(&self.world, id, &cuts).await,
             Undo::Spawn(n) => undone = self.clients.spawn(n).map_err(Failure::from),
+            Undo::Machine(id, part) => {
+                undone = self.world.machine(of, &id, part, 0);
+            }
             Undo::GoOn(n) => undone = self.clients.go_on(n).map_err(Failure::from),
         }
         if let Err(e) = undone {

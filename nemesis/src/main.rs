@@ -13,6 +13,7 @@ mod faults;
 mod judge;
 mod kind;
 mod ledger;
+mod machine;
 mod report;
 mod timeline;
 mod wire;
@@ -64,6 +65,9 @@ struct Args {
     /// Decides faults and work. Default: random; it is printed.
     #[arg(long)]
     seed: Option<u64>,
+    /// Only kinds of faults whose name contains this, for example `clock`; may be given again.
+    #[arg(long)]
+    only: Vec<String>,
     /// Where the picture and the events go.
     #[arg(long, default_value = "target/nemesis")]
     out: PathBuf,
@@ -143,7 +147,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
 
 async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let world = Rc::new(World::up(CLIENTS)?);
+    let world = Rc::new(World::up(CLIENTS, &args.out)?);
     let listener = UnixListener::bind(world.socket())?;
     let serving = tokio::task::spawn_local(ledger::serve(Rc::clone(&ledger), listener));
     let clients = Clients::start(Rc::clone(&world), Rc::clone(&ledger), seed, CLIENTS)?;
@@ -159,7 +163,8 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     let faults = Faults::new(world, Rc::clone(&clients), Rc::clone(&ledger));
     let (end, stop) = watch::channel(false);
     let lanes = async {
-        let (heavy, light) = (Lane::heavy(seed), Lane::light(seed));
+        let (heavy, light) =
+            (Lane::heavy(seed).only(&args.only), Lane::light(seed).only(&args.only));
         tokio::try_join!(faults.run(heavy, stop.clone()), faults.run(light, stop)).map(|_| ())
     };
     let clock = async {

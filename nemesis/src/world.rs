@@ -12,13 +12,18 @@
 use std::error::Error;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::machine::{self, Part};
+
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// Names the program that `sentinel-conf` starts as a server.
+const SERVER: &str = "PALISADE_REDIS_SERVER";
 
 /// A place on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +70,23 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
+    /// What servers are started with, if their machines can be disturbed.
+    server: Option<PathBuf>,
 }
 
 impl World {
     /// Starts the groups and makes the clients' networks.
-    pub(crate) fn up(clients: u8) -> Result<Self, Failure> {
-        let out = Command::new(script("up"))
+    pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
+        let server = machine::make(out)?;
+        let mut up = Command::new(script("up"));
+        up.envs(server.iter().map(|s| (SERVER, s)));
+        let out = up
             .args(["--json", "--netns", "--groups", "3", "--down-after", "3000", "--max-lag", "1"])
             .args(["--owner-pid", &std::process::id().to_string()])
             .process_group(0)
             .output()?;
         let Deployment { dir, netns, groups } = serde_json::from_slice(&good("up", out)?.stdout)?;
-        let mut world = Self { groups, dir, netns, holders: Vec::new() };
+        let mut world = Self { groups, dir, netns, holders: Vec::new(), server };
         for n in 1..=clients {
             world.connect(n)?;
         }
@@ -135,6 +145,7 @@ impl World {
     pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args(words).process_group(0);
+        command.envs(self.server.iter().map(|s| (SERVER, s)));
         good(words[0], command.output().await?)?;
         Ok(())
     }
@@ -166,12 +177,37 @@ impl World {
 
     /// The process of a server or Sentinel, if it runs and still is that process.
     pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
-        let file = self.dir.join(&self.groups[group].name).join(id).join("pid");
-        let text = std::fs::read_to_string(file).ok()?;
+        let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
         let facts = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let started = facts.rsplit_once(") ")?.1.split(' ').nth(19)?;
         (started == start).then(|| pid.parse().ok())?
+    }
+
+    fn home(&self, group: usize, id: &str) -> PathBuf {
+        self.dir.join(&self.groups[group].name).join(id)
+    }
+
+    /// Whether clocks can be moved and disks slowed here.
+    pub(crate) fn has_machines(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Disturbs the machine of a server.
+    pub(crate) fn machine(
+        &self,
+        group: usize,
+        id: &str,
+        part: Part,
+        micros: i64,
+    ) -> Result<(), Failure> {
+        Ok(machine::set(&self.home(group, id), part, micros)?)
+    }
+
+    /// Whether this server runs on a machine that can be disturbed: its libraries tell.
+    pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
+        let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
+        maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
     }
 
     /// Rules for the places that packets arrive at: in the groups' network, or in a client's.
