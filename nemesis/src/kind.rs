@@ -111,8 +111,13 @@ impl Kind {
     /// Milliseconds between strike and undoing; nothing is undone where it is zero.
     fn length(self) -> std::ops::Range<u64> {
         match self {
-            K::Failover | K::FlushAll | K::RestartEmpty | K::RestartMaster => 0..1,
-            K::FlushTwo | K::EmptyTwo | K::FailoverTwo => 0..1,
+            K::Failover
+            | K::FailoverTwo
+            | K::FlushAll
+            | K::FlushTwo
+            | K::RestartEmpty
+            | K::EmptyTwo
+            | K::RestartMaster => 0..1,
             K::KillClient => 300..3_000,
             K::FreezeClient | K::IsolateClient | K::OneWayClient => 500..6_000,
             K::PauseMaster | K::StutterMaster => 2_000..6_000,
