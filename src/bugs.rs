@@ -41,8 +41,6 @@ pub enum Bug {
     CompleteByRecord,
     /// A record seen on one node is answered without a repair (§5.7).
     RecordOfOneNode,
-    /// The handler is started without a look at the validity (§5.7).
-    HandlerUnchecked,
     /// A promise of another life of the node is taken at its word (§5.7).
     ForgottenPromise,
 }

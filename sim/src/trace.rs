@@ -313,6 +313,15 @@ impl fmt::Display for Event {
             Self::Overdue { client, task, late } => {
                 write!(f, "client {client}.{task} was answered {late} µs later than it may wait")
             }
+            _ => self.fmt_holder(f),
+        }
+    }
+}
+
+impl Event {
+    /// What concerns those who hold, run or watch something.
+    fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Self::Holds { hold, client, name: n, token, left, .. } => {
                 write!(f, "client {client} HOLDS {} (hold {hold}) ", name(n))?;
                 write!(f, "token {token}, valid for {left} µs")
@@ -362,6 +371,7 @@ impl fmt::Display for Event {
             }
             Self::TasksLeft(n) => write!(f, "{n} tasks are alive after everything was dropped"),
             Self::Stuck => f.write_str("the run did not come to its end"),
+            _ => Ok(()),
         }
     }
 }

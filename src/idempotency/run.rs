@@ -91,11 +91,7 @@ where
             }
         }
     }
-    #[cfg(feature = "sim-bugs")]
-    let unchecked = crate::bugs::on(crate::bugs::Bug::HandlerUnchecked);
-    #[cfg(not(feature = "sim-bugs"))]
-    let unchecked = false;
-    if !unchecked && !cx.is_valid() {
+    if !cx.is_valid() {
         // Paused between the promise and here: somebody else may hold the key by now (§5.7). The
         // claim is given back by its drop.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });

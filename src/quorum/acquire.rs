@@ -147,11 +147,7 @@ impl Acquire {
     }
 
     fn decide(&mut self, now: Moment) -> Step {
-        #[cfg(feature = "sim-bugs")]
-        let unchecked = crate::bugs::on(crate::bugs::Bug::HandlerUnchecked);
-        #[cfg(not(feature = "sim-bugs"))]
-        let unchecked = false;
-        if now >= self.until && !unchecked {
+        if now >= self.until {
             return self.lose_silent();
         }
         match self.phase {
