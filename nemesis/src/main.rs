@@ -45,11 +45,9 @@ use event::{Event, What};
 use faults::Faults;
 use kind::Lane;
 use ledger::{Ledger, Shared};
-use world::{Failure, World};
+use world::{CANNOT, Cannot, Failure, World};
 
 const CLIENTS: u8 = 8;
-/// The end of what a test runner counts as "not possible here".
-const CANNOT: u8 = 77;
 /// How long it may take until everybody is served again: a failover that got stuck is tried again
 /// after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -91,20 +89,14 @@ fn main() -> ExitCode {
         Some(Verb::Judge { events }) => judge_again(&args, events),
         Some(Verb::Client(client)) => client::run(client).map(|()| true),
         Some(Verb::Hold) => world::hold().map(|()| true).map_err(Failure::from),
-        None => {
-            if let Err(why) = possible() {
-                eprintln!("nemesis: {why}");
-                return ExitCode::from(CANNOT);
-            }
-            torment(&args)
-        }
+        None => possible().map_err(|why| Cannot(why).into()).and_then(|()| torment(&args)),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("nemesis: {e}");
-            ExitCode::FAILURE
+            if e.is::<Cannot>() { ExitCode::from(CANNOT) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -124,6 +124,7 @@ pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: 
 fn verbs(out: &mut String, events: &[Event]) {
     let mut table: BTreeMap<(Verb, Answer), usize> = BTreeMap::new();
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut calm = false;
     for e in events {
         let kind = match &e.what {
             What::End { verb, answer, .. } => {
@@ -138,7 +139,12 @@ fn verbs(out: &mut String, events: &[Event]) {
             What::Started { valid: false, .. } => "handlers started when the claim was over",
             What::Over { lost: true, .. } => "locks and terms lost before they were given up",
             What::Seen { .. } => "leaders shown to observers and readers",
-            What::Died { .. } => "clients killed",
+            // In the end all of them are, which is no fault.
+            What::Died { .. } if !calm => "clients killed",
+            What::Calm => {
+                calm = true;
+                continue;
+            }
             _ => continue,
         };
         *kinds.entry(kind).or_default() += 1;

@@ -10,6 +10,7 @@
 //! input does, clients are killed with their parent, and a network goes with its last process.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,22 @@ use serde::Deserialize;
 
 use crate::machine::{self, Part};
 
+/// The exit code of scripts and programs here for what is not possible on this machine.
+pub(crate) const CANNOT: u8 = 77;
+
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// Not possible for this user or on this machine.
+#[derive(Debug)]
+pub(crate) struct Cannot(pub(crate) String);
+
+impl fmt::Display for Cannot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Cannot {}
 
 /// Names the program that `sentinel-conf` starts as a server.
 const SERVER: &str = "PALISADE_REDIS_SERVER";
@@ -85,11 +101,18 @@ impl World {
             .args(["--owner-pid", &std::process::id().to_string()])
             .process_group(0)
             .output()?;
+        if out.status.code() == Some(CANNOT.into()) {
+            return Err(Cannot(words(&out.stderr)).into());
+        }
         let Deployment { dir, netns, groups } = serde_json::from_slice(&good("up", out)?.stdout)?;
         let mut world = Self { groups, dir, netns, holders: Vec::new(), server };
         for n in 1..=clients {
             world.connect(n)?;
         }
+        let table = "add table inet nemesis; delete table inet nemesis";
+        let net = format!("--net=/run/netns/{}", world.netns);
+        let out = Command::new("nsenter").args([&*net, "--", "nft", table]).output()?;
+        good("nft", out).map_err(|e| Cannot(e.to_string()))?;
         Ok(world)
     }
 
@@ -255,5 +278,9 @@ fn good(what: &str, out: Output) -> Result<Output, Failure> {
     if out.status.success() {
         return Ok(out);
     }
-    Err(format!("{what}: {}", String::from_utf8_lossy(&out.stderr).trim()).into())
+    Err(format!("{what}: {}", words(&out.stderr)).into())
+}
+
+fn words(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
 }
