@@ -205,8 +205,12 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                self.world.break_(&["kill", name, "--server", &sentinel]).await?;
-                return Ok(Undo::Restart(vec![master.id.clone(), sentinel]));
+                // The other row of faults may have killed it already.
+                let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
+                let sentinel = too.then_some(sentinel);
+                return Ok(Undo::Restart(
+                    [master.id.clone()].into_iter().chain(sentinel).collect(),
+                ));
             }
             K::Failover => self.world.break_(&["failover", name]).await?,
             K::FlushAll => self.world.break_(&on_master("flushall")).await?,
@@ -278,8 +282,12 @@ impl Faults {
     }
 
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
-        cut(&self.world, id, &cuts).await?;
-        Ok(Undo::Mend(cuts))
+        let made = cut(&self.world, id, &cuts).await;
+        if made.is_err() {
+            // What was cut of it must not stay.
+            let _ = mend(&self.world, id, &cuts).await;
+        }
+        made.map(|()| Undo::Mend(cuts))
     }
 
     async fn undo(&self, id: u32, of: usize, undo: Undo) {
