@@ -15,6 +15,9 @@ pub mod token;
 pub mod quorum;
 // clocks and dice, handed in
 pub mod env;
+// what the fuzz tests of parsers share
+#[cfg(test)]
+mod fuzzing;
 // what a refused handshake means
 mod tls;
 // who is the master of a Sentinel group

@@ -72,9 +72,11 @@ impl Source {
         self.lines.len().saturating_sub(1)
     }
 
-    /// Test code: all of a file `tests.rs`, and what stands under `#[cfg(test)]`.
+    /// Test code: all of a file `tests.rs`, `fuzz.rs` or `fuzzing.rs`, and what stands under
+    /// `#[cfg(test)]`.
     fn mark_tests(&mut self) {
-        if self.path.ends_with("/tests.rs") || !self.in_src() {
+        let whole = ["/tests.rs", "/fuzz.rs", "/fuzzing.rs"];
+        if whole.iter().any(|end| self.path.ends_with(end)) || !self.in_src() {
             self.test.fill(true);
             return;
         }
