@@ -38,11 +38,25 @@ impl Address {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
                         and nothing else: no scheme, no password, no path";
-            // Whatever stands before an `@` may be a password.
-            let shown = text.rsplit('@').next().unwrap_or_default();
-            ConfigError::new(field, format!("{shown:?}"), rule)
+            ConfigError::new(field, format!("{:?}", shown(text)), rule)
         })
     }
+}
+
+/// What may be shown of a text that is no address: what stands before an `@` may be a password, and
+/// without one what stands where a port belongs.
+fn shown(text: &str) -> String {
+    let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
+    let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));
+    let is_port = |p: &str| p.bytes().all(|b| b.is_ascii_digit());
+    let rest = match (rest.split_once("://"), rest.split_once(':')) {
+        _ if secret.contains(['?', '#']) => "…".to_owned(),
+        (Some((scheme, _)), _) if is_scheme(scheme) => format!("{scheme}://…"),
+        (Some(_), _) => "…".to_owned(),
+        (None, Some((host, port))) if !is_port(port) => format!("{host}:…"),
+        _ => rest.to_owned(),
+    };
+    rest.chars().take(64).collect()
 }
 
 fn split(text: &str) -> Option<Address> {

@@ -119,13 +119,7 @@ impl SentinelConn {
             Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
             Err(e) => Heard::PollOnly(e.to_string()),
         };
-        let id: RedisResult<String> =
-            redis::cmd("SENTINEL").arg("MYID").query_async(&mut handle).await;
-        let id = match id {
-            Ok(id) => Some(id.into_boxed_str()),
-            Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
-            Err(_) => None,
-        };
+        let id = own_id(redis::cmd("SENTINEL").arg("MYID").query_async(&mut handle).await)?;
         Ok((Self { handle, id }, heard))
     }
 
@@ -151,35 +145,90 @@ impl SentinelConn {
     }
 }
 
+/// What garbage stands in counts for nothing: an answer without its epoch would be a vote that no
+/// higher epoch can outdate. Only who may not ask for the facts votes without them.
 fn said(facts: RedisResult<Value>, address: RedisResult<Value>, peers: RedisResult<Value>) -> Said {
+    let strange = |what: &str| Said::Failed(Trouble::Strange, what.into());
+    let failed = |e: &RedisError| {
+        let (trouble, words) = trouble(e);
+        Said::Failed(trouble, words)
+    };
     let at = match address {
         Ok(Value::Nil) => return Said::Unknown,
-        Ok(value) => match redis::from_redis_value::<(String, u16)>(value) {
-            Ok((host, port)) => Address::new(&host, port),
-            Err(_) => None,
+        Ok(value) => match master_address(&value) {
+            Some(at) => at,
+            None => return strange("the master's address is no address"),
         },
-        Err(e) => {
-            let (trouble, words) = trouble(&e);
-            return Said::Failed(trouble, words);
-        }
+        Err(e) => return failed(&e),
     };
-    let Some(at) = at else {
-        return Said::Failed(Trouble::Strange, "not an address".into());
+    let facts = match facts {
+        Ok(value) => match fields(&value).as_ref().and_then(master_facts) {
+            Some(facts) => Some(facts),
+            None => return strange("SENTINEL MASTER tells no epoch or counts that can be read"),
+        },
+        Err(e) if matches!(trouble(&e).0, Trouble::NoPermission) => None,
+        Err(e) => return failed(&e),
     };
-    let facts = facts.ok().and_then(fields).as_ref().and_then(master_facts);
     let peers = match peers {
-        Ok(Value::Array(items)) => {
-            items.into_iter().filter_map(fields).filter_map(|f| peer(&f)).collect()
-        }
-        _ => Vec::new(),
+        // Without a place a peer cannot be asked; the facts count it all the same.
+        Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
+            Some(all) => all.iter().filter_map(peer).collect(),
+            None => return strange("SENTINEL SENTINELS is no list of Sentinels"),
+        },
+        Ok(_) => return strange("SENTINEL SENTINELS is no list"),
+        Err(e) if matches!(trouble(&e).0, Trouble::NoPermission) => Vec::new(),
+        Err(e) => return failed(&e),
     };
     Said::Master { at, facts, peers }
 }
 
+/// Host and port as texts and nothing else: conversions would cut a number to the port's width.
+fn master_address(value: &Value) -> Option<Address> {
+    let Value::Array(items) = value else { return None };
+    let [host, port] = items.as_slice() else { return None };
+    Address::new(text(host)?, text(port)?.parse().ok()?)
+}
+
+/// A Sentinel's own id. `None` where it may not be asked for.
+fn own_id(answer: RedisResult<Value>) -> Result<Option<Box<str>>, (Trouble, Box<str>)> {
+    match answer {
+        Ok(id) => match text(&id) {
+            Some(id) if !id.is_empty() => Ok(Some(id.into())),
+            // Without its id one Sentinel under two addresses would have two voices.
+            _ => Err((Trouble::Strange, "SENTINEL MYID is no id".into())),
+        },
+        Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e)),
+        Err(_) => Ok(None),
+    }
+}
+
 type Fields = std::collections::BTreeMap<String, String>;
 
-fn fields(value: Value) -> Option<Fields> {
-    redis::from_redis_value(value).ok()
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+/// Names with their values, all of them texts, as a map or flat; no name twice, for nobody could
+/// say which value counts.
+pub(crate) fn fields(value: &Value) -> Option<Fields> {
+    let pairs: Vec<(&Value, &Value)> = match value {
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
+        Value::Array(items) if items.len() % 2 == 0 => {
+            items.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect()
+        }
+        _ => return None,
+    };
+    let mut all = Fields::new();
+    for (name, value) in pairs {
+        if all.insert(text(name)?.to_owned(), text(value)?.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(all)
 }
 
 fn master_facts(f: &Fields) -> Option<MasterFacts> {
@@ -245,6 +294,9 @@ fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
     };
     (kind, words.into_boxed_str())
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

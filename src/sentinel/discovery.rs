@@ -189,7 +189,7 @@ impl Discovery {
         let told = answers.iter().filter_map(|a| match &a.said {
             Said::Master { facts, peers, .. } => {
                 let others = facts.as_ref().map_or(0, |f| f.others as usize);
-                Some(1 + others.max(peers.len()))
+                Some(others.max(peers.len()).saturating_add(1))
             }
             _ => None,
         });

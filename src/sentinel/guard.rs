@@ -180,7 +180,7 @@ impl GuardRule {
 fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -> Option<String> {
     let down_after = down_after?;
     let lag = facts.max_lag.unwrap_or(asked);
-    if lag + LAG_SLACK <= down_after {
+    if lag.saturating_add(LAG_SLACK) <= down_after {
         return None;
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
@@ -190,7 +190,7 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
              CONFIG REWRITE, or raise Sentinel's down-after-milliseconds"
         )
     } else {
-        let least = (lag + LAG_SLACK).as_millis();
+        let least = lag.saturating_add(LAG_SLACK).as_millis();
         format!("on every Sentinel run: SENTINEL SET <name> down-after-milliseconds {least}")
     };
     Some(format!(
@@ -204,7 +204,8 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
 
 /// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the guard.
 fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
-    let (k, servers) = (facts.min_replicas?, replicas? + 1);
+    // Wider than what servers tell: no number of theirs overflows.
+    let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(
             "min-replicas-to-write is {k} in a group of {servers} servers: two halves of it could \
@@ -213,6 +214,9 @@ fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
