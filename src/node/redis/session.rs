@@ -14,6 +14,7 @@ use super::{decode, faults, script};
 use crate::error::{NodeError, NodeFault};
 use crate::node::NodeEvent;
 use crate::op::{Batch, Replies};
+use crate::sentinel::conn::fields;
 
 /// Where releases that somebody waits for are told.
 const CHANGED: &str = "palisade:changed";
@@ -146,25 +147,51 @@ async fn introduce(
         // Without the permission waiters poll; nothing else changes.
         tracing::debug!(error = %e, "no release hints from this server");
     }
-    let server = text(server)?;
-    let version = kind_and_version(&server)?;
-    let replication = text(replication)?;
-    if field(&replication, "role") != Some("master") {
-        let role = field(&replication, "role").unwrap_or("none");
-        let detail = format!("INFO replication says role:{role}");
+    let facts = read(&text(server)?, &text(replication)?, config.as_ref())?;
+    load.map_err(|e| faults::connecting(&e))?;
+    Ok(facts)
+}
+
+/// What `INFO server`, `INFO replication` and, if they were answered, the settings say. Garbage is
+/// a fault: a setting that cannot be read is not one that may not be asked for.
+fn read(server: &str, replication: &str, config: Option<&Value>) -> Result<ServerFacts, NodeError> {
+    let version = kind_and_version(server)?;
+    if field(replication, "role") != Some("master") {
+        let role: String = field(replication, "role").unwrap_or("none").chars().take(32).collect();
+        let detail = format!("INFO replication says role:{}", role.escape_debug());
         return Err(NodeError::not_executed(NodeFault::NotMaster, detail));
     }
-    load.map_err(|e| faults::connecting(&e))?;
-    let missing = || NodeError::not_executed(NodeFault::Protocol, "INFO lacks run_id or replid");
-    let setting = |name: &str| config.as_ref().and_then(|c| setting(c, name));
+    let garbage = |what| NodeError::not_executed(NodeFault::Protocol, what);
+    let run_id = field(server, "run_id").filter(|id| is_word(id));
+    let replid = field(replication, "master_replid").filter(|id| is_history(id));
+    let (Some(run_id), Some(replid)) = (run_id, replid) else {
+        return Err(garbage("INFO lacks run_id or replid"));
+    };
+    let settings = config
+        .map(|c| fields(c).ok_or_else(|| garbage("CONFIG GET is no list of settings")))
+        .transpose()?
+        .unwrap_or_default();
+    let setting = |name| {
+        let number = settings.get(name).map(|n: &String| n.parse::<u32>()).transpose();
+        number.map_err(|_| garbage("CONFIG GET tells no number"))
+    };
     Ok(ServerFacts {
-        run_id: field(&server, "run_id").ok_or_else(missing)?.into(),
-        replid: field(&replication, "master_replid").ok_or_else(missing)?.to_owned(),
+        run_id: run_id.into(),
+        replid: replid.to_owned(),
         version,
-        good_replicas: field(&replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
-        min_replicas: setting("min-replicas-to-write"),
-        min_replicas_max_lag: setting("min-replicas-max-lag"),
+        good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
+        min_replicas: setting("min-replicas-to-write")?,
+        min_replicas_max_lag: setting("min-replicas-max-lag")?,
     })
+}
+
+fn is_word(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|b| b.is_ascii_graphic())
+}
+
+/// A `replid` as the script reads it: 40 hexadecimal digits.
+fn is_history(id: &str) -> bool {
+    id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn kind_and_version(server: &str) -> Result<(u32, u32), NodeError> {
@@ -185,7 +212,8 @@ fn kind_and_version(server: &str) -> Result<(u32, u32), NodeError> {
     let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version < OLDEST {
-        return Err(unsupported(format!("server version {words:?}; at least 6.2 is needed")));
+        let shown: String = words.chars().take(32).collect();
+        return Err(unsupported(format!("server version {shown:?}; at least 6.2 is needed")));
     }
     Ok(version)
 }
@@ -198,11 +226,6 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
 /// The value of `name:` in an INFO text.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
-}
-
-fn setting(config: &Value, name: &str) -> Option<u32> {
-    let pairs: Vec<(String, String)> = redis::from_redis_value_ref(config).ok()?;
-    pairs.iter().find(|(n, _)| n == name)?.1.parse().ok()
 }
 
 /// Takes what the server tells without being asked.
@@ -232,6 +255,9 @@ fn lose(lost: &AtomicBool, events: &broadcast::Sender<NodeEvent>) {
         let _ = events.send(NodeEvent::Down);
     }
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,114 @@
+//! Whatever INFO and CONFIG say: nothing panics, and garbage is a fault and no session.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzzing::{any_bytes, any_value, config, corpus, mutated, text as said, value};
+
+const REPLID: &str = "0123456789abcdef0123456789abcdef01234567";
+
+fn server() -> String {
+    "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nrun_id:abcdef\r\n".to_owned()
+}
+
+fn replication() -> String {
+    format!(
+        "# Replication\r\nrole:master\r\nmaster_replid:{REPLID}\r\nmin_slaves_good_slaves:2\r\n"
+    )
+}
+
+fn settings() -> Value {
+    let all = ["min-replicas-to-write", "1", "min-replicas-max-lag", "3"];
+    Value::Array(all.into_iter().map(said).collect())
+}
+
+/// The text with some of its bytes hurt, or any text.
+fn hurt(valid: &str) -> impl Strategy<Value = Value> + use<> {
+    prop_oneof![
+        3 => Just(said(valid)),
+        4 => mutated(Just(said(valid))),
+        1 => any_bytes().prop_map(Value::BulkString),
+        1 => any_value(),
+    ]
+}
+
+fn has_line(text: &str, line: &str) -> bool {
+    text.split('\n').any(|l| l.trim_end_matches('\r') == line)
+}
+
+#[test]
+fn fuzz_corpus_opens_no_session() {
+    for (line, json) in corpus(include_str!("../../../../tests/corpus/info.txt")) {
+        let part = |i: usize| json[i].as_str().unwrap();
+        let settings = json.get(2).filter(|c| !c.is_null()).map(value);
+        let got = super::read(part(0), part(1), settings.as_ref());
+        assert!(got.is_err(), "info.txt:{line}: {got:?}");
+    }
+}
+
+#[test]
+fn what_is_valid_is_read() {
+    let facts = super::read(&server(), &replication(), Some(&settings())).unwrap();
+    assert_eq!((&*facts.run_id, &*facts.replid, facts.version), ("abcdef", REPLID, (7, 2)));
+    assert_eq!(facts.good_replicas, Some(2));
+    assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (Some(1), Some(3)));
+    let empty = Value::Array(Vec::new());
+    for closed in [None, Some(&empty)] {
+        let facts = super::read(&server(), &replication(), closed).unwrap();
+        assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (None, None));
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn fuzz_a_session_is_with_who_it_says(
+        (server, replication) in (hurt(&server()), hurt(&replication())),
+        settings in proptest::option::of(prop_oneof![mutated(Just(settings())), any_value()]),
+    ) {
+        let (Ok(server), Ok(replication)) = (text(Ok(server)), text(Ok(replication))) else {
+            return Ok(());
+        };
+        match super::read(&server, &replication, settings.as_ref()) {
+            Ok(facts) => {
+                let (id, history) =
+                    (format!("run_id:{}", facts.run_id), format!("master_replid:{}", facts.replid));
+                prop_assert!(has_line(&server, &id) && has_line(&replication, &history));
+                prop_assert!(facts.replid.len() == 40 && !facts.run_id.is_empty());
+                prop_assert!(has_line(&replication, "role:master") && facts.version >= OLDEST);
+                let told = |name: &str| {
+                    let all = settings.as_ref().and_then(fields).unwrap_or_default();
+                    all.get(name).map(|n| n.parse::<u32>().unwrap())
+                };
+                prop_assert_eq!(facts.min_replicas, told("min-replicas-to-write"));
+                prop_assert_eq!(facts.min_replicas_max_lag, told("min-replicas-max-lag"));
+            }
+            Err(e) => {
+                use NodeFault as F;
+                prop_assert!(matches!(e.fault(), F::Protocol | F::NotMaster | F::Unsupported));
+                prop_assert!(!e.is_ambiguous() && e.detail().len() < 400, "{e}");
+            }
+        }
+    }
+
+    #[test]
+    fn fuzz_an_answer_that_is_no_text_is_a_fault(value in any_value()) {
+        if let Err(e) = text(Ok(value)) {
+            prop_assert_eq!(e.fault(), NodeFault::Protocol);
+        }
+    }
+
+    #[test]
+    fn fuzz_a_push_is_a_hint_or_nothing(data in proptest::collection::vec(any_value(), 0..4)) {
+        let (events, mut heard) = broadcast::channel(4);
+        let lost = Arc::new(AtomicBool::new(false));
+        let listen = listener(events, Arc::clone(&lost));
+        listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
+        match heard.try_recv() {
+            Ok(NodeEvent::Changed(key)) => prop_assert_eq!(&data[1], &said(&key)),
+            other => prop_assert!(other.is_err(), "{other:?}"),
+        }
+        prop_assert!(!lost.load(Ordering::Acquire));
+    }
+}
