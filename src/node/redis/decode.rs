@@ -21,6 +21,9 @@ const MISMATCH: i64 = -6;
 const COMPLETED: i64 = -7;
 const IN_FLIGHT: i64 = -8;
 
+/// Tokens are smaller: up to here doubles hold every whole number.
+const TOKEN_END: u64 = 1 << 53;
+
 /// Decodes the answer to `ops`.
 pub(crate) fn replies(
     answer: Value,
@@ -47,8 +50,10 @@ pub(crate) fn replies(
 fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
     let node_micros = from.number()?;
     let generation = from.bytes()?;
+    // Exactly what the script cuts out: less would be another generation.
     let generation = std::str::from_utf8(&generation)
         .ok()
+        .filter(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())
         .ok_or_else(|| garbage("no generation"))?;
     Ok(Facts {
@@ -57,7 +62,7 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
         identity: Arc::clone(identity),
         quarantine: Duration::from_millis(from.number()?),
         quarantine_len: Duration::from_millis(from.number()?),
-        new_generation: from.number()? != 0,
+        new_generation: from.flag()?,
     })
 }
 
@@ -74,45 +79,60 @@ impl From<NodeError> for Trouble {
 }
 
 fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trouble> {
-    let first = from.integer()?;
-    let code = match first {
-        QUARANTINED => {
-            let epoch = from.number()?;
-            return Ok(Reply::Quarantined { remaining: quarantine, epoch });
-        }
-        MISMATCH => return Ok(Reply::Mismatch),
-        COMPLETED => {
-            let rf = from.number()?;
-            return Ok(Reply::Completed(from.record(rf)?));
-        }
-        IN_FLIGHT => {
-            let remaining = Duration::from_millis(from.number()?);
-            return Ok(Reply::InFlight { remaining });
-        }
-        HELD | FOREIGN => {
-            return Ok(Reply::Held { remaining: from.ttl()?, foreign: first == FOREIGN });
-        }
-        WRONG_TYPE => {
+    let code = from.integer()?;
+    let reply = match (op, code) {
+        (_, WRONG_TYPE) => {
             let detail = "WRONGTYPE: another program's value stands under a key of this op";
             return Err(Trouble::Op(NodeError::not_executed(NodeFault::Server, detail)));
         }
-        code => code,
-    };
-    Ok(match (op, code) {
+        (
+            Op::Acquire { .. } | Op::Extend { .. } | Op::Claim(_) | Op::ExtendClaim { .. },
+            QUARANTINED,
+        ) => Reply::Quarantined { remaining: quarantine, epoch: from.number()? },
+        (Op::Acquire { .. }, HELD | FOREIGN) => {
+            Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
+        }
+        (Op::Claim(_), MISMATCH) => Reply::Mismatch,
+        (Op::Claim(_), IN_FLIGHT) => {
+            Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
+        }
+        (Op::Claim(_) | Op::RaiseClaim { .. } | Op::ExtendClaim { .. }, COMPLETED) => {
+            let rf = from.number()?;
+            Reply::Completed(from.record(rf)?)
+        }
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
+        (Op::Claim(_), 1..) => from.claimed(code.unsigned_abs())?,
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Lookup { .. }, ABSENT) => Reply::Record(None),
         (Op::Lookup { .. }, 0..) => Reply::Record(Some(from.state(code.unsigned_abs())?)),
-        (Op::Claim(_), 1..) => from.claimed(code.unsigned_abs())?,
-        (Op::Acquire { .. } | Op::Inspect { .. } | Op::Lookup { .. } | Op::Claim(_), _) => {
+        (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
+        (Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. }, _) => {
             return Err(garbage("an answer to another kind of question").into());
         }
         (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
-        (_, ABSENT) => Reply::Absent,
-        _ => return Err(garbage("an unknown answer").into()),
-    })
+        _ => return Err(garbage("an answer to another kind of question").into()),
+    };
+    if largest_token(&reply) >= TOKEN_END {
+        // The script counts in doubles: from here on the next holder's token would not be larger.
+        let detail = "a fencing token of 2^53 or more stands under this key; delete it";
+        return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
+    }
+    Ok(reply)
+}
+
+/// The largest number in it that orders holders.
+fn largest_token(reply: &Reply) -> u64 {
+    let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
+    match reply {
+        Reply::Granted { fence } => *fence,
+        Reply::Claimed { fence, record, .. } => of(record).max(*fence),
+        Reply::Completed(record) => record.token.get(),
+        Reply::Holder(Some(holder)) => holder.fence,
+        Reply::Record(Some(state)) => of(&state.record).max(state.fence),
+        _ => 0,
+    }
 }
 
 struct Reader(std::vec::IntoIter<Value>);
@@ -134,11 +154,21 @@ impl Reader {
         u64::try_from(self.integer()?).map_err(|_| garbage("a negative number"))
     }
 
+    /// No other number is taken for yes.
+    fn flag(&mut self) -> Result<bool, NodeError> {
+        match self.integer()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(garbage("neither yes nor no")),
+        }
+    }
+
     /// PTTL: -1 without expiry; -2 (gone this moment) counts as zero.
     fn ttl(&mut self) -> Result<Option<Duration>, NodeError> {
         Ok(match self.integer()? {
             -1 => None,
-            ms => Some(Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            -2 => Some(Duration::ZERO),
+            ms => Some(Duration::from_millis(u64::try_from(ms).map_err(|_| garbage("no time"))?)),
         })
     }
 
@@ -184,7 +214,7 @@ impl Reader {
 
     fn claimed(&mut self, fence: u64) -> Result<Reply, NodeError> {
         let attempt = self.attempt()?;
-        let remembers = self.number()? != 0;
+        let remembers = self.flag()?;
         Ok(Reply::Claimed { fence, attempt, record: self.maybe_record()?, remembers })
     }
 }
@@ -192,6 +222,9 @@ impl Reader {
 fn garbage(what: &str) -> NodeError {
     NodeError::maybe_executed(NodeFault::Protocol, format!("script answer: {what}"))
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

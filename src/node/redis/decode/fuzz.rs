@@ -1,0 +1,261 @@
+//! Whatever a script answers: nothing panics, garbage is a fault that may have run and never a
+//! grant, and what is read, written again, is what stood there.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
+use crate::name::LockKeys;
+use crate::op::Claim;
+
+const KINDS: &str = "ARXDICrxcuL";
+const SECOND: Duration = Duration::from_secs(1);
+
+fn op(kind: char) -> Op {
+    let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
+    let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
+    match kind {
+        'A' => Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, wait: true },
+        'R' => Op::Raise { keys, owner, token },
+        'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
+        'D' => Op::Release { keys, owner },
+        'I' => Op::Inspect { keys, wait: false },
+        'C' => Op::Claim(Claim {
+            key,
+            owner,
+            lease: SECOND,
+            retention: SECOND,
+            proposal: 1,
+            fingerprint: None,
+            force: false,
+        }),
+        'r' => Op::RaiseClaim { key, owner, token },
+        'x' => {
+            let (lease, retention) = (SECOND, SECOND);
+            Op::ExtendClaim { key, owner, token, lease, retention, reassert: None }
+        }
+        'c' => Op::Complete { key, owner, token, value: b"v"[..].into(), retention: SECOND },
+        'u' => Op::Unclaim { key, owner },
+        'L' => Op::Lookup { key },
+        other => panic!("no kind {other}"),
+    }
+}
+
+/// The header with a quarantine of 70 ms.
+fn header() -> Vec<Value> {
+    let generation = text("00000000000000ff");
+    vec![Value::Int(9), generation, Value::Int(70), Value::Int(30_000), Value::Int(1)]
+}
+
+/// A reply as the script would have said it: the oracle, written from the heads of the scripts.
+fn said(reply: &Reply) -> Vec<Value> {
+    let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
+    let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
+    let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
+    let bytes = |b: &[u8]| Value::BulkString(b.to_vec());
+    let record = |r: &Option<StoredRecord>| match r {
+        Some(r) => vec![n(r.token.get()), bytes(&r.value)],
+        None => vec![Value::Int(0)],
+    };
+    match reply {
+        Reply::Granted { fence } => vec![n(*fence)],
+        Reply::Held { remaining, foreign } => {
+            vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
+        }
+        Reply::Quarantined { epoch, .. } => vec![Value::Int(-2), n(*epoch)],
+        Reply::Done => vec![Value::Int(1)],
+        Reply::NotOwner => vec![Value::Int(0)],
+        Reply::Absent | Reply::Holder(None) | Reply::Record(None) => vec![Value::Int(-1)],
+        Reply::Holder(Some(h)) => vec![
+            n(h.fence),
+            h.owner.map_or(Value::Nil, |o| text(o.as_str())),
+            ttl(h.remaining),
+            h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
+        ],
+        Reply::Claimed { fence, attempt, record: r, remembers } => {
+            let mut all = vec![n(*fence), n((*attempt).into()), n((*remembers).into())];
+            all.extend(record(r));
+            all
+        }
+        Reply::Completed(r) => vec![Value::Int(-7), n(r.token.get()), bytes(&r.value)],
+        Reply::InFlight { remaining } => vec![Value::Int(-8), ms(*remaining)],
+        Reply::Mismatch => vec![Value::Int(-6)],
+        Reply::Record(Some(s)) => {
+            let mut all = vec![n(s.fence), n(s.attempt.into()), ttl(s.lease)];
+            all.extend(record(&s.record));
+            all
+        }
+    }
+}
+
+fn any_reply(kind: char) -> BoxedStrategy<Reply> {
+    let fence = || 1_u64..1 << 53;
+    let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
+    let bytes = || proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let stored = || {
+        (fence(), bytes())
+            .prop_map(|(t, value)| StoredRecord { token: FencingToken::new(t), value })
+    };
+    let option = proptest::option::of::<BoxedStrategy<Duration>>;
+    let quarantined = || {
+        let remaining = Duration::from_millis(70);
+        (0_u64..1 << 53).prop_map(move |epoch| Reply::Quarantined { remaining, epoch }).boxed()
+    };
+    let completed = || stored().prop_map(Reply::Completed).boxed();
+    let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
+    let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
+    match kind {
+        'A' => prop_oneof![
+            fence().prop_map(|fence| Reply::Granted { fence }),
+            (option(span().boxed()), any::<bool>())
+                .prop_map(|(remaining, foreign)| Reply::Held { remaining, foreign }),
+            quarantined(),
+        ]
+        .boxed(),
+        'R' | 'c' => verdict(),
+        'X' => prop_oneof![verdict(), quarantined()].boxed(),
+        'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
+        'r' => prop_oneof![verdict(), completed()].boxed(),
+        'x' => prop_oneof![verdict(), completed(), quarantined()].boxed(),
+        'I' => {
+            let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
+            let meta = proptest::option::of(bytes());
+            (fence(), owner, option(span().boxed()), meta)
+                .prop_map(|(fence, owner, remaining, meta)| {
+                    Reply::Holder(Some(Holder { owner, fence, remaining, meta }))
+                })
+                .boxed()
+        }
+        'C' => prop_oneof![
+            (fence(), any::<u32>(), proptest::option::of(stored()), any::<bool>()).prop_map(
+                |(fence, attempt, record, remembers)| {
+                    Reply::Claimed { fence, attempt, record, remembers }
+                }
+            ),
+            completed(),
+            quarantined(),
+            Just(Reply::Mismatch),
+            span().prop_map(|remaining| Reply::InFlight { remaining }),
+        ]
+        .boxed(),
+        _ => (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
+            .prop_map(|(fence, attempt, lease, record)| {
+                Reply::Record(Some(RecordState { fence, attempt, lease, record }))
+            })
+            .boxed(),
+    }
+}
+
+/// Kinds with a valid reply to each.
+fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
+    let kind = proptest::sample::select(KINDS.chars().collect::<Vec<_>>());
+    let one = kind.prop_flat_map(|kind| (Just(kind), any_reply(kind)));
+    proptest::collection::vec(one, 1..5).prop_map(|all| all.into_iter().unzip())
+}
+
+fn spoken(replies: &[Reply]) -> Value {
+    let mut all = header();
+    all.extend(replies.iter().flat_map(said));
+    Value::Array(all)
+}
+
+fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
+    let ops: Vec<Op> = kinds.iter().copied().map(op).collect();
+    replies(answer, &ops, &"run".into())
+}
+
+/// Whether the two mean the same: digits are numbers, gone is no time, and a stranger's value under
+/// a lock is nobody's.
+fn same(read: &Value, stood: &Value) -> bool {
+    let number = |v: &Value| match v {
+        Value::Int(n) => Some(*n),
+        Value::BulkString(b) => std::str::from_utf8(b).ok()?.parse().ok(),
+        _ => None,
+    };
+    let stranger = |v: &Value| matches!(v, Value::BulkString(b) if OwnerToken::parse(b).is_none());
+    let gone = *read == Value::Int(0) && number(stood) == Some(-2);
+    let nobody = *read == Value::Nil && (stranger(stood) || *stood == Value::Boolean(false));
+    let digits = matches!(read, Value::Int(_)) && number(read) == number(stood);
+    read == stood || gone || nobody || digits
+}
+
+fn check(kinds: &[char], answer: Value) -> Result<(), TestCaseError> {
+    match read(kinds, answer.clone()) {
+        Err(e) => {
+            prop_assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true));
+        }
+        Ok(got) => {
+            prop_assert_eq!(got.items.len(), kinds.len());
+            let Value::Array(stood) = answer else { panic!("read out of no array") };
+            let Ok(good) = got.items.into_iter().collect::<Result<Vec<_>, _>>() else {
+                return Ok(());
+            };
+            let again: Vec<Value> = good.iter().flat_map(said).collect();
+            prop_assert_eq!(again.len(), stood.len() - 5);
+            for (read, stood) in again.iter().zip(&stood[5..]) {
+                prop_assert!(same(read, stood), "{read:?} out of {stood:?}: {good:?}");
+            }
+            prop_assert!(good.iter().all(|r| largest_token(r) < 1 << 53));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn fuzz_corpus_is_never_an_answer() {
+    for (line, json) in corpus(include_str!("../../../../tests/corpus/script.txt")) {
+        let kind = json[0].as_str().and_then(|k| k.chars().next()).unwrap();
+        let Value::Array(tail) = value(&json[1]) else { panic!("script.txt:{line}: no list") };
+        let answer = Value::Array(header().into_iter().chain(tail).collect());
+        let refused = match read(&[kind], answer) {
+            Err(e) => e.is_ambiguous(),
+            Ok(got) => got.items[0].as_ref().is_err_and(NodeError::is_ambiguous),
+        };
+        assert!(refused, "script.txt:{line}");
+    }
+}
+
+#[test]
+fn a_generation_is_sixteen_digits() {
+    for bad in ["", "ff", "+00000000000000f", "00000000000000f", "00000000000000fff", "g"] {
+        let mut answer = header();
+        answer[1] = text(bad);
+        answer.push(Value::Int(1));
+        assert!(read(&['D'], Value::Array(answer)).is_err(), "{bad}");
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn fuzz_valid_answers_are_read_as_they_were_meant((kinds, replies) in batch()) {
+        let got = read(&kinds, spoken(&replies)).unwrap();
+        let got: Vec<Reply> = got.items.into_iter().map(Result::unwrap).collect();
+        prop_assert_eq!(got, replies);
+    }
+
+    #[test]
+    fn fuzz_hurt_answers_are_faults_or_mean_what_they_say(
+        (kinds, answer) in batch().prop_flat_map(|(kinds, replies)| {
+            (Just(kinds), mutated(Just(spoken(&replies))))
+        }),
+    ) {
+        check(&kinds, answer)?;
+    }
+
+    #[test]
+    fn fuzz_any_answer_is_a_fault_or_means_what_it_says(
+        kinds in proptest::collection::vec(
+            proptest::sample::select(KINDS.chars().collect::<Vec<_>>()), 1..4),
+        (any, tail) in (any_value(), proptest::collection::vec(any_value(), 0..8)),
+        with_header in any::<bool>(),
+    ) {
+        let answer = if with_header {
+            Value::Array(header().into_iter().chain(tail).collect())
+        } else {
+            any
+        };
+        check(&kinds, answer)?;
+    }
+}
