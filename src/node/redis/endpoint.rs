@@ -25,9 +25,16 @@ impl Endpoint {
             let rule = "TLS needs the cargo feature `tls` of palisade";
             return Err(ConfigError::new("url", redacted(url), rule));
         }
+        if is_ambiguous(url) {
+            let rule = "an @ stands behind one of / ? #: if these belong to the password, write \
+                        them as %2F %3F %23";
+            return Err(ConfigError::new("url", redacted(url), rule));
+        }
         let info = url.into_connection_info().map_err(|e| {
-            // The crate's own words never quote the password; the address is cut before we show it.
-            let cause = e.detail().map_or_else(|| e.to_string(), ToOwned::to_owned);
+            // The crate's words say what is wrong; its detail quotes a part of the address.
+            let words = e.to_string();
+            let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
+            let cause = cause.trim_end_matches([':', ' ']);
             let rule =
                 format!("must be redis://, rediss:// or unix:// with host or path ({cause})");
             ConfigError::new("url", redacted(url), rule)
@@ -169,23 +176,54 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// The address without what stands before the last `@` and without the query, where secrets live.
-fn redacted(url: &str) -> String {
+/// Whether an `@` stands only behind what ends host and port. Then a part of the password would be
+/// taken for the host, and be shown as such. Paths may hold one.
+fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let is_path = scheme.contains("unix");
+    !is_path && !authority.contains('@') && behind.contains('@')
+}
+
+/// The address without what stands before the last `@` and without the query, where secrets live.
+/// Where it is not certain what is which, nothing is shown.
+fn redacted(url: &str) -> String {
+    let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
+    let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    // Behind a query's start an `@` may be the query's, and a part of a password follows it.
+    let rest = if secret.contains(['?', '#']) { "…" } else { rest };
     // Who forgot the host leaves the password where a port belongs.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
-        port.bytes().all(|b| b.is_ascii_digit())
+        port.parse::<u16>().is_ok()
     };
     let rest = match rest.split_once(':') {
-        Some((host, port)) if !is_port(port) && !host.starts_with('[') => format!("{host}:…"),
+        _ if is_v6(rest, is_port) => rest.to_owned(),
+        Some((host, port)) if host.is_empty() || !is_port(port) => format!("{host}:…"),
         _ => rest.to_owned(),
     };
     let shown: String = rest.chars().take(64).collect();
-    if scheme.is_empty() { format!("{shown:?}") } else { format!("\"{scheme}://{shown}\"") }
+    if scheme.is_empty() {
+        format!("{shown:?}")
+    } else {
+        format!("\"{scheme}://{}\"", shown.escape_debug())
+    }
 }
+
+/// Whether it begins with an IPv6 address in brackets, and with a port if anything.
+fn is_v6(rest: &str, is_port: impl Fn(&str) -> bool) -> bool {
+    let Some((host, behind)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
+        return false;
+    };
+    let port = behind.strip_prefix(':');
+    host.parse::<std::net::Ipv6Addr>().is_ok()
+        && port.map_or_else(|| behind.is_empty() || behind.starts_with('/'), is_port)
+}
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
@@ -212,10 +250,10 @@ mod tests {
             ("redis://joe:s3cret", "url", "must be redis://"),
             ("redis://:1s3cret", "url", "must be redis://"),
             ("redis://joe:s3cret/0", "url", "must be redis://"),
-            ("redis://joe:s3#cret@h:x", "url", "must be redis://"),
-            ("redis://joe:s3/cret@h:x", "url", "must be redis://"),
+            ("redis://joe:s3#cret@h:x", "url", "as %2F %3F %23"),
+            ("redis://joe:s3/cret@h:x", "url", "as %2F %3F %23"),
             ("unix://joe:s3cret@/x?db=y&pass=s3cret", "url", "must be redis://"),
-            ("redis://h:x?pass=s3cret@", "url", "must be redis://"),
+            ("redis://h:x?pass=s3cret@", "url", "as %2F %3F %23"),
             ("redis://h/-1", "db", "between 0 and"),
             ("redis://h/9999999999", "db", "between 0 and"),
         ] {
