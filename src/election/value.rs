@@ -83,10 +83,12 @@ impl Words {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// The owner's own words on a node, if it has said any there.
+    /// The owner's own words on a node, if it has said any there. Words are numbered from 1, and a
+    /// term is a fencing token.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let words: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
-        (words.owner == digest(owner)).then_some((words.number, words))
+        let sound = words.number > 0 && words.term.get() < 1 << 53;
+        (sound && words.owner == digest(owner)).then_some((words.number, words))
     }
 
     pub(crate) fn leader(self, remaining: Duration) -> Leader {
@@ -137,6 +139,9 @@ fn host() -> Arc<str> {
     };
     Arc::clone(HOST.get_or_init(read))
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

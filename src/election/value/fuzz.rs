@@ -1,0 +1,71 @@
+//! Whatever lies beside a lock: nothing panics, and only the owner's sound words name a leader.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzzing::{any_bytes, config, corpus};
+
+fn beside(meta: &[u8]) -> Holder {
+    Holder { owner: None, fence: 9, remaining: None, meta: Some(meta.into()) }
+}
+
+fn owner() -> OwnerToken {
+    OwnerToken::from_random(7)
+}
+
+#[test]
+fn fuzz_corpus_names_no_leader() {
+    for (line, json) in corpus(include_str!("../../../tests/corpus/words.txt")) {
+        let mine = json.as_str().unwrap().replace("OWNER", &digest(owner()));
+        let got = Words::read(owner(), &beside(mine.as_bytes()));
+        assert!(got.is_none(), "words.txt:{line}: {got:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn fuzz_words_are_read_as_they_were_said(
+        (value, more) in (any::<String>(), any::<String>()),
+        (term, since) in (0_u64..1 << 53, any::<u64>()),
+        who in any::<u128>(),
+    ) {
+        let me = OwnerToken::from_random(who);
+        let mut words = Words::first(&value, (me, FencingToken::new(term)), since);
+        words.say(&more);
+        let (number, read) = Words::read(me, &beside(&words.encode())).unwrap();
+        let leader = read.leader(Duration::MAX);
+        prop_assert_eq!((number, leader.number, leader.value), (2, 2, more));
+        prop_assert_eq!(leader.term.get(), term);
+        prop_assert_eq!(leader.since, UNIX_EPOCH + Duration::from_micros(since));
+        let other = OwnerToken::from_random(who ^ 1);
+        prop_assert!(Words::read(other, &beside(&words.encode())).is_none());
+    }
+
+    #[test]
+    fn fuzz_hurt_words_are_silence_or_sound(
+        (at, bit) in (any::<proptest::sample::Index>(), 0_u8..8),
+        (cut, junk) in (any::<proptest::sample::Index>(), any_bytes()),
+        how in 0_u8..4,
+    ) {
+        let words = Words::first("v", (owner(), FencingToken::new(7)), 1_000_000);
+        let whole = words.encode();
+        let mut meta = whole.to_vec();
+        match how {
+            0 => meta[at.index(whole.len())] ^= 1 << bit,
+            1 => meta.truncate(cut.index(whole.len())),
+            2 => meta.extend(&junk),
+            _ => meta = junk,
+        }
+        match Words::read(owner(), &beside(&meta)) {
+            Some((number, words)) => {
+                let leader = words.leader(Duration::ZERO);
+                prop_assert!(how == 0 || meta.starts_with(&whole), "a part of words was read");
+                prop_assert!(number > 0 && leader.term.get() < 1 << 53);
+            }
+            // White space after it changes nothing.
+            None => prop_assert!(meta != *whole),
+        }
+    }
+}
