@@ -5,6 +5,7 @@
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
+# make fuzz          everything that is parsed, with garbage: CASES=100000
 # make lint            format, clippy, rustdoc, licences and advisories
 # make doc             the manual, in target/doc
 #
@@ -13,12 +14,13 @@
 CARGO ?= cargo
 ARGS ?=
 SEEDS ?= 20000
+CASES ?= 100000
 SECONDS ?= 60
 SEED ?=
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-conf nemesis bench soak lint doc
+.PHONY: help demo demo-sentinel test test-conf nemesis bench soak fuzz lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -52,6 +54,10 @@ bench:
 soak:
 	@scripts/need cargo
 	$(CARGO) run --release -p sim --bin soak -- --seeds $(SEEDS) $(ARGS)
+
+fuzz:
+	@scripts/need cargo
+	PROPTEST_CASES=$(CASES) $(CARGO) test --lib --test fuzz $(ARGS) -- fuzz
 
 lint:
 	@scripts/need cargo deny

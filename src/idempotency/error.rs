@@ -17,7 +17,8 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        Self { what, detail: cause.to_string().into() }
+        // The words quote what they cannot read, and a result may be as long as it likes.
+        Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
     /// Always [`Advice::GiveUp`]: the types have to change.
