@@ -36,7 +36,8 @@ demo-sentinel:
 
 test:
 	@scripts/need cargo redis
-	$(CARGO) test --workspace --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace --exclude sim --all-features --no-fail-fast $(ARGS)
+	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	@echo 'make test: everything passed'
 
 test-conf:

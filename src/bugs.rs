@@ -15,8 +15,6 @@ pub enum Bug {
     FenceDiesWithLock,
     /// A late answer to a renewal makes a lapsed hold valid again (§5.3).
     Revival,
-    /// A renewal is sent although the hold has lapsed, and puts the lock back (§5.3).
-    RenewLapsed,
     /// A failed renewal releases the lock (§5.3).
     FailureReleases,
     /// A quarantined node puts back whatever a holder asks for (§5.3).
@@ -35,14 +33,10 @@ pub enum Bug {
     QuarantineShort,
     /// No floor under the tokens after a loss of data (§5.5).
     NoFloor,
-    /// The floor allows for one clock's error only (§5.5).
-    FloorTooLow,
     /// A completion is checked against the record's token alone (§5.7).
     CompleteByRecord,
     /// A record seen on one node is answered without a repair (§5.7).
     RecordOfOneNode,
-    /// A promise of another life of the node is taken at its word (§5.7).
-    ForgottenPromise,
 }
 
 thread_local! {

@@ -17,7 +17,7 @@ pub struct Config {
     pub drift: Drift,
     /// How long one node may take to answer one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E: bound on the error of any clock against true time. Default 60 s.
+    /// E: bound on the error of any clock against true time. Default half of `max_ttl`, at most 60 s.
     pub clock_error: Duration,
     /// Put before every name. Default empty.
     pub prefix: String,
@@ -32,11 +32,17 @@ impl Default for Config {
             max_ttl: Duration::from_secs(30),
             drift: Drift::DEFAULT,
             node_deadline: Duration::from_millis(250),
-            clock_error: Duration::from_secs(60),
+            clock_error: default_clock_error(Duration::from_secs(30)),
             prefix: String::new(),
             allow_even: false,
         }
     }
+}
+
+/// Half of the shortest quarantine, at most a minute: then the tokens of two losses in a row still
+/// rise, for no two nodes' floors can lie further apart than the losses do.
+pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
+    (max_ttl / 2).min(Duration::from_secs(60))
 }
 
 /// Shortest lease: below this the drift allowance and Redis' 1 ms precision leave nothing.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, default_clock_error};
 use crate::driver::Core;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
@@ -32,7 +32,12 @@ pub struct Redlock {
 impl Redlock {
     /// Begins a handle: add nodes, then [`build`](RedlockBuilder::build).
     pub fn builder() -> RedlockBuilder {
-        RedlockBuilder { nodes: Vec::new(), config: Config::default(), env: Arc::new(SystemEnv) }
+        RedlockBuilder {
+            nodes: Vec::new(),
+            config: Config::default(),
+            clock_error: None,
+            env: Arc::new(SystemEnv),
+        }
     }
 
     /// A mutex of this name: the key on the nodes is the handle's prefix followed by the name
@@ -58,6 +63,8 @@ impl Redlock {
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
+    /// As given; else it follows `max_ttl`.
+    clock_error: Option<Duration>,
     env: Arc<dyn Env>,
 }
 
@@ -111,10 +118,11 @@ impl RedlockBuilder {
     }
 
     /// E: bound on the error of any clock (ours or a node's) against true time, at most one hour,
-    /// default 60 s. Only the order of tokens after a node lost its data depends on it; for that
-    /// order through several losses the nodes' clocks must also be within half of `max_ttl`.
+    /// default half of `max_ttl` but at most 60 s. Only the order of tokens after a node lost its
+    /// data depends on it; for that order through several losses the nodes' clocks must be within
+    /// half of `max_ttl` of true time whatever is set here. All clients should agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
-        self.config.clock_error = bound;
+        self.clock_error = Some(bound);
         self
     }
 
@@ -142,7 +150,9 @@ impl RedlockBuilder {
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
-    pub fn build(self) -> Result<Redlock, ConfigError> {
+    pub fn build(mut self) -> Result<Redlock, ConfigError> {
+        let by_default = || default_clock_error(self.config.max_ttl);
+        self.config.clock_error = self.clock_error.unwrap_or_else(by_default);
         self.config.check()?;
         self.config.check_nodes(self.nodes.len())?;
         let mut names = BTreeSet::new();

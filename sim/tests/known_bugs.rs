@@ -8,13 +8,11 @@
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
 
-/// Seeds within which each bug must be found.
-const WITHIN: u64 = 10_000;
-
-fn hunt(bug: Option<Bug>, stuck_dice: bool) -> Sum {
+/// Goes through `within` seeds, or until the bug is found.
+fn hunt(bug: Option<Bug>, stuck_dice: bool, within: u64) -> Sum {
     let soak = Soak {
         first: 1,
-        seeds: WITHIN,
+        seeds: within,
         jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         prepare: &|| put_back(bug),
         tick: &|| {},
@@ -25,37 +23,40 @@ fn hunt(bug: Option<Bug>, stuck_dice: bool) -> Sum {
 
 fn must_be_caught(name: &str, sum: &Sum) {
     let failure = sum.failure.as_ref();
-    let failure = failure.unwrap_or_else(|| panic!("{name}: not found in {WITHIN} seeds"));
+    let failure = failure.unwrap_or_else(|| panic!("{name}: not found in {} seeds", sum.seeds));
     println!("| {name} | {} | {} |", failure.seed, failure.violation.invariant);
 }
 
 macro_rules! known_bugs {
-    ($($test:ident: $bug:ident,)*) => {
+    ($($test:ident: $bug:ident within $within:literal,)*) => {
         mod known_bugs {
             use super::*;
             $(#[test]
             fn $test() {
-                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), false));
+                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), false, $within));
             })*
 
             #[test]
             fn owner_token_reused() {
-                must_be_caught("OwnerTokenReused", &hunt(None, true));
+                must_be_caught("OwnerTokenReused", &hunt(None, true, 10_000));
             }
         }
     };
 }
 
 known_bugs! {
-    max_without_raise: MaxWithoutRaise,
-    fence_dies_with_lock: FenceDiesWithLock,
-    revival: Revival,
-    failure_releases: FailureReleases,
-    late_grants_stay: LateGrantsStay,
-    drift_forgotten: DriftForgotten,
-    process_as_generation: ProcessAsGeneration,
-    quarantine_short: QuarantineShort,
-    no_floor: NoFloor,
-    complete_by_record: CompleteByRecord,
-    record_of_one_node: RecordOfOneNode,
+    max_without_raise: MaxWithoutRaise within 10_000,
+    fence_dies_with_lock: FenceDiesWithLock within 10_000,
+    revival: Revival within 10_000,
+    failure_releases: FailureReleases within 10_000,
+    late_grants_stay: LateGrantsStay within 10_000,
+    drift_forgotten: DriftForgotten within 10_000,
+    process_as_generation: ProcessAsGeneration within 10_000,
+    quarantine_short: QuarantineShort within 10_000,
+    no_floor: NoFloor within 10_000,
+    complete_by_record: CompleteByRecord within 10_000,
+    record_of_one_node: RecordOfOneNode within 10_000,
+    validity_from_answer: ValidityFromAnswer within 30_000,
+    recreate_in_quarantine: RecreateInQuarantine within 30_000,
+    two_masters_vote: TwoMastersVote within 30_000,
 }

@@ -153,15 +153,6 @@ impl Run {
                 if lease.is_ended() || lease.is_lost() {
                     continue;
                 }
-                #[cfg(feature = "sim-bugs")]
-                if crate::bugs::on(crate::bugs::Bug::RenewLapsed)
-                    && now >= lease.until()
-                    && now.since(lease.until()) < lease.ttl / 4
-                {
-                    keeper.schedule(Arc::clone(&lease), now + Duration::from_millis(5));
-                    renewals.push(renew(Weak::clone(&core), lease));
-                    continue;
-                }
                 if now >= lease.until() {
                     lease.lose();
                 } else if lease.renew_until.is_some_and(|end| now >= end) {

@@ -137,8 +137,6 @@ impl Lease {
     pub(crate) fn while_held(&self, now: Moment, send: impl FnOnce()) -> bool {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let valid = self.is_valid(now);
-        #[cfg(feature = "sim-bugs")]
-        let valid = valid || (crate::bugs::on(crate::bugs::Bug::RenewLapsed) && !self.is_ended());
         if valid {
             send();
         }
@@ -160,10 +158,6 @@ impl Lease {
 
     /// Declares the lease lost and wakes whoever awaits that.
     pub(crate) fn lose(&self) {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::RenewLapsed) {
-            return;
-        }
         let lost = self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire);
         if lost.is_ok() {
             self.over.notify_waiters();

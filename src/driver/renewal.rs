@@ -20,8 +20,6 @@ impl Core {
         let sent = self.env.now();
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
-        #[cfg(feature = "sim-bugs")]
-        let old = if crate::bugs::on(crate::bugs::Bug::RenewLapsed) { new } else { old };
         let deadline = self.node_deadline(sent);
         let mailbox = Mailbox::new(self.n());
         let mut machine = Extend::new(self.n(), old, new, deadline);

@@ -78,12 +78,8 @@ impl Header {
             quarantine: q,
         });
         #[cfg(feature = "sim-bugs")]
-        match () {
-            () if crate::bugs::on(crate::bugs::Bug::NoFloor) => m.floor = 0,
-            () if crate::bugs::on(crate::bugs::Bug::FloorTooLow) && known.is_none() => {
-                m.floor = clock.micros.saturating_add(error);
-            }
-            () => {}
+        if crate::bugs::on(crate::bugs::Bug::NoFloor) {
+            m.floor = 0;
         }
         // One client with a shorter quarantine would break it for all (5.5).
         m.quarantine = m.quarantine.max(q);

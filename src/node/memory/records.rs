@@ -46,10 +46,6 @@ impl Entry {
 
     /// The lowest ballot that may still be accepted from its owner.
     fn effective(&self, h: &Header) -> u64 {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::ForgottenPromise) {
-            return self.fence;
-        }
         if self.promised_in == h.since { self.fence } else { self.fence.max(h.floor) }
     }
 
