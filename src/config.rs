@@ -17,7 +17,8 @@ pub struct Config {
     pub drift: Drift,
     /// How long one node may take to answer one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E: bound on the error of any clock against true time. Default half of `max_ttl`, at most 60 s.
+    /// E: bound on the error of any clock against true time. Default half of `max_ttl`, at most
+    /// 60 s.
     pub clock_error: Duration,
     /// Put before every name. Default empty.
     pub prefix: String,

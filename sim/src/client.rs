@@ -136,7 +136,7 @@ impl Actor {
         let allowed = ms(wait + self.plan.ttl + 20) + stood + stood / 8;
         let took = env.now().since(began);
         if took > allowed {
-            let late = (took - allowed).as_micros() as u64;
+            let late = took.saturating_sub(allowed).as_micros() as u64;
             self.world.tell(Event::Overdue { client, task, late });
         }
         match got {
@@ -181,7 +181,7 @@ impl Actor {
                 return held;
             }
             if held.until_lost {
-                sleep(ms(every).min(end - now)).await;
+                sleep(ms(every).min(end.saturating_sub(now))).await;
                 continue;
             }
             tokio::select! {
@@ -191,7 +191,7 @@ impl Actor {
                     // One more write, as of a process that has not looked.
                     held.until_lost = true;
                 }
-                () = sleep(ms(every).min(end - now)) => {}
+                () = sleep(ms(every).min(end.saturating_sub(now))) => {}
             }
         }
     }
@@ -219,14 +219,14 @@ impl Actor {
     }
 
     async fn part(&self, held: Hold, how: Parting) {
-        let (hold, client, name) = (held.id, self.client, held.name);
-        self.world.tell(Event::Parts { hold, client, name, how });
+        let (id, client, name) = (held.id, self.client, held.name);
+        self.world.tell(Event::Parts { hold: id, client, name, how });
         if how == Parting::Forget {
             let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(held.guard);
             return;
         }
-        self.world.parts(hold);
+        self.world.parts(id);
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match how {
             Parting::Release => {

@@ -211,7 +211,7 @@ impl Plan {
         let grouped = d.chance(250);
         let window = if grouped { d.range(20, 200) } else { 0 };
         // Half of a quarantine: then floors rise from one loss to the next (ARCHITECTURE, Time).
-        let node_error = clock_error.min((max_ttl + window) / 2);
+        let node_error = clock_error.min(max_ttl.midpoint(window));
         let mut plan = Self {
             seed,
             nodes: (0..nodes).map(|_| clock(&mut d, drift_ppm, node_error)).collect(),

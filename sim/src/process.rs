@@ -179,7 +179,7 @@ impl Future for Gate {
             let end = Duration::from_nanos(state.resumed) + state.lag;
             let now = this.process.start.elapsed();
             if this.library && !state.lag.is_zero() && now < end && this.lag.is_none() {
-                this.lag = Some(Box::pin(tokio::time::sleep(end - now)));
+                this.lag = Some(Box::pin(tokio::time::sleep(end.saturating_sub(now))));
             }
         }
         if let Some(lag) = &mut this.lag {

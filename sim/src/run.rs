@@ -192,7 +192,7 @@ impl Stage {
         for (at, fault) in self.plan.faults.clone() {
             let now = self.world.start.elapsed();
             if ms(at) > now {
-                sleep(ms(at) - now).await;
+                sleep(ms(at).saturating_sub(now)).await;
             }
             self.strike(fault);
         }
@@ -320,15 +320,12 @@ impl Stage {
                 let (world, ttl) = (Arc::clone(world), ms(self.plan.max_ttl));
                 process.run(async move {
                     let mutex = redlock.mutex(names::calm(50)).ttl(ttl).wait(ms(5_000));
-                    match mutex.acquire().await {
-                        Ok(guard) => {
-                            sleep(ms(3)).await;
-                            let _ = guard.release().await;
-                        }
-                        Err(_) => {
-                            let name = names::number_of(&names::calm(50));
-                            world.tell(Event::NotServed { client, name });
-                        }
+                    if let Ok(guard) = mutex.acquire().await {
+                        sleep(ms(3)).await;
+                        let _ = guard.release().await;
+                    } else {
+                        let name = names::number_of(&names::calm(50));
+                        world.tell(Event::NotServed { client, name });
                     }
                 })
             })

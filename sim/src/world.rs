@@ -114,13 +114,11 @@ impl World {
     pub(crate) fn write(&self, hold: HoldId, name: u16, token: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        let slot = match inner.resources.iter().position(|(n, _)| *n == name) {
-            Some(i) => i,
-            None => {
-                inner.resources.push((name, 0));
-                inner.resources.len() - 1
-            }
-        };
+        let known = inner.resources.iter().position(|(n, _)| *n == name);
+        let slot = known.unwrap_or_else(|| {
+            inner.resources.push((name, 0));
+            inner.resources.len() - 1
+        });
         let highest = &mut inner.resources[slot].1;
         let accepted = token >= *highest;
         *highest = token.max(*highest);

@@ -1,4 +1,4 @@
-//! No grant in quarantine: a node whose data history is new is silent for max_ttl + L by its own
+//! No grant in quarantine: a node whose data history is new is silent for `max_ttl` + L by its own
 //! clock (DESIGN 5.5).
 
 use std::collections::BTreeMap;
