@@ -121,7 +121,9 @@ proptest! {
         host in prop_oneof![Just("@h:1"), Just("@h"), Just("@"), Just(""), Just("@[::1]:x")],
     ) {
         // Without a host what follows an @ is the host.
-        prop_assume!(host.contains('@') || !odd.contains('@'));
+        if !host.contains('@') && odd.contains('@') {
+            return Ok(());
+        }
         let text = format!("{scheme}joe:{}{odd}{}{host}", MARKS[0], MARKS[1]);
         if let Err(e) = SentinelNode::new("orders", [text.clone()]) {
             prop_assert!(!leaks(&format!("{e} {e:?}")), "{text}: {e}");

@@ -65,7 +65,9 @@ proptest! {
         ],
     ) {
         // Without a host what follows an @ is the host.
-        prop_assume!(host.contains('@') || !password.contains('@'));
+        if !host.contains('@') && password.contains('@') {
+            return Ok(());
+        }
         let url = format!("{scheme}{user}:{password}{host}");
         let text = shown(&url);
         prop_assert!(!leaks(&text), "{url}: {text}");
