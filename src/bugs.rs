@@ -15,6 +15,8 @@ pub enum Bug {
     FenceDiesWithLock,
     /// A late answer to a renewal makes a lapsed hold valid again (§5.3).
     Revival,
+    /// A renewal is confirmed although the term was overtaken (§5.3).
+    OvertakenRenewed,
     /// A failed renewal releases the lock (§5.3).
     FailureReleases,
     /// A quarantined node puts back whatever a holder asks for (§5.3).

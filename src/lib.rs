@@ -33,6 +33,8 @@ pub mod lock;
 pub mod idempotency;
 // one leader of a name
 pub mod election;
+// what code alone does not tell
+pub mod manual;
 
 pub use config::Config;
 pub use election::{Election, Leadership};

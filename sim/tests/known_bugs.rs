@@ -48,6 +48,7 @@ known_bugs! {
     max_without_raise: MaxWithoutRaise within 10_000,
     fence_dies_with_lock: FenceDiesWithLock within 10_000,
     revival: Revival within 10_000,
+    overtaken_renewed: OvertakenRenewed within 10_000,
     failure_releases: FailureReleases within 10_000,
     late_grants_stay: LateGrantsStay within 10_000,
     drift_forgotten: DriftForgotten within 10_000,

@@ -139,8 +139,8 @@ impl Election {
     /// either may be shown. The answer may be old when it arrives: fence what depends on it.
     ///
     /// One exception: a promoted server may lack the last writes of its predecessor. If that
-    /// happens to a majority of the nodes at once, what was proclaimed in those moments is lost, and
-    /// a leader of before may be shown until its lease there has run out (one ttl at most).
+    /// happens to a majority of the nodes at once, what was proclaimed in those moments is lost,
+    /// and a leader of before may be shown until its lease there has run out (one ttl at most).
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while

@@ -127,6 +127,10 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<u64>),
     ) -> (Reply, bool) {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::OvertakenRenewed) {
+            return (Reply::Done, false);
+        }
         let may = match self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref()) {
             Some(held) if held.owner != Some(owner) => return (Reply::NotOwner, false),
             Some(held) => h.may_prolong(held.till, reassert),
