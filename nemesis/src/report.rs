@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::event::{Answer, Event, Nanos, SECOND, Verb, What};
-use crate::judge::{Violation, ghosts, story};
+use crate::judge::{Violation, story};
 
 /// How long after its end a fault is still felt: a failover and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
@@ -167,8 +167,6 @@ fn verbs(out: &mut String, events: &[Event]) {
     for (kind, n) in kinds {
         let _ = writeln!(out, "{n:>10}  {kind}");
     }
-    let ghosts = ghosts(events);
-    let _ = writeln!(out, "{ghosts:>10}  reads of a leader of before, two groups being struck");
 }
 
 /// When something was done, and when something was refused.

@@ -138,9 +138,8 @@ impl Election {
     /// returned, every later answer shows that value or a later one; while they are under way
     /// either may be shown. The answer may be old when it arrives: fence what depends on it.
     ///
-    /// One exception: a promoted server may lack the last writes of its predecessor. If that
-    /// happens to a majority of the nodes at once, what was proclaimed in those moments is lost,
-    /// and a leader of before may be shown until its lease there has run out (one ttl at most).
+    /// A server in quarantine after a restart or failover is no witness until what it has was
+    /// certainly written since: while that leaves no majority the answer is an error that says so.
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while

@@ -24,7 +24,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Mailbox;
 use crate::node::probe::Probe;
 use crate::node::{BoxFuture, LockNode};
-use crate::op::{Batch, Op, Replies, Reply, Terms};
+use crate::op::{Batch, Facts, Holder, Op, Replies, Reply, Terms};
 use crate::time::{Drift, Moment};
 
 /// Most ops in one batch: bounds how long one script may occupy a server.
@@ -316,20 +316,21 @@ impl Worker {
     fn settle(&mut self, answered: Answered) {
         let Answered { asked, replies, sent, received } = answered;
         self.in_touch = replies.facts.is_some();
-        let (mut objection, mut quarantine) = (None, Duration::ZERO);
-        if let Some(facts) = &replies.facts {
-            objection = self.probe.judge(facts, sent, received);
-            quarantine = facts.quarantine;
-        }
+        let objection =
+            replies.facts.as_ref().and_then(|facts| self.probe.judge(facts, sent, received));
+        let max_ttl = self.settings.terms.max_ttl;
         let failed = replies.items.first().is_some_and(Result::is_err);
         self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
         for (asked, mut reply) in asked.into_iter().zip(replies.items) {
             match (&reply, &objection) {
                 // The node did what it was asked, but its word does not count as a vote (§6).
                 (Ok(_), Some(error)) if asked.vote => reply = Err(error.clone()),
-                // In quarantine it may have forgotten who holds the name: its "nobody" is no word.
-                (Ok(Reply::Holder(None)), None) if !quarantine.is_zero() => {
-                    reply = Ok(Reply::Quarantined { remaining: quarantine, epoch: 0 });
+                (Ok(Reply::Holder(holder)), None) => {
+                    if let Some(remaining) =
+                        old_news(holder.as_ref(), replies.facts.as_ref(), max_ttl)
+                    {
+                        reply = Ok(Reply::Quarantined { remaining, epoch: 0 });
+                    }
                 }
                 _ => {}
             }
@@ -354,6 +355,17 @@ impl Worker {
             self.owed_at.get_or_insert(now + self.owed_wait);
         }
     }
+}
+
+/// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.
+/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if the
+/// key was certainly written since: no lease is longer than `max_ttl`.
+fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, max_ttl: Duration) -> Option<Duration> {
+    let facts = facts.filter(|f| !f.quarantine.is_zero())?;
+    let age = facts.quarantine_len.saturating_sub(facts.quarantine);
+    let rest = holder.and_then(|h| h.remaining);
+    let written_since = rest.is_some_and(|rest| rest + age >= max_ttl);
+    (!written_since).then_some(facts.quarantine)
 }
 
 /// Ops whose yes counts as a vote for a holder.

@@ -1,33 +1,21 @@
 //! What readers and observers of an election are shown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Violation;
 use super::holders::by;
-use crate::event::{Event, Nanos, SECOND, Verb, What, Who};
-use crate::report::{Fault, faults};
-
-/// How long after the end of a fault a group may be without its last writes: failover, quarantine.
-const SHAKEN: Nanos = 12 * SECOND;
+use crate::event::{Event, Nanos, Verb, What, Who};
 
 pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
-    let (mut found, _) = look(events);
+    let mut found = stale(events);
     found.extend(shown(events));
     found
 }
 
-/// Reads that showed a leader of before when two of three groups were struck at once: what both
-/// lost, nobody can tell, and until a lease of before has run out there, it is shown. That much is
-/// documented, so it is no violation; it is counted.
-pub(crate) fn ghosts(events: &[Event]) -> usize {
-    look(events).1
-}
-
-/// Reads older than what was proclaimed before they began, and how many of them are ghosts.
-fn look(events: &[Event]) -> (Vec<Violation>, usize) {
-    let (mut found, mut ghosts) = (Vec::new(), 0);
-    let faults = faults(events);
+/// Reads older than what was proclaimed before they began.
+fn stale(events: &[Event]) -> Vec<Violation> {
+    let mut found = Vec::new();
     let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
     // Won terms by name in the order of time, with the largest up to there.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
@@ -49,10 +37,6 @@ fn look(events: &[Event]) -> (Vec<Violation>, usize) {
                 }) else {
                     continue;
                 };
-                if struck(&faults, e.at) >= 2 {
-                    ghosts += 1;
-                    continue;
-                }
                 let text = format!(
                     "{} asked after term {before} was proclaimed, and was shown {term}",
                     by(e.who)
@@ -62,21 +46,7 @@ fn look(events: &[Event]) -> (Vec<Violation>, usize) {
             _ => {}
         }
     }
-    (found, ghosts)
-}
-
-/// How many groups may be without their last writes.
-fn struck(faults: &[Fault], at: Nanos) -> usize {
-    let about = |f: &&Fault| f.from <= at && at < f.to + SHAKEN && !f.kind.contains("replica");
-    let groups = faults.iter().filter(about).flat_map(|f| f.target.split(' ')).filter_map(group);
-    groups.collect::<BTreeSet<_>>().len()
-}
-
-/// The group of a server (`a1`), or the one that is named (`orders-a`).
-fn group(target: &str) -> Option<char> {
-    let mut letters = target.strip_prefix("orders-").unwrap_or(target).chars();
-    let (letter, number) = (letters.next()?, letters.next());
-    (letter.is_ascii_lowercase() && number.is_none_or(|n| n.is_ascii_digit())).then_some(letter)
+    found
 }
 
 fn shown(events: &[Event]) -> Vec<Violation> {

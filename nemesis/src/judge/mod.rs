@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use crate::event::{Event, Nanos, SECOND, What};
 
-pub(crate) use elections::ghosts;
 pub(crate) use holders::{Hold, holds};
 
 /// A promise that was broken.

@@ -191,26 +191,6 @@ fn what_observers_must_not_see_is_found() {
 }
 
 #[test]
-fn an_old_read_is_excused_only_when_two_groups_are_struck() {
-    let fault = |id, kind: &str, target: &str| {
-        on(0, 3_795, What::Fault { id, kind: kind.into(), target: target.into() })
-    };
-    let read = |faults: Vec<Event>| {
-        let mut log = good();
-        log.retain(|e| e.at != 3_811 * MS);
-        log.extend(faults);
-        log.push(seen(5, 3_811, 5, "one", false));
-        broken(log)
-    };
-    let old = ["a read is not older"];
-    assert_eq!(read(vec![fault(1, "kill master", "a1"), fault(2, "kill replica", "b2")]), old);
-    assert_eq!(read(vec![fault(1, "kill master", "a1"), fault(2, "cut client", "client 2")]), old);
-    assert_eq!(read(vec![fault(1, "kill master", "a1"), fault(2, "kill Sentinel", "sb2")]), old);
-    assert_eq!(read(vec![fault(1, "kill master", "a1"), fault(2, "FLUSHALL", "b1")]), [""; 0]);
-    assert_eq!(read(vec![fault(1, "failover of two groups", "a1 and orders-b")]), [""; 0]);
-}
-
-#[test]
 fn a_verb_without_an_answer_is_found() {
     // 1 s was promised, 5 s are leniency, 3.9 s were a pause.
     assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
