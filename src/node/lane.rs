@@ -358,8 +358,8 @@ impl Worker {
 }
 
 /// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.
-/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if the
-/// key was certainly written since: no lease is longer than `max_ttl`.
+/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if
+/// the key was certainly written since: no lease is longer than `max_ttl`.
 fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, max_ttl: Duration) -> Option<Duration> {
     let facts = facts.filter(|f| !f.quarantine.is_zero())?;
     let age = facts.quarantine_len.saturating_sub(facts.quarantine);

@@ -32,8 +32,8 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// Who leads, as soon as it can be told: a node in quarantine is a witness only of what was certainly
-/// written since. Never a vacancy, never an error that would not end.
+/// Who leads, as soon as it can be told: a node in quarantine is a witness only of what was
+/// certainly written since. Never a vacancy, never an error that would not end.
 async fn told(election: &Election) -> Leader {
     let ask = async {
         loop {
