@@ -21,6 +21,16 @@ fn servers() -> (Vec<Server>, Vec<String>) {
     (servers, args)
 }
 
+/// A Sentinel group and the arguments that name it.
+fn group() -> (Groups, Vec<String>) {
+    let groups = Groups::up(1);
+    let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
+    let ttl = TTL_MS.to_string();
+    let args = ["--ttl-ms", &ttl, "--sentinel", &sentinels, "--master", &master];
+    let args = args.map(str::to_owned).to_vec();
+    (groups, args)
+}
+
 fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]
@@ -47,22 +57,30 @@ fn hand_over(mut leads: Candidate, mut follows: Candidate, times: usize) -> Vec<
     took
 }
 
-#[test]
-fn a_resignation_is_followed_at_once() {
-    let (_servers, args) = servers();
-    let took = hand_over(Candidate::start("a", &args), Candidate::start("b", &args), 7);
+fn resignation(args: &[String]) {
+    let took = hand_over(Candidate::start("a", args), Candidate::start("b", args), 7);
     println!("hand-overs took {took:.1?} ms");
     assert!(median(took.clone()) < 100.0, "{took:?}");
 }
 
 #[test]
-fn a_killed_leader_is_followed_within_its_ttl() {
+fn a_resignation_is_followed_at_once() {
     let (_servers, args) = servers();
-    let mut leads = Candidate::start("0", &args);
+    resignation(&args);
+}
+
+#[test]
+fn a_resignation_is_followed_at_once_over_a_sentinel_group() {
+    let (_groups, args) = group();
+    resignation(&args);
+}
+
+fn kill_three_times(args: &[String]) {
+    let mut leads = Candidate::start("0", args);
     let mut term = leads.expect("leading").term;
     let mut took = Vec::new();
     for i in 1..=3 {
-        let follows = Candidate::start(&i.to_string(), &args);
+        let follows = Candidate::start(&i.to_string(), args);
         assert!(follows.line(Duration::from_millis(700)).is_none(), "two leaders");
         let killed = leads.kill();
         let next = follows.expect("leading");
@@ -73,6 +91,18 @@ fn a_killed_leader_is_followed_within_its_ttl() {
     }
     println!("after a kill it took {took:.0?} ms");
     assert!(median(took.clone()) < TTL_MS + 1_000.0, "{took:?}");
+}
+
+#[test]
+fn a_killed_leader_is_followed_within_its_ttl() {
+    let (_servers, args) = servers();
+    kill_three_times(&args);
+}
+
+#[test]
+fn a_killed_leader_is_followed_within_its_ttl_over_a_sentinel_group() {
+    let (_groups, args) = group();
+    kill_three_times(&args);
 }
 
 #[test]
