@@ -287,11 +287,16 @@ pub struct Facts {
     pub identity: Arc<str>,
     /// Rest of the quarantine; zero outside.
     pub quarantine: Duration,
-    /// The quarantine's length as agreed on the node, and whether ours differs from what others
-    /// use (the larger wins).
+    /// The quarantine's length as agreed on the node: the largest that any client asked for.
     pub quarantine_len: Duration,
+    /// What this batch asked it to be: its `max_ttl` and the node's failover window.
+    pub quarantine_asked: Duration,
+    /// The batch found a shorter length there, which another client had asked for, and raised it.
+    pub quarantine_raised: bool,
     /// The batch itself set the marker: the generation is new.
     pub new_generation: bool,
+    /// … and there was none before: the node is new, or lost its data.
+    pub marker_missing: bool,
 }
 
 /// The answers to a [`Batch`], one per op and in its order.

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 use crate::config::{Config, default_clock_error};
 use crate::driver::Core;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::Mutex;
-use crate::node::LockNode;
+use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::time::Drift;
 
 /// A handle over N independent nodes. Cheap to clone; clones share connections, the keeper and
@@ -54,6 +56,34 @@ impl Redlock {
     /// How many leases (locks, leaderships, claims) this handle keeps alive now.
     pub fn held(&self) -> usize {
         self.core.keeper.len()
+    }
+
+    /// What happens on the nodes from now on, each event with its node's name: connections lost and
+    /// made, new data histories, quarantines, guards, settings that disagree; not
+    /// [`NodeEvent::Changed`]. For operators and tests: events may be lost (a subscriber that lags
+    /// by more than 1024 misses the oldest), and nothing in this library depends on them. What the
+    /// nodes themselves tell (`Up`, `Down`, guards) comes only while a tokio runtime drives the
+    /// handle; call this within one.
+    ///
+    /// ```
+    /// # async fn demo(redlock: palisade::Redlock) {
+    /// use palisade::node::NodeEvent;
+    /// let mut events = redlock.events();
+    /// while let Ok((node, event)) = events.recv().await {
+    ///     if let NodeEvent::GuardAbsent { why } = event {
+    ///         eprintln!("{node} does not vote: {why}");
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn events(&self) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
+        self.core.events()
+    }
+
+    /// What this handle has counted since it was made, one entry per node in the order in which
+    /// they were added. Cheap: plain numbers, kept once per batch.
+    pub fn metrics(&self) -> Vec<NodeMetrics> {
+        self.core.metrics()
     }
 }
 

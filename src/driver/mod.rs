@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
@@ -15,7 +16,7 @@ use crate::env::Env;
 use crate::error::{NoQuorum, NodeOutcome};
 use crate::node::lane::{Lane, LaneSettings, Sink, forward_hints};
 use crate::node::mailbox::Mailbox;
-use crate::node::{LockNode, NodeEvent};
+use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
@@ -45,7 +46,11 @@ pub(crate) struct Core {
     /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
     ahead: Mutex<BTreeMap<Box<str>, u64>>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
+    events: broadcast::Sender<(Arc<str>, NodeEvent)>,
 }
+
+/// Events a slow subscriber may lag behind before it loses some.
+const EVENTS: usize = 1_024;
 
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,6 +67,7 @@ const AHEAD_MAX: usize = 4_096;
 
 impl Core {
     pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
+        let events = broadcast::Sender::new(EVENTS);
         let settings = LaneSettings {
             env: Arc::clone(&env),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
@@ -69,6 +75,7 @@ impl Core {
             ttl: config.ttl,
             node_deadline: config.node_deadline,
             identities: Arc::default(),
+            events: events.clone(),
         };
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let lane = |(i, node)| Lane::new(node, i, settings.clone());
@@ -81,7 +88,20 @@ impl Core {
             config,
             ahead: Mutex::default(),
             listeners: Mutex::default(),
+            events,
         }
+    }
+
+    /// What happens on the nodes, by name.
+    pub(crate) fn events(self: &Arc<Self>) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
+        let events = self.events.subscribe();
+        self.listen();
+        events
+    }
+
+    /// What the lanes have counted.
+    pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
+        self.lanes.iter().map(Lane::metrics).collect()
     }
 
     /// How many nodes vote.
@@ -170,10 +190,11 @@ impl Core {
         }
         for (i, lane) in self.lanes.iter().enumerate() {
             let (node, hints) = (Arc::downgrade(lane.node()), Arc::downgrade(&self.hints));
-            let task = forward_hints(node, hints, move |hints, event| {
-                if let NodeEvent::Changed(key) = event {
-                    hints.changed(i, &key);
-                }
+            let (name, events) = (Arc::clone(&self.names[i]), self.events.clone());
+            let task = forward_hints(node, hints, move |hints, event| match event {
+                NodeEvent::Changed(key) => hints.changed(i, &key),
+                // Nobody listening is no fault.
+                event => drop(events.send((Arc::clone(&name), event))),
             });
             listeners.push(self.env.spawn(&runtime, Box::pin(task)));
         }

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Mailbox;
 use crate::node::probe::Probe;
-use crate::node::{BoxFuture, LockNode};
+use crate::node::tally::{Count, NodeMetrics, Tally};
+use crate::node::{BoxFuture, LockNode, NodeEvent};
 use crate::op::{Batch, Facts, Holder, Op, Replies, Reply, Terms};
 use crate::time::{Drift, Moment};
 
@@ -107,6 +108,8 @@ pub(crate) struct LaneSettings {
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
     pub(crate) identities: Identities,
+    /// What is told about the nodes, by name.
+    pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
 }
 
 /// The way to one node. Its task is started with the first request and ends with the lane.
@@ -114,16 +117,22 @@ pub(crate) struct Lane {
     node: Arc<dyn LockNode>,
     index: usize,
     settings: LaneSettings,
+    tally: Arc<Tally>,
     queue: Mutex<Option<mpsc::UnboundedSender<Job>>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
-        Self { node, index, settings, queue: Mutex::new(None) }
+        Self { node, index, settings, tally: Arc::default(), queue: Mutex::new(None) }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
         &self.node
+    }
+
+    /// What this lane has counted.
+    pub(crate) fn metrics(&self) -> NodeMetrics {
+        self.tally.snapshot(self.node.name())
     }
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
@@ -145,8 +154,9 @@ impl Lane {
         let (tx, rx) = mpsc::unbounded_channel();
         let worker = Worker {
             node: Arc::clone(&self.node),
-            probe: Probe::new(self.index, self.node.name(), &self.settings),
+            probe: Probe::new(self.index, self.node.name(), &self.settings, &self.tally),
             settings: self.settings.clone(),
+            tally: Arc::clone(&self.tally),
             rx,
             owed: Vec::new(),
             owed_at: None,
@@ -176,6 +186,8 @@ struct Asked {
     asker: Option<Asker>,
     owed: Option<Owed>,
     vote: bool,
+    /// A sitting holder puts its own back into a node in quarantine.
+    reasserts: bool,
 }
 
 /// A batch that came back.
@@ -190,6 +202,7 @@ struct Worker {
     node: Arc<dyn LockNode>,
     probe: Probe,
     settings: LaneSettings,
+    tally: Arc<Tally>,
     rx: mpsc::UnboundedReceiver<Job>,
     owed: Vec<Owed>,
     owed_at: Option<Moment>,
@@ -259,6 +272,7 @@ impl Worker {
                     confirmed: false,
                 }),
                 vote: is_vote(op),
+                reasserts: reasserts(op),
                 asker: Some(asker),
             })
             .collect();
@@ -278,7 +292,12 @@ impl Worker {
             self.owed_wait = OWED_WAIT.0;
         }
         let ops = due.iter().map(|o| o.op.clone()).collect();
-        let asked = due.into_iter().map(|o| Asked { owed: Some(o), vote: false, asker: None });
+        let asked = due.into_iter().map(|o| Asked {
+            owed: Some(o),
+            vote: false,
+            reasserts: false,
+            asker: None,
+        });
         self.send(ops, asked.collect(), now + self.settings.node_deadline)
     }
 
@@ -316,8 +335,12 @@ impl Worker {
     fn settle(&mut self, answered: Answered) {
         let Answered { asked, replies, sent, received } = answered;
         self.in_touch = replies.facts.is_some();
-        let objection =
-            replies.facts.as_ref().and_then(|facts| self.probe.judge(facts, sent, received));
+        let address = || self.node.address();
+        let objection = replies
+            .facts
+            .as_ref()
+            .and_then(|facts| self.probe.judge(facts, sent, received, &address));
+        let mut count = Count::default();
         let max_ttl = self.settings.terms.max_ttl;
         let failed = replies.items.first().is_some_and(Result::is_err);
         self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
@@ -334,6 +357,7 @@ impl Worker {
                 }
                 _ => {}
             }
+            count.reply(&reply, asked.reasserts);
             match (asked.owed, reply.is_ok()) {
                 (Some(o), false) => self.owe(Owed { confirmed: false, ..o }),
                 // Once more a moment later, for what an old connection may still deliver.
@@ -346,6 +370,8 @@ impl Worker {
                 asker.post(reply, received);
             }
         }
+        self.probe.reasserted(count.reassertions());
+        self.tally.add(count);
     }
 
     fn owe(&mut self, owed: Owed) {
@@ -379,6 +405,10 @@ fn is_vote(op: &Op) -> bool {
             | Op::RaiseClaim { .. }
             | Op::ExtendClaim { .. }
     )
+}
+
+fn reasserts(op: &Op) -> bool {
+    matches!(op, Op::Extend { reassert: Some(_), .. } | Op::ExtendClaim { reassert: Some(_), .. })
 }
 
 async fn sleep_or_forever(wait: Option<Duration>) {

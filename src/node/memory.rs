@@ -201,7 +201,10 @@ impl MemoryNode {
             identity,
             quarantine: h.quarantine,
             quarantine_len: h.quarantine_len,
+            quarantine_asked: h.quarantine_asked,
+            quarantine_raised: h.quarantine_raised,
             new_generation: h.new_generation,
+            marker_missing: h.marker_missing,
         };
         Replies { facts: Some(facts), items }
     }

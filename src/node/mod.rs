@@ -7,6 +7,7 @@
 
 #[cfg(feature = "test-util")]
 pub mod contract;
+mod event;
 #[cfg(feature = "test-util")]
 pub mod fault;
 pub(crate) mod lane;
@@ -16,6 +17,7 @@ mod memory;
 mod probe;
 mod redis;
 mod sentinel;
+pub(crate) mod tally;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +25,9 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
+pub use self::event::{GenerationCause, NodeEvent};
 pub use self::redis::{RedisNode, RedisNodeBuilder};
+pub use self::tally::NodeMetrics;
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
 
@@ -57,17 +61,10 @@ pub trait LockNode: Send + Sync + 'static {
     /// What to call this node in errors and logs; unique among the nodes of one handle. Never
     /// contains a secret.
     fn name(&self) -> Arc<str>;
-}
 
-/// Something that happened on a node, told without being asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeEvent {
-    /// A lock somebody waited for was released, or what its holder says of itself changed. The main
-    /// key of the lock.
-    Changed(Arc<str>),
-    /// The node cannot be reached or was lost.
-    Down,
-    /// The node was (re)connected.
-    Up,
+    /// Where the server is that answers for this node now, as `host:port`; `None` if that means
+    /// nothing here. Only for operators: it tells a restart from a switch to another server.
+    fn address(&self) -> Option<Arc<str>> {
+        None
+    }
 }

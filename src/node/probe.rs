@@ -3,8 +3,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 use crate::error::{NodeError, NodeFault};
 use crate::node::lane::{Identities, LaneSettings};
+use crate::node::tally::Tally;
+use crate::node::{GenerationCause, NodeEvent};
 use crate::op::Facts;
 use crate::time::{Drift, Moment};
 
@@ -22,7 +26,13 @@ pub(crate) struct Probe {
     ttl: Duration,
     max_ttl: Duration,
     identity: Option<Arc<str>>,
+    address: Option<Arc<str>>,
     generation: Option<u64>,
+    in_quarantine: bool,
+    /// The disagreement told last: ours and the node's.
+    disagreed: Option<(Duration, Duration)>,
+    events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    tally: Arc<Tally>,
     /// Bounds of (node clock − our clock) in µs at the last batch, and when that was.
     offset: Option<(i128, i128, Moment)>,
     /// Until when the node's votes are discounted after a clock step.
@@ -30,7 +40,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new(index: usize, name: Arc<str>, s: &LaneSettings) -> Self {
+    pub(crate) fn new(index: usize, name: Arc<str>, s: &LaneSettings, tally: &Arc<Tally>) -> Self {
         Self {
             index,
             name,
@@ -39,35 +49,105 @@ impl Probe {
             ttl: s.ttl,
             max_ttl: s.terms.max_ttl,
             identity: None,
+            address: None,
             generation: None,
+            in_quarantine: false,
+            disagreed: None,
+            events: s.events.clone(),
+            tally: Arc::clone(tally),
             offset: None,
             discounted: None,
         }
     }
 
-    /// Takes in the facts of a batch that was under way from `sent` to `received`. Some(error) if
-    /// the node's votes do not count now.
+    /// Takes in the facts of a batch that was under way from `sent` to `received`; `address` says
+    /// where the node's server is. Some(error) if the node's votes do not count now.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
         sent: Moment,
         received: Moment,
+        address: &dyn Fn() -> Option<Arc<str>>,
     ) -> Option<NodeError> {
-        if self.generation != Some(facts.generation) {
-            if self.generation.is_some() || facts.new_generation {
-                tracing::warn!(
-                    node = %self.name, generation = facts.generation,
-                    quarantine = ?facts.quarantine, "node has a new generation"
-                );
-            }
-            self.generation = Some(facts.generation);
+        let same_process = self.identity.as_ref() == Some(&facts.identity);
+        if self.generation != Some(facts.generation) || facts.new_generation {
+            let address = if same_process { self.address.clone() } else { address() };
+            self.generation(facts, same_process, address);
         }
-        if self.identity.as_ref() != Some(&facts.identity) {
+        self.quarantine(facts.quarantine);
+        self.settings(facts);
+        if !same_process {
             self.identity = Some(Arc::clone(&facts.identity));
             // Another server process has another clock.
             self.offset = None;
         }
         self.same_server(&facts.identity).or_else(|| self.clock(facts.node_micros, sent, received))
+    }
+
+    /// Sitting holders of this handle took their places again.
+    pub(crate) fn reasserted(&self, leases: u64) {
+        if leases > 0 {
+            self.tell(NodeEvent::Reasserted { leases });
+        }
+    }
+
+    fn generation(&mut self, facts: &Facts, same_process: bool, address: Option<Arc<str>>) {
+        let known = self.generation.is_some();
+        let moved = self.identity.is_some() && self.address != address;
+        if self.generation != Some(facts.generation) || facts.marker_missing {
+            self.tally.generation();
+        }
+        if moved {
+            self.tally.switched();
+        }
+        if known || facts.new_generation {
+            let cause = if known && facts.marker_missing {
+                GenerationCause::DataLost
+            } else if !known || same_process {
+                GenerationCause::Unknown
+            } else if moved {
+                GenerationCause::Promotion
+            } else {
+                GenerationCause::Restart
+            };
+            self.tell(NodeEvent::GenerationChanged { cause });
+            // A new one begins although the last may not have ended.
+            self.in_quarantine = false;
+        }
+        self.generation = Some(facts.generation);
+        self.address = address;
+    }
+
+    fn quarantine(&mut self, remaining: Duration) {
+        let quarantined = !remaining.is_zero();
+        if quarantined == self.in_quarantine {
+            return;
+        }
+        self.in_quarantine = quarantined;
+        if quarantined {
+            self.tally.quarantine();
+            self.tell(NodeEvent::QuarantineBegun { remaining });
+        } else {
+            self.tell(NodeEvent::QuarantineEnded);
+        }
+    }
+
+    /// All clients of a node must agree on the quarantine's length (§5.5): the node keeps the
+    /// longest, so whoever asks for another one is told, once.
+    fn settings(&mut self, facts: &Facts) {
+        let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
+        // The node counts in whole milliseconds.
+        let shorter = ours + Duration::from_millis(1) < node;
+        if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
+            self.disagreed = Some((ours, node));
+            self.tell(NodeEvent::SettingsDisagree { ours, node });
+        }
+    }
+
+    fn tell(&self, event: NodeEvent) {
+        event.log(&self.name);
+        // Nobody listening is no fault.
+        let _ = self.events.send((Arc::clone(&self.name), event));
     }
 
     fn same_server(&self, identity: &Arc<str>) -> Option<NodeError> {
@@ -123,7 +203,17 @@ mod tests {
             ttl: Duration::from_secs(10),
             node_deadline: Duration::from_millis(250),
             identities: Identities::default(),
+            events: broadcast::Sender::new(64),
         }
+    }
+
+    /// A probe of the node `a`, number `index`.
+    fn probe(index: usize, s: &LaneSettings) -> Probe {
+        Probe::new(index, "a".into(), s, &Arc::default())
+    }
+
+    fn nowhere() -> Option<Arc<str>> {
+        None
     }
 
     fn facts(micros: u64, identity: &str) -> Facts {
@@ -133,7 +223,10 @@ mod tests {
             identity: identity.into(),
             quarantine: Duration::ZERO,
             quarantine_len: Duration::from_secs(30),
+            quarantine_asked: Duration::from_secs(30),
+            quarantine_raised: false,
             new_generation: false,
+            marker_missing: false,
         }
     }
 
@@ -143,48 +236,122 @@ mod tests {
 
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
-        let mut p = Probe::new(0, "a".into(), &settings());
+        let mut p = probe(0, &settings());
         let base = 1_000_000_000;
-        assert!(p.judge(&facts(base, "x"), at(0), at(1)).is_none());
+        assert!(p.judge(&facts(base, "x"), at(0), at(1), &nowhere).is_none());
         // One second later the node's clock is 5 ms fast: within the drift budget.
-        assert!(p.judge(&facts(base + 1_005_000, "x"), at(1_000), at(1_001)).is_none());
+        assert!(p.judge(&facts(base + 1_005_000, "x"), at(1_000), at(1_001), &nowhere).is_none());
         // Now it has gained two seconds at once.
-        let e = p.judge(&facts(base + 4_005_000, "x"), at(2_000), at(2_001)).unwrap();
+        let e = p.judge(&facts(base + 4_005_000, "x"), at(2_000), at(2_001), &nowhere).unwrap();
         assert_eq!(e.fault(), NodeFault::ClockJump);
         let later = base + 4_005_000;
-        assert!(p.judge(&facts(later + 29_000_000, "x"), at(31_000), at(31_001)).is_some());
-        assert!(p.judge(&facts(later + 31_000_000, "x"), at(33_000), at(33_001)).is_none());
+        assert!(
+            p.judge(&facts(later + 29_000_000, "x"), at(31_000), at(31_001), &nowhere).is_some()
+        );
+        assert!(
+            p.judge(&facts(later + 31_000_000, "x"), at(33_000), at(33_001), &nowhere).is_none()
+        );
     }
 
     #[test]
     fn a_crystal_that_wanders_over_a_quiet_day_is_not_a_step() {
-        let mut p = Probe::new(0, "a".into(), &settings());
+        let mut p = probe(0, &settings());
         let day = 86_400_000;
-        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1)).is_none());
+        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // 50 ppm: 4.3 s a day. Discounted, every daily job would fail on its first try.
         let wandered = 1_000_000 + day * 1_000 + 4_320_000;
-        assert!(p.judge(&facts(wandered, "x"), at(day), at(day + 1)).is_none());
+        assert!(p.judge(&facts(wandered, "x"), at(day), at(day + 1), &nowhere).is_none());
         let stepped = wandered + day * 1_000 + 30_000_000;
-        assert!(p.judge(&facts(stepped, "x"), at(2 * day), at(2 * day + 1)).is_some());
+        assert!(p.judge(&facts(stepped, "x"), at(2 * day), at(2 * day + 1), &nowhere).is_some());
     }
 
     #[test]
     fn a_pause_of_ours_is_not_a_step() {
-        let mut p = Probe::new(0, "a".into(), &settings());
-        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1)).is_none());
+        let mut p = probe(0, &settings());
+        assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
-        assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000)).is_none());
+        assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000), &nowhere).is_none());
     }
 
     #[test]
     fn the_second_node_on_one_server_loses_its_vote() {
         let s = settings();
-        let mut a = Probe::new(0, "a".into(), &s);
-        let mut b = Probe::new(1, "b".into(), &s);
-        assert!(a.judge(&facts(1, "x"), at(0), at(1)).is_none());
-        let e = b.judge(&facts(1, "x"), at(0), at(1)).unwrap();
+        let mut a = probe(0, &s);
+        let mut b = probe(1, &s);
+        assert!(a.judge(&facts(1, "x"), at(0), at(1), &nowhere).is_none());
+        let e = b.judge(&facts(1, "x"), at(0), at(1), &nowhere).unwrap();
         assert_eq!(e.fault(), NodeFault::SameServer);
-        assert!(a.judge(&facts(1_000, "x"), at(1), at(2)).is_none());
-        assert!(b.judge(&facts(1_000, "y"), at(1), at(2)).is_none());
+        assert!(a.judge(&facts(1_000, "x"), at(1), at(2), &nowhere).is_none());
+        assert!(b.judge(&facts(1_000, "y"), at(1), at(2), &nowhere).is_none());
+    }
+
+    /// What was told of the node.
+    fn told(s: &LaneSettings, run: impl FnOnce(&mut Probe)) -> Vec<NodeEvent> {
+        let mut events = s.events.subscribe();
+        run(&mut probe(0, s));
+        std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()
+    }
+
+    #[test]
+    fn each_transition_is_told_once_and_with_its_cause() {
+        use NodeEvent as E;
+        let s = settings();
+        let begun = |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs) };
+        let changed = |cause| E::GenerationChanged { cause };
+        let got = told(&s, |p| {
+            let mut say = |f: Facts, ms, at_: &'static str| {
+                p.judge(&f, at(ms), at(ms), &move || Some(at_.into()));
+            };
+            let base = facts(1, "x");
+            let shut =
+                |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
+            say(base.clone(), 1, "h:1");
+            say(base.clone(), 2, "h:1");
+            // FLUSHALL, seen by the batch that set the marker, and by the next one.
+            let flushed = shut(&base, 30);
+            let first = Facts { new_generation: true, marker_missing: true, ..flushed.clone() };
+            say(first, 3, "h:1");
+            say(shut(&base, 29), 4, "h:1");
+            say(base.clone(), 33, "h:1");
+            // Another process at the same place, then another server.
+            let restarted = Facts { generation: 2, identity: "y".into(), ..shut(&base, 30) };
+            say(restarted.clone(), 34, "h:1");
+            let promoted = Facts { generation: 3, identity: "z".into(), ..restarted };
+            say(promoted.clone(), 35, "h:2");
+            say(Facts { generation: 4, ..promoted }, 36, "h:2");
+        });
+        assert_eq!(
+            got,
+            [
+                changed(GenerationCause::DataLost),
+                begun(30),
+                E::QuarantineEnded,
+                changed(GenerationCause::Restart),
+                begun(30),
+                changed(GenerationCause::Promotion),
+                begun(30),
+                changed(GenerationCause::Unknown),
+                begun(30),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_disagreement_is_told_once_to_the_shorter_and_to_who_raised_it() {
+        let s = settings();
+        let (ours, node) = (Duration::from_secs(30), Duration::from_secs(60));
+        let shorter = Facts { quarantine_len: node, ..facts(1, "x") };
+        let got = told(&s, |p| {
+            for _ in 0..3 {
+                p.judge(&shorter, at(1), at(1), &nowhere);
+            }
+        });
+        assert_eq!(got, [NodeEvent::SettingsDisagree { ours, node }]);
+        let raised = Facts { quarantine_raised: true, ..facts(1, "x") };
+        let got = told(&s, |p| {
+            p.judge(&raised, at(1), at(1), &nowhere);
+            p.judge(&facts(1, "x"), at(2), at(2), &nowhere);
+        });
+        assert_eq!(got, [NodeEvent::SettingsDisagree { ours, node: ours }]);
     }
 }

@@ -1,7 +1,8 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before.
 -- KEYS     from 2: the ops' keys          ARGV  from 7: per op its kind and its arguments
 -- Returns  now_us, first 16 hex digits of replid, rest of the quarantine ms, its length ms,
---          marker written because the generation is new: 0 or 1, then per op its result:
+--          bits of the marker: 1 written because the generation is new, 2 there was none before,
+--          4 its length was raised, then per op its result:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight; acquire, claim, inspect
 --          and lookup say yes by their fence; what follows the number stands at each op.

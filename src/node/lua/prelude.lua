@@ -42,7 +42,7 @@ local function unused_for()
   return up and (up - 1) * 1000 -- counted in whole seconds of the wall clock
 end
 
-local since, floor, new = nil, nil, 0
+local since, floor, new = nil, nil, 0 -- bits: 1 new, 2 there was no marker, 4 raised the length
 local marker = try('GET', KEYS[1])
 local seen, seen_since, seen_floor, seen_q
 if type(marker) == 'string' then
@@ -51,12 +51,17 @@ end
 local write = false
 if seen then -- all clients of a node use one length, the largest
   seen_q = tonumber(seen_q)
-  if seen_q < q then write = true else q = seen_q end
+  if seen_q < q then
+    write = true
+    if seen_q > 0 then new = 4 end
+  else
+    q = seen_q
+  end
 end
 if seen == replid then
   since, floor = tonumber(seen_since), tonumber(seen_floor)
 else
-  new, write = 1, true
+  new, write = new + (marker and 1 or 3), true
   -- Twice: this clock may be behind by E, and the clock of who proposed ahead by E.
   since, floor = now_ms, now_us + 2 * clock_error
   -- No marker on a history without a predecessor: a new node, or one that lost everything.

@@ -46,10 +46,15 @@ pub(super) struct Header {
     /// Rest of the quarantine; zero outside.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
+    /// What this batch asked it to be, and whether that was longer than what another had asked.
+    pub(super) quarantine_asked: Duration,
+    pub(super) quarantine_raised: bool,
     /// Rest of the failover window, L from `since`, in which a replaced master may still grant;
     /// zero outside.
     window: Duration,
     pub(super) new_generation: bool,
+    /// There was no marker at all.
+    pub(super) marker_missing: bool,
     /// How long a fence is remembered after its last use, nanoseconds.
     fence_life: u64,
     clock_error: u64,
@@ -67,6 +72,7 @@ impl Header {
     ) -> Self {
         let error = micros(terms.clock_error);
         let q = terms.max_ttl + window;
+        let (marker_missing, told) = (marker.is_none(), marker.map_or(q, |m| m.quarantine));
         let known = marker.filter(|m| m.generation == generation);
         let mut m = known.unwrap_or_else(|| Marker {
             generation,
@@ -102,8 +108,11 @@ impl Header {
             floor: m.floor,
             quarantine: rest(m.quarantine),
             quarantine_len: m.quarantine,
+            quarantine_asked: q,
+            quarantine_raised: !told.is_zero() && told < q,
             window: rest(window),
             new_generation: known.is_none(),
+            marker_missing,
             fence_life: nanos(terms.max_ttl + 4 * terms.clock_error + FENCE_SLACK),
             clock_error: error,
         }

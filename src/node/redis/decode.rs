@@ -56,13 +56,23 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
         .filter(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())
         .ok_or_else(|| garbage("no generation"))?;
+    let quarantine = Duration::from_millis(from.number()?);
+    let quarantine_len = Duration::from_millis(from.number()?);
+    let marker = from.number()?;
+    if marker > 7 {
+        return Err(garbage("no marker bits"));
+    }
     Ok(Facts {
         node_micros,
         generation,
         identity: Arc::clone(identity),
-        quarantine: Duration::from_millis(from.number()?),
-        quarantine_len: Duration::from_millis(from.number()?),
-        new_generation: from.flag()?,
+        quarantine,
+        quarantine_len,
+        // What was asked is not in the answer; who asked puts it in.
+        quarantine_asked: quarantine_len,
+        new_generation: marker & 1 != 0,
+        marker_missing: marker & 2 != 0,
+        quarantine_raised: marker & 4 != 0,
     })
 }
 

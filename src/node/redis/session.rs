@@ -113,7 +113,11 @@ impl Session {
             answer => answer,
         };
         let answer = answer.map_err(|e| faults::calling(&e))?;
-        decode::replies(answer, &batch.ops, &self.facts.run_id)
+        let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id)?;
+        if let Some(facts) = &mut replies.facts {
+            facts.quarantine_asked = guarding.quarantine(&batch.terms);
+        }
+        Ok(replies)
     }
 
     async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {

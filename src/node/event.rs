@@ -1,0 +1,176 @@
+//! What happens on a node, told without being asked, and how it is logged. Hints only: an event may
+//! be lost, and no promise depends on one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something that happened on a node, told without being asked.
+///
+/// All but [`Changed`](Self::Changed) are also logged through `tracing`, target `palisade::node`,
+/// with the fields `node` (its name), `event` (the name given at each variant) and those named
+/// there. These names are kept from version to version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeEvent {
+    /// A lock somebody waited for was released, or what its holder says of itself changed. The main
+    /// key of the lock.
+    Changed(Arc<str>),
+    /// The node cannot be reached or was lost. Log: `down`.
+    Down,
+    /// The node was (re)connected. Log: `up`.
+    Up,
+    /// The node's data history is another one than before, so it may have forgotten what it
+    /// granted. Log: `generation_changed` with `cause`.
+    #[non_exhaustive]
+    GenerationChanged {
+        /// Why, as far as can be seen from here.
+        cause: GenerationCause,
+    },
+    /// The node grants nothing for this long; sitting holders may take their places again. Log:
+    /// `quarantine_begun` with `remaining_ms`.
+    #[non_exhaustive]
+    QuarantineBegun {
+        /// Until it grants again.
+        remaining: Duration,
+    },
+    /// The node grants again; told with its first answer after the end. Log: `quarantine_ended`.
+    QuarantineEnded,
+    /// Sitting holders of this handle took their places again in a quarantine. Log: `reasserted`
+    /// with `leases`.
+    #[non_exhaustive]
+    Reasserted {
+        /// How many in one batch.
+        leases: u64,
+    },
+    /// The min-replicas guard is absent, weaker than asked, or cannot be seen. Log: `guard_absent`
+    /// with `why`.
+    #[non_exhaustive]
+    GuardAbsent {
+        /// What is wrong and the command that mends it.
+        why: Arc<str>,
+    },
+    /// The guard is as asked again. Log: `guard_restored`.
+    GuardRestored,
+    /// [`MinReplicas::Apply`](crate::node::MinReplicas::Apply) set the guard on a server of the
+    /// group. Log: `guard_applied` with `server` and `setting`.
+    #[non_exhaustive]
+    GuardApplied {
+        /// `host:port` of the server.
+        server: Arc<str>,
+        /// What was set, in the words of `CONFIG SET`.
+        setting: Arc<str>,
+    },
+    /// A server of the group refused what `Apply` had to set. Log: `guard_refused` with `server`
+    /// and `why`.
+    #[non_exhaustive]
+    GuardRefused {
+        /// `host:port` of the server.
+        server: Arc<str>,
+        /// The server's words and the command to run there.
+        why: Arc<str>,
+    },
+    /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
+    /// window); the longest counts. Set the same `max_ttl` everywhere: a client with a shorter one,
+    /// alone with a node that lost all its data, would end the quarantine too early. Log:
+    /// `settings_disagree` with `ours_ms` and `node_ms`.
+    #[non_exhaustive]
+    SettingsDisagree {
+        /// What this handle asks for.
+        ours: Duration,
+        /// What the node keeps: longer than ours, or as ours after it was raised from something
+        /// shorter.
+        node: Duration,
+    },
+}
+
+/// Why a node's data history is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GenerationCause {
+    /// The server process is a new one at the same address; its data may be whole.
+    Restart,
+    /// Another server answers: a replica was promoted, or the address leads elsewhere now.
+    Promotion,
+    /// The node's marker is gone: `FLUSHALL`, or a restart without data.
+    DataLost,
+    /// This handle has not seen the node before, or the same process writes another history.
+    Unknown,
+}
+
+impl GenerationCause {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Promotion => "promotion",
+            Self::DataLost => "data lost",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl NodeEvent {
+    /// Writes it to the log. What needs a person is a warning.
+    pub(crate) fn log(&self, node: &str) {
+        macro_rules! say {
+            ($level:ident, $event:literal, $words:literal $(, $field:ident = $value:expr)*) => {
+                tracing::$level!(
+                    target: "palisade::node", node, event = $event, $($field = $value,)* $words
+                )
+            };
+        }
+        match self {
+            Self::Changed(_) => {}
+            Self::Down => say!(warn, "down", "node lost"),
+            Self::Up => say!(info, "up", "node connected"),
+            Self::GenerationChanged { cause } => {
+                say!(
+                    warn,
+                    "generation_changed",
+                    "node has a new data history",
+                    cause = cause.word()
+                );
+            }
+            Self::QuarantineBegun { remaining } => say!(
+                warn,
+                "quarantine_begun",
+                "node grants nothing for now",
+                remaining_ms = millis(*remaining)
+            ),
+            Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
+            Self::Reasserted { leases } => {
+                say!(info, "reasserted", "holders took their places again", leases = *leases);
+            }
+            Self::GuardAbsent { why } => {
+                say!(warn, "guard_absent", "min-replicas guard absent or too weak", why = &**why);
+            }
+            Self::GuardRestored => {
+                say!(info, "guard_restored", "min-replicas guard is as asked again");
+            }
+            Self::GuardApplied { server, setting } => say!(
+                warn,
+                "guard_applied",
+                "min-replicas guard set",
+                server = &**server,
+                setting = &**setting
+            ),
+            Self::GuardRefused { server, why } => say!(
+                warn,
+                "guard_refused",
+                "min-replicas guard cannot be set",
+                server = &**server,
+                why = &**why
+            ),
+            Self::SettingsDisagree { ours, node: kept } => say!(
+                warn,
+                "settings_disagree",
+                "clients of this node differ in max_ttl or failover window; the longest counts",
+                ours_ms = millis(*ours),
+                node_ms = millis(*kept)
+            ),
+        }
+    }
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
