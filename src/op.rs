@@ -81,6 +81,9 @@ pub enum Op {
         keys: LockKeys,
         /// Whose lock.
         owner: OwnerToken,
+        /// The holder may have left words (`Extend` with `meta`): they go too. `false` only spares
+        /// the node the look.
+        words: bool,
     },
     /// Read the holder. `wait` asks for a hint on the next change.
     Inspect {

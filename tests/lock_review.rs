@@ -353,7 +353,7 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());
-    let release = send(Some(Op::Release { keys, owner }));
+    let release = send(Some(Op::Release { keys, owner, words: true }));
     let (released, acquired) = tokio::join!(biased; release, acquire);
     assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
     assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");

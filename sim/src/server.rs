@@ -349,7 +349,7 @@ fn describe(op: &Op) -> (Verb, u16, u16) {
         Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),
         Op::Raise { keys, owner, .. } => (Verb::Raise, number_of(keys.lock()), short(owner)),
         Op::Extend { keys, owner, .. } => (Verb::Extend, number_of(keys.lock()), short(owner)),
-        Op::Release { keys, owner } => (Verb::Release, number_of(keys.lock()), short(owner)),
+        Op::Release { keys, owner, .. } => (Verb::Release, number_of(keys.lock()), short(owner)),
         Op::Inspect { keys, .. } => (Verb::Inspect, number_of(keys.lock()), 0),
         Op::Claim(c) => (Verb::Claim, number_of(&c.key), short(&c.owner)),
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),

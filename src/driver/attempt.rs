@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Core;
-use crate::driver::lease::{Lease, Subject};
+use crate::driver::lease::Lease;
 use crate::error::ReleaseOutcome;
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
@@ -65,7 +65,7 @@ impl Core {
         let mut machine = Acquire::new(self.n(), sent, until);
         let mut undo = Undo {
             core: self,
-            op: Op::Release { keys: keys.clone(), owner },
+            op: Op::Release { keys: keys.clone(), owner, words: false },
             until: self.forgotten_at(sent, ttl),
             mailbox: Arc::clone(&mailbox),
             armed: true,
@@ -126,14 +126,11 @@ impl Core {
     /// Releases a lock lease: to all nodes that may hold it; decided at the majority, the rest is
     /// finished by the lanes.
     pub(crate) async fn release(&self, lease: &Lease) -> ReleaseOutcome {
-        let Subject::Lock { keys, .. } = &lease.subject else {
-            return ReleaseOutcome::AlreadyExpired;
-        };
+        let Some(op) = lease.release_op() else { return ReleaseOutcome::AlreadyExpired };
         let now = self.env.now();
         let deadline = self.node_deadline(now);
         let mailbox = Mailbox::new(self.n());
         let mut machine = Release::new(self.n());
-        let op = Op::Release { keys: keys.clone(), owner: lease.owner };
         let owed = self.forgotten_at(now, lease.ttl);
         let mut found = Found::Pending;
         for node in 0..self.n() {

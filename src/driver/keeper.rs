@@ -195,9 +195,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
             tracing::warn!(token = %lease.token, ?left, %why, "renewal got no majority");
             #[cfg(feature = "sim-bugs")]
             if crate::bugs::on(crate::bugs::Bug::FailureReleases)
-                && let crate::driver::lease::Subject::Lock { keys, .. } = &lease.subject
+                && let Some(op) = lease.release_op()
             {
-                let op = crate::op::Op::Release { keys: keys.clone(), owner: lease.owner };
                 core.undo(&op, &lease.mailbox, lease.until());
             }
             // Several more tries inside what is left, without a hot loop.

@@ -206,6 +206,13 @@ impl Lease {
         }
     }
 
+    /// The op that gives this lease back on one node; none for a claim, which says itself how it ends.
+    pub(crate) fn release_op(&self) -> Option<Op> {
+        let Subject::Lock { keys, meta } = &self.subject else { return None };
+        let words = meta.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        Some(Op::Release { keys: keys.clone(), owner: self.owner, words })
+    }
+
     /// Changes the holder's words; the next extension carries them to the nodes.
     pub(crate) fn set_meta(&self, words: Arc<[u8]>) {
         if let Subject::Lock { meta, .. } = &self.subject {

@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::lease::{Lease, Subject};
+use crate::driver::lease::Lease;
 use crate::driver::{Core, WATCH};
 use crate::error::{ExtendError, ReleaseOutcome};
-use crate::op::Op;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -128,9 +127,8 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         // `release` has ended the lease already; then its own requests are on their way.
         if self.end()
-            && let Subject::Lock { keys, .. } = &self.lease.subject
+            && let Some(op) = self.lease.release_op()
         {
-            let op = Op::Release { keys: keys.clone(), owner: self.lease.owner };
             let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
             self.core.undo(&op, &self.lease.mailbox, until);
         }

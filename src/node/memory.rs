@@ -237,7 +237,7 @@ impl Data {
                 hints.extend(wake.then(|| Arc::from(keys.lock())));
                 reply
             }
-            Op::Release { keys, owner } => {
+            Op::Release { keys, owner, .. } => {
                 let (reply, wake) = self.locks.release(h, keys, *owner);
                 hints.extend(wake.then(|| Arc::from(keys.lock())));
                 reply

@@ -37,7 +37,7 @@ fn acquire(name: &str, owner: OwnerToken) -> Op {
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { keys: LockKeys::new(name), owner }
+    Op::Release { keys: LockKeys::new(name), owner, words: true }
 }
 
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {

@@ -15,37 +15,17 @@ for _ = 1, tonumber(ARGV[6]) do
     k, a = k + 2, a + 3
   elseif kind == 'D' then
     release(k, a)
+    k, a = k + 2, a + 1
+  elseif kind == 'M' then
+    release(k, a, KEYS[k + 3])
     k, a = k + 3, a + 1
   elseif kind == 'W' then
     acquire(k, a, KEYS[k + 3])
     k, a = k + 3, a + 3
-  elseif kind == 'X' then
-    extend(k, a)
-    k, a = k + 4, a + 6
-  elseif kind == 'R' then
-    raise(k, a)
-    k, a = k + 2, a + 2
-  elseif kind == 'C' then
-    claim(k, a)
-    k, a = k + 1, a + 6
-  elseif kind == 'c' then
-    complete(k, a)
-    k, a = k + 1, a + 4
-  elseif kind == 'x' then
-    extend_claim(k, a)
-    k, a = k + 1, a + 5
-  elseif kind == 'r' then
-    raise_claim(k, a)
-    k, a = k + 1, a + 2
-  elseif kind == 'u' then
-    unclaim(k, a)
-    k, a = k + 1, a + 1
-  elseif kind == 'L' then
-    lookup(k)
-    k = k + 1
-  elseif kind == 'I' then
-    inspect(k, a)
-    k, a = k + 4, a + 1
+  else
+    local op = rarely()[kind]
+    op.run(k, a)
+    k, a = k + op.keys, a + op.args
   end
 end
 return out

@@ -3,7 +3,8 @@
 -- ARGV     1 q: quarantine in ms   2 E: clock error in µs   3 fence life in ms
 --          4 trust a node without marker: 0 or 1            5 L: failover window in ms
 --          6 number of ops
--- Leaves   now_us, now_ms, since, floor, left, window, q and the helpers below to the ops.
+-- Leaves   now_us, now_ms, since, floor, left, window, q and a few helpers to the ops. Whatever only
+--          rare ops need stands in `rare`: each function that is made costs every batch.
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
 -- MISCONF, OOM) before anything took effect, and so the whole batch is. Reads use `try`, so that a
 -- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
@@ -28,18 +29,6 @@ local now_ms = math.floor(now_us / 1000)
 -- A whole number as Redis shall store it; %.14g, the default, would round it.
 local function digits(x)
   return format('%.0f', x)
-end
-
--- Milliseconds for which this process has certainly been up without running a script or losing its
--- data by command; nil if that cannot be shown. The running EVALSHA is not counted yet.
-local function unused_for()
-  local stats = call('INFO', 'commandstats')
-  for _, name in ipairs({'eval','eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro', 'flushall',
-      'flushdb', 'swapdb', 'debug', 'config', 'config|resetstat'}) do
-    if find(stats, 'cmdstat_' .. name .. ':', 1, true) then return nil end
-  end
-  local up = tonumber(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-  return up and (up - 1) * 1000 -- counted in whole seconds of the wall clock
 end
 
 local since, floor, new = nil, nil, 0 -- bits: 1 new, 2 there was no marker, 4 raised the length
@@ -69,6 +58,17 @@ else
     if ARGV[4] == '1' then
       since, floor = 0, 0
     else
+      -- Milliseconds for which this process has certainly been up without running a script or losing its
+      -- data by command; nil if that cannot be shown. The running EVALSHA is not counted yet.
+      local function unused_for()
+        local stats = call('INFO', 'commandstats')
+        for _, name in ipairs({'eval','eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro', 'flushall',
+            'flushdb', 'swapdb', 'debug', 'config', 'config|resetstat'}) do
+          if find(stats, 'cmdstat_' .. name .. ':', 1, true) then return nil end
+        end
+        local up = tonumber(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+        return up and (up - 1) * 1000 -- counted in whole seconds of the wall clock
+      end
       -- What an earlier process granted has run out; its tokens and records may still matter, so
       -- the marker says what it would say if it had been written at the start.
       local up = unused_for()
@@ -106,80 +106,17 @@ local function put_quarantined()
   put(since)
 end
 
--- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
-local function may_recreate(epoch)
-  return left <= 0 or tonumber(epoch) == since
-end
-
--- Whether the owner's own that stands here for `ms` may be prolonged: in the failover window only
--- what a replaced master cannot see expire and give away before it stops, or what its holder knows
--- to last there.
-local function may_prolong(ms, epoch)
-  return ms >= window or tonumber(epoch) == since
-end
-
--- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
-local function stored(key)
-  local v = try('GET', key)
-  if not v then return 0 end
-  return type(v) == 'string' and tonumber(v) or nil
-end
-
 -- A proposal as far as it counts: as any honest clock can go, and not below the floor.
-local low, high = digits(math.max(now_us - clock_error, floor)), digits(now_us + clock_error)
+local low, high = math.max(now_us - clock_error, floor), now_us + clock_error
 local function in_range(p)
-  if #p == #low and #p == #high and p >= low and p <= high then return p end
-  local n = math.max(math.min(tonumber(p), now_us + clock_error), now_us - clock_error, floor)
-  return digits(n)
+  local x = tonumber(p)
+  if x >= low and x <= high then return p end
+  return digits(math.max(math.min(x, now_us + clock_error), low))
 end
 
--- The next fence above `old`.
-local function next_fence(old, proposal)
-  return math.max(tonumber(in_range(proposal)), old + 1)
-end
-
--- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no
--- fault of the op. What another program keeps under that key is left alone.
-local function hint(queue, key)
-  if try('GET', queue) == '1' then
-    call('DEL', queue)
-    try('PUBLISH', 'palisade:changed', key)
-  end
-end
-
--- Asks for a hint.
-local function wait_for_hint(queue, ms)
-  local v = try('GET', queue)
-  if not v or v == '1' then call('SET', queue, '1', 'PX', ms) end
-end
-
--- Whether a holder's words may stand here: text that expires, unlike most keys of others.
-local function is_words(meta)
-  return type(try('GET', meta)) == 'string' and call('PTTL', meta) >= 0
-end
-
--- A claim's fields, or nil for a stranger's key:
--- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 val  7 g  8 fp
--- g is the marker's `since` at the last promise.
-local function record(key)
-  local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'val', 'g', 'fp')
-  if h.err then
-    put(WRONG_TYPE)
-    return nil
-  end
-  return h
-end
-
--- The ballot below which nothing is accepted. A promise of an earlier generation may have been lost
--- with newer ones, which were all below the floor.
-local function promised(h)
-  local fence = tonumber(h[2]) or 0
-  if floor > fence and tonumber(h[7]) ~= since then return floor end
-  return fence
-end
-
-local function put_completed(h)
-  put(COMPLETED)
-  put(tonumber(h[5]))
-  put(h[6] or '')
+-- What stands in `rare`, made when it is first needed.
+local rare, made
+local function rarely()
+  made = made or rare()
+  return made
 end

@@ -256,7 +256,7 @@ mod tests {
                 proposal: 1,
                 wait: true,
             },
-            Op::Release { keys: keys.clone(), owner },
+            Op::Release { keys: keys.clone(), owner, words: true },
             Op::Inspect { keys, wait: false },
             Op::RaiseClaim { key: Arc::clone(&key), owner, token },
             Op::Lookup { key },

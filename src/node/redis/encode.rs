@@ -67,7 +67,7 @@ fn whole_millis(d: Duration) -> u64 {
 fn key_count(op: &Op) -> usize {
     match op {
         Op::Acquire { wait, .. } => 2 + usize::from(*wait),
-        Op::Release { .. } => 3,
+        Op::Release { words, .. } => 2 + usize::from(*words),
         Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
         Op::Claim(_)
@@ -89,7 +89,10 @@ fn keys(cmd: &mut Cmd, op: &Op) {
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
             cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
         }
-        Op::Release { keys, .. } => cmd.arg(keys.lock()).arg(keys.meta()).arg(keys.queue()),
+        Op::Release { keys, words, .. } => {
+            let cmd = cmd.arg(keys.lock()).arg(keys.queue());
+            if *words { cmd.arg(keys.meta()) } else { cmd }
+        }
         Op::Claim(Claim { key, .. })
         | Op::RaiseClaim { key, .. }
         | Op::ExtendClaim { key, .. }
@@ -123,7 +126,9 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(meta.as_deref().unwrap_or_default()),
             *reassert,
         ),
-        Op::Release { owner, .. } => cmd.arg("D").arg(owner.as_str()),
+        Op::Release { owner, words, .. } => {
+            cmd.arg(if *words { "M" } else { "D" }).arg(owner.as_str())
+        }
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Claim(c) => cmd
             .arg("C")

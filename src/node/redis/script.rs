@@ -9,10 +9,17 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// The script's text: what every op needs, the ops, the loop over the batch.
-const TEXT: &str = lua!(
-    "prelude" "acquire" "raise" "extend" "release" "inspect" "claim" "raise_claim" "extend_claim"
-    "complete" "unclaim" "lookup" "main"
+/// The script's text: what every batch needs with the common ops, what is made only when it is needed,
+/// the loop over the batch.
+const TEXT: &str = concat!(
+    lua!("prelude" "acquire" "release"),
+    "function rare()\n",
+    lua!(
+        "helpers" "refuse" "raise" "extend" "inspect" "claim" "raise_claim" "extend_claim" "complete"
+        "unclaim" "lookup" "rarely"
+    ),
+    "end\n",
+    lua!("main"),
 );
 
 /// The script with its digest.

@@ -18,7 +18,7 @@ fn op(kind: char) -> Op {
         'A' => Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, wait: true },
         'R' => Op::Raise { keys, owner, token },
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
-        'D' => Op::Release { keys, owner },
+        'D' => Op::Release { keys, owner, words: true },
         'I' => Op::Inspect { keys, wait: false },
         'C' => Op::Claim(Claim {
             key,

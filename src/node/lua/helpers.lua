@@ -1,0 +1,70 @@
+-- What the rarer ops share.
+-- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
+local function may_recreate(epoch)
+  return left <= 0 or tonumber(epoch) == since
+end
+
+-- Whether the owner's own that stands here for `ms` may be prolonged: in the failover window only
+-- what a replaced master cannot see expire and give away before it stops, or what its holder knows
+-- to last there.
+local function may_prolong(ms, epoch)
+  return ms >= window or tonumber(epoch) == since
+end
+
+-- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
+local function stored(key)
+  local v = try('GET', key)
+  if not v then return 0 end
+  return type(v) == 'string' and tonumber(v) or nil
+end
+
+-- The next fence above `old`.
+local function next_fence(old, proposal)
+  return math.max(tonumber(in_range(proposal)), old + 1)
+end
+
+-- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no
+-- fault of the op. What another program keeps under that key is left alone.
+local function hint(queue, key)
+  if try('GET', queue) == '1' then
+    call('DEL', queue)
+    try('PUBLISH', 'palisade:changed', key)
+  end
+end
+
+-- Asks for a hint.
+local function wait_for_hint(queue, ms)
+  local v = try('GET', queue)
+  if not v or v == '1' then call('SET', queue, '1', 'PX', ms) end
+end
+
+-- Whether a holder's words may stand here: text that expires, unlike most keys of others.
+local function is_words(meta)
+  return type(try('GET', meta)) == 'string' and call('PTTL', meta) >= 0
+end
+
+-- A claim's fields, or nil for a stranger's key:
+-- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 val  7 g  8 fp
+-- g is the marker's `since` at the last promise.
+local function record(key)
+  local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'val', 'g', 'fp')
+  if h.err then
+    put(WRONG_TYPE)
+    return nil
+  end
+  return h
+end
+
+-- The ballot below which nothing is accepted. A promise of an earlier generation may have been lost
+-- with newer ones, which were all below the floor.
+local function promised(h)
+  local fence = tonumber(h[2]) or 0
+  if floor > fence and tonumber(h[7]) ~= since then return floor end
+  return fence
+end
+
+local function put_completed(h)
+  put(COMPLETED)
+  put(tonumber(h[5]))
+  put(h[6] or '')
+end

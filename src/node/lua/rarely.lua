@@ -1,0 +1,16 @@
+-- The ops by their kind, with how many keys and arguments each takes, and what the common ones need
+-- in rare cases.
+return {
+  X = {run = extend, keys = 4, args = 6},
+  R = {run = raise, keys = 2, args = 2},
+  C = {run = claim, keys = 1, args = 6},
+  c = {run = complete, keys = 1, args = 4},
+  x = {run = extend_claim, keys = 1, args = 5},
+  r = {run = raise_claim, keys = 1, args = 2},
+  u = {run = unclaim, keys = 1, args = 1},
+  L = {run = lookup, keys = 1, args = 0},
+  I = {run = inspect, keys = 4, args = 1},
+  above = above,
+  refuse = refuse,
+  forget = forget,
+}

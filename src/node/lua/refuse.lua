@@ -1,0 +1,32 @@
+-- What an acquire does that does not simply succeed.
+
+-- The fence stood at `old` or a stranger's value stands there: what is given then.
+local function above(lock, fence, old, p)
+  local number = type(old) == 'string' and tonumber(old)
+  if not number then -- a stranger's: as it was, as far as can be
+    if type(old) == 'string' then call('SET', fence, old) end
+    call('DEL', lock)
+    return WRONG_TYPE
+  end
+  if number >= tonumber(p) then
+    p = digits(number + 1)
+    call('SET', fence, p, 'PX', fence_life)
+  end
+  return p
+end
+
+-- The lock is taken: by whom, and for how long.
+local function refuse(lock, fence, owner, queue)
+  local value = try('GET', lock)
+  if value == owner then return put(stored(fence) or WRONG_TYPE) end
+  local ours = type(value) == 'string' and #value == 22 and not find(value, '[^%w_-]')
+  local ms = call('PTTL', lock)
+  put(ours and HELD or FOREIGN)
+  put(ms)
+  if queue then wait_for_hint(queue, ms >= 0 and ms + 1000 or 10000) end
+end
+
+-- The words of who releases go too: the next holder may have none, and would be shown with these.
+local function forget(meta)
+  if is_words(meta) then call('DEL', meta) end
+end
