@@ -33,6 +33,9 @@ pub mod lock;
 pub mod idempotency;
 // one leader of a name
 pub mod election;
+// for whoever operates the nodes; public names only
+#[cfg(feature = "doctor")]
+pub mod ops;
 // what code alone does not tell
 pub mod manual;
 

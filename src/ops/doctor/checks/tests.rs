@@ -1,0 +1,288 @@
+//! A deployment without fault, and how checks are tried on it and on broken ones.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::facts::{
+    COMMANDS, Clock, Facts, Fields, Group, Outcome, Probe, Read, Role, Sentinel, Server,
+};
+use super::super::report::{Finding, Verdict};
+use super::{CHECKS, run};
+
+/// One group on three boxes, as `sentinel-conf` makes it, and nothing wrong with it.
+pub(crate) fn good() -> Facts {
+    let sentinels = (1..=3).map(sentinel).collect();
+    let servers = (1..=3).map(server).collect();
+    Facts {
+        groups: vec![Group { name: "orders-a".into(), sentinels, servers }],
+        nodes: Vec::new(),
+        ttl: Some(Duration::from_secs(10)),
+        max_ttl: Duration::from_secs(30),
+        probes: vec![Probe {
+            subject: "orders-a".into(),
+            came_to: Outcome::Granted {
+                granted: Duration::from_millis(3),
+                released: Duration::from_millis(1),
+            },
+        }],
+    }
+}
+
+pub(crate) fn text(pairs: &[(&str, &str)]) -> Fields {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn sentinel(n: usize) -> Sentinel {
+    let other = |m: usize| {
+        let port = "26379";
+        let ip = format!("10.0.0.{m}");
+        let id = format!("{m}").repeat(40);
+        text(&[
+            ("name", &id),
+            ("ip", &ip),
+            ("port", port),
+            ("runid", &id),
+            ("flags", "sentinel"),
+            ("last-ok-ping-reply", "300"),
+        ])
+    };
+    let replica = |m: usize| {
+        let ip = format!("10.0.0.{m}");
+        text(&[
+            ("name", &format!("{ip}:6379")),
+            ("ip", &ip),
+            ("port", "6379"),
+            ("flags", "slave"),
+            ("master-link-status", "ok"),
+            ("info-refresh", "3000"),
+            ("slave-priority", "100"),
+        ])
+    };
+    let (at, hand) = (format!("10.0.0.{n}:26379"), format!("redis-cli -h 10.0.0.{n} -p 26379"));
+    Sentinel {
+        reached: Ok(()),
+        id: Read::Got(format!("{n}").repeat(40)),
+        master: Read::Got(text(&[
+            ("name", "orders-a"),
+            ("ip", "10.0.0.1"),
+            ("port", "6379"),
+            ("flags", "master"),
+            ("config-epoch", "0"),
+            ("num-slaves", "2"),
+            ("num-other-sentinels", "2"),
+            ("quorum", "2"),
+            ("down-after-milliseconds", "5000"),
+            ("failover-timeout", "15000"),
+            ("parallel-syncs", "1"),
+        ])),
+        replicas: Read::Got(vec![replica(2), replica(3)]),
+        others: Read::Got((1..=3).filter(|m| *m != n).map(other).collect()),
+        quorum: Read::Got("OK 3 usable Sentinels. Quorum and failover can be reached".into()),
+        info: Read::Got(text(&[("redis_version", "7.0.15"), ("sentinel_tilt", "0")])),
+        config: Read::Got(text(&[
+            ("resolve-hostnames", "no"),
+            ("announce-hostnames", "no"),
+            ("announce-ip", ""),
+            ("announce-port", "0"),
+        ])),
+        ..Sentinel::unasked(at, true, hand)
+    }
+}
+
+fn server(n: usize) -> Server {
+    let (at, hand) = (format!("10.0.0.{n}:6379"), format!("redis-cli -h 10.0.0.{n} -p 6379"));
+    let role = if n == 1 {
+        let replicas = vec!["10.0.0.2:6379".into(), "10.0.0.3:6379".into()];
+        Role::Master { offset: 1_000, replicas }
+    } else {
+        Role::Replica { master: "10.0.0.1:6379".into(), link: "connected".into(), offset: 1_000 }
+    };
+    Server {
+        reached: Ok(()),
+        role: Read::Got(role),
+        info: Read::Got(info(n)),
+        config: Read::Got(text(&[
+            ("min-replicas-to-write", "1"),
+            ("min-replicas-max-lag", "2"),
+            ("appendonly", "yes"),
+            ("appendfsync", "everysec"),
+            ("save", ""),
+            ("maxmemory", "0"),
+            ("maxmemory-policy", "noeviction"),
+            ("replica-priority", "100"),
+            ("replica-read-only", "yes"),
+            ("replica-announce-ip", ""),
+            ("replica-announce-port", "0"),
+            ("repl-backlog-size", "67108864"),
+            ("repl-backlog-ttl", "0"),
+            ("repl-diskless-sync", "yes"),
+            ("repl-diskless-sync-delay", "0"),
+            (
+                "client-output-buffer-limit",
+                "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+            ),
+            ("protected-mode", "no"),
+            ("bind", &format!("10.0.0.{n}")),
+            ("port", "6379"),
+        ])),
+        clock: Read::Got(Clock { ahead: 1_000, error: 200 }),
+        user: Read::Got("default".into()),
+        may: Read::Got(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),
+        ..Server::unasked(at, false, hand)
+    }
+}
+
+fn info(n: usize) -> Fields {
+    let mut all = text(&[
+        ("redis_version", "7.0.15"),
+        ("redis_mode", "standalone"),
+        ("run_id", &format!("{n}").repeat(40)),
+        ("uptime_in_seconds", "86400"),
+        ("used_memory", "1048576"),
+        ("maxmemory", "0"),
+        ("maxmemory_policy", "noeviction"),
+        ("evicted_keys", "0"),
+        ("loading", "0"),
+        ("aof_enabled", "1"),
+        ("aof_last_write_status", "ok"),
+        ("aof_last_bgrewrite_status", "ok"),
+        ("rdb_last_bgsave_status", "ok"),
+        ("process_supervised", "no"),
+        ("master_replid", &"a".repeat(40)),
+        ("master_repl_offset", "1000"),
+    ]);
+    if n == 1 {
+        all.extend(text(&[
+            ("role", "master"),
+            ("connected_slaves", "2"),
+            ("min_slaves_good_slaves", "2"),
+            ("slave0", "ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0"),
+            ("slave1", "ip=10.0.0.3,port=6379,state=online,offset=1000,lag=1"),
+        ]));
+    } else {
+        all.extend(text(&[
+            ("role", "slave"),
+            ("master_host", "10.0.0.1"),
+            ("master_port", "6379"),
+            ("master_link_status", "up"),
+            ("master_last_io_seconds_ago", "0"),
+            ("slave_read_only", "1"),
+            ("slave_priority", "100"),
+            ("slave_repl_offset", "1000"),
+        ]));
+    }
+    all
+}
+
+/// The same setting on every data server.
+pub(crate) fn set(facts: &mut Facts, name: &str, value: &str) {
+    let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
+    for server in groups.chain(&mut facts.nodes) {
+        set_on(server, name, value);
+    }
+}
+
+/// A setting of one server.
+pub(crate) fn set_on(server: &mut Server, name: &str, value: &str) {
+    let Read::Got(config) = &mut server.config else { panic!("CONFIG is closed") };
+    config.insert(name.into(), value.into());
+}
+
+/// A line of one server's INFO.
+pub(crate) fn info_on(server: &mut Server, name: &str, value: &str) {
+    let Read::Got(info) = &mut server.info else { panic!("INFO is closed") };
+    info.insert(name.into(), value.into());
+}
+
+/// What every Sentinel says of the master.
+pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
+    for sentinel in facts.groups.iter_mut().flat_map(|g| &mut g.sentinels) {
+        let Read::Got(master) = &mut sentinel.master else { panic!("no answer") };
+        master.insert(name.into(), value.into());
+    }
+}
+
+/// What `id` says of these facts.
+pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
+    assert!(CHECKS.iter().any(|c| c.id == id), "no check is called {id}");
+    run(facts).into_iter().filter(|f| f.check == id).collect()
+}
+
+/// `id` has a word for the good deployment, and it is a good one.
+pub(crate) fn fine(id: &str) {
+    with(
+        id,
+        |_| {},
+        |all| {
+            assert!(!all.is_empty(), "{id} says nothing of the good deployment");
+        },
+    );
+}
+
+/// `id` finds nothing wrong after this change.
+pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(&[Finding])) {
+    let mut facts = good();
+    change(&mut facts);
+    let all = of(id, &facts);
+    assert!(all.iter().all(|f| f.verdict == Verdict::Fine), "{all:#?}");
+    look(&all);
+}
+
+/// The first that `id` finds wrong after this change. It has to be as complete as a person needs.
+pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
+    let mut facts = good();
+    change(&mut facts);
+    let all = of(id, &facts);
+    let wrong = |f: &&Finding| !matches!(f.verdict, Verdict::Fine | Verdict::Unknown);
+    let found = all.iter().find(wrong).unwrap_or_else(|| panic!("nothing found: {all:#?}"));
+    assert!(!found.says.is_empty() && !found.read.is_empty(), "{found:#?}");
+    found.clone()
+}
+
+/// What `id` says after this change is that nothing can be said, and why.
+pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
+    let mut facts = good();
+    change(&mut facts);
+    let all = of(id, &facts);
+    let found = all.iter().find(|f| f.verdict == Verdict::Unknown);
+    found.unwrap_or_else(|| panic!("all is known: {all:#?}")).clone()
+}
+
+/// `CONFIG` is not allowed on any data server.
+pub(crate) fn close_config(facts: &mut Facts) {
+    let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
+    for server in groups.chain(&mut facts.nodes) {
+        server.config = Read::Closed("CONFIG not allowed".into());
+    }
+}
+
+#[test]
+fn a_good_deployment_is_found_good() {
+    let wrong: Vec<_> = run(&good()).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
+    let told = |f: &Finding| f.verdict != Verdict::Info;
+    assert!(!wrong.iter().any(told), "{wrong:#?}");
+}
+
+#[test]
+fn ids_are_unlike_and_every_check_says_why() {
+    let ids: BTreeSet<_> = CHECKS.iter().map(|c| c.id).collect();
+    assert_eq!(ids.len(), CHECKS.len(), "an id twice");
+    for check in CHECKS {
+        let kebab = |c: char| c.is_ascii_lowercase() || c == '-';
+        assert!(check.id.chars().all(kebab), "{} is not in kebab case", check.id);
+        assert!(!check.title.is_empty() && !check.why.is_empty(), "{}", check.id);
+    }
+}
+
+#[test]
+fn what_is_worse_than_a_check_says_is_not_found_by_it() {
+    // Everything that can be closed is closed: nothing may be called wrong for that alone.
+    let mut facts = good();
+    close_config(&mut facts);
+    for f in run(&facts) {
+        assert!(matches!(f.verdict, Verdict::Fine | Verdict::Unknown | Verdict::Info), "{f:#?}");
+        if f.verdict == Verdict::Unknown {
+            assert!(f.says.starts_with("unknown (CONFIG not allowed"), "{f:#?}");
+        }
+    }
+}

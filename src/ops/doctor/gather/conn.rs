@@ -1,0 +1,149 @@
+//! One connection to a server or Sentinel. Every question ends at the same deadline, so that one
+//! which is frozen costs one time-out and not one per question.
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
+    ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, Value,
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::super::facts::{Fields, Read, host_of};
+use super::super::login::Login;
+
+/// An open connection and when its questions end.
+pub(super) struct Conn {
+    handle: MultiplexedConnection,
+    until: Instant,
+}
+
+impl Conn {
+    /// Connects and logs in.
+    pub(super) async fn open(info: ConnectionInfo, until: Instant) -> Result<Self, String> {
+        let client = Client::open(info).map_err(|e| words(&e))?;
+        // Our own deadline ends every wait.
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        match timeout_at(until, client.get_multiplexed_async_connection_with_config(&config)).await
+        {
+            Ok(Ok(handle)) => Ok(Self { handle, until }),
+            Ok(Err(e)) => Err(words(&e)),
+            Err(_) => Err(LATE.to_owned()),
+        }
+    }
+
+    /// Asks; `what` is named where it is not allowed.
+    pub(super) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
+        let mut handle = self.handle.clone();
+        let sent = async { handle.send_packed_command(command).await };
+        match timeout_at(self.until, sent).await {
+            Ok(answer) => answered(answer.and_then(Value::extract_error), what),
+            Err(_) => Read::Failed(LATE.to_owned()),
+        }
+    }
+
+    /// As [`Self::ask`], with the words of the command split at spaces.
+    pub(super) async fn say(&self, words: &str, what: &str) -> Read<Value> {
+        let mut parts = words.split(' ');
+        let mut command = redis::cmd(parts.next().unwrap_or_default());
+        for part in parts {
+            command.arg(part);
+        }
+        self.ask(&command, what).await
+    }
+}
+
+const LATE: &str = "no answer before the deadline";
+
+fn answered(answer: RedisResult<Value>, what: &str) -> Read<Value> {
+    match answer {
+        Ok(value) => Read::Got(value),
+        Err(e) => {
+            let text = words(&e);
+            let lower = text.to_ascii_lowercase();
+            let unknown = lower.contains("unknown command") || lower.contains("unknown subcommand");
+            if e.code() == Some("NOPERM") || unknown {
+                Read::Closed(format!("{what} not allowed"))
+            } else {
+                Read::Failed(text)
+            }
+        }
+    }
+}
+
+/// The cause in the server's or the system's words, on one line.
+fn words(e: &RedisError) -> String {
+    let text = e.to_string();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl<T> Read<T> {
+    /// The answer as something else; what cannot be understood has failed.
+    pub(super) fn then<U>(self, what: &str, read: impl FnOnce(&T) -> Option<U>) -> Read<U> {
+        match self {
+            Self::Got(value) => read(&value)
+                .map_or_else(|| Read::Failed(format!("{what}: answer not understood")), Read::Got),
+            Self::Closed(why) => Read::Closed(why),
+            Self::Failed(why) => Read::Failed(why),
+        }
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        Value::Int(n) => Some(n.to_string()),
+        Value::Okay => Some("OK".to_owned()),
+        _ => None,
+    }
+}
+
+/// Names with their values, as a map or flat.
+pub(super) fn fields(value: &Value) -> Option<Fields> {
+    match value {
+        Value::Map(pairs) => pairs.iter().map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
+        Value::Array(items) if items.len().is_multiple_of(2) => {
+            items.chunks_exact(2).map(|pair| Some((text(&pair[0])?, text(&pair[1])?))).collect()
+        }
+        _ => None,
+    }
+}
+
+/// `INFO`: a line `name:value` each.
+pub(super) fn info(value: &Value) -> Option<Fields> {
+    let all = text(value)?;
+    let pairs = all.lines().filter_map(|line| line.split_once(':'));
+    Some(pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect())
+}
+
+/// Where and how to connect to `host:port`.
+pub(super) fn info_for(at: &str, login: &Login) -> RedisResult<ConnectionInfo> {
+    let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
+    let (host, port) = (host_of(at).to_owned(), port);
+    let addr = match &login.tls {
+        Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    let mut redis = RedisConnectionInfo::default();
+    if let Some(user) = &login.username {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        redis = redis.set_password(password);
+    }
+    Ok(tuned(addr.into_connection_info()?.set_redis_settings(redis)))
+}
+
+/// As every connection of ours: RESP3 (one that can subscribe and ask) and no Nagle's delay.
+pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
+    let redis =
+        info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true))
+}

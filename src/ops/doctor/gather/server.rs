@@ -1,0 +1,165 @@
+//! What a data server says.
+
+use redis::{ConnectionInfo, Value};
+use tokio::time::Instant;
+
+use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, join};
+use super::conn::{self, Conn, fields, info, text};
+use crate::env::{Env, SystemEnv};
+
+/// Asks everything, until the deadline. What was not answered by then says so.
+pub(super) async fn ask(
+    at: String,
+    given: bool,
+    hand: String,
+    target: Result<ConnectionInfo, String>,
+    until: Instant,
+) -> Server {
+    let mut server = Server::unasked(at, given, hand);
+    let opened = match target {
+        Ok(target) => Conn::open(conn::tuned(target), until).await,
+        Err(why) => Err(why),
+    };
+    let conn = match opened {
+        Ok(conn) => conn,
+        Err(why) => {
+            server.fail(&why);
+            return server;
+        }
+    };
+    server.reached = Ok(());
+    // The clock first: nothing of ours is in its way.
+    server.clock = clock(&conn).await;
+    let (role, all, config, may) = tokio::join!(
+        conn.say("ROLE", "ROLE"),
+        conn.say("INFO", "INFO"),
+        config(&conn),
+        permissions(&conn),
+    );
+    server.role = role.then("ROLE", read_role);
+    server.info = all.then("INFO", info);
+    server.config = config;
+    (server.user, server.may) = may;
+    server
+}
+
+impl Server {
+    pub(crate) fn unasked(at: String, given: bool, hand: String) -> Self {
+        let not = || "not reached".to_owned();
+        Self {
+            at,
+            given,
+            hand,
+            reached: Err(not()),
+            role: Read::Failed(not()),
+            info: Read::Failed(not()),
+            config: Read::Failed(not()),
+            clock: Read::Failed(not()),
+            user: Read::Failed(not()),
+            may: Read::Failed(not()),
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        self.reached = Err(why.to_owned());
+    }
+}
+
+/// The shortest of three round trips bounds best what the clocks differ.
+async fn clock(conn: &Conn) -> Read<Clock> {
+    let mut best: Read<Clock> = Read::Failed("not asked".to_owned());
+    for _ in 0..3 {
+        let (before, started) = (SystemEnv.wall_micros(), SystemEnv.now());
+        let answer = conn.say("TIME", "TIME").await;
+        let round_trip = micros(SystemEnv.now().since(started).as_micros());
+        let read = answer.then("TIME", |value| {
+            let Value::Array(parts) = value else { return None };
+            let [s, us] = parts.as_slice() else { return None };
+            let (s, us): (i64, i64) = (text(s)?.parse().ok()?, text(us)?.parse().ok()?);
+            let theirs = s.checked_mul(1_000_000)?.checked_add(us)?;
+            let ours = i64::try_from(before).ok()? + i64::try_from(round_trip / 2).ok()?;
+            Some(Clock { ahead: theirs.checked_sub(ours)?, error: round_trip.div_ceil(2) })
+        });
+        match (&best, &read) {
+            (Read::Got(old), Read::Got(new)) if old.error <= new.error => {}
+            (Read::Got(_), Read::Closed(_) | Read::Failed(_)) => {}
+            _ => best = read,
+        }
+        if best.ok().is_none() {
+            break;
+        }
+    }
+    best
+}
+
+fn micros(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// One question a setting: patterns together are known since 7.0 only.
+async fn config(conn: &Conn) -> Read<Fields> {
+    let asked = SETTINGS.iter().map(|name| async move {
+        conn.say(&format!("CONFIG GET {name}"), "CONFIG").await.then("CONFIG GET", fields)
+    });
+    let mut all = Fields::new();
+    for answer in futures_util::future::join_all(asked).await {
+        match answer {
+            Read::Got(some) => all.extend(some),
+            other => return other,
+        }
+    }
+    Read::Got(all)
+}
+
+/// Who we are, and what of the library's commands that user may not send.
+async fn permissions(conn: &Conn) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
+    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
+    let Some(name) = user.ok().cloned() else {
+        return (user, Read::Closed("ACL WHOAMI not allowed".to_owned()));
+    };
+    let asked = COMMANDS.iter().map(|command| {
+        let name = &name;
+        async move {
+            let answer = conn.say(&format!("ACL DRYRUN {name} {command}"), "ACL DRYRUN").await;
+            let refusal = answer.then("ACL DRYRUN", text);
+            refusal.then("", |said| {
+                Some(((*command).to_owned(), (said != "OK").then(|| said.clone())))
+            })
+        }
+    });
+    let mut all = Vec::new();
+    for answer in futures_util::future::join_all(asked).await {
+        match answer {
+            Read::Got(one) => all.push(one),
+            Read::Closed(why) => return (user, Read::Closed(why)),
+            Read::Failed(why) => return (user, Read::Failed(why)),
+        }
+    }
+    (user, Read::Got(all))
+}
+
+fn read_role(value: &Value) -> Option<Role> {
+    let Value::Array(parts) = value else { return None };
+    match (text(parts.first()?)?.as_str(), parts.as_slice()) {
+        ("master", [_, offset, Value::Array(replicas), ..]) => {
+            let at = |replica: &Value| match replica {
+                Value::Array(r) => Some(join(&text(r.first()?)?, &text(r.get(1)?)?)),
+                _ => None,
+            };
+            let replicas = replicas.iter().map(at).collect::<Option<_>>()?;
+            Some(Role::Master { offset: number(offset)?, replicas })
+        }
+        ("slave", [_, host, port, link, offset, ..]) => Some(Role::Replica {
+            master: join(&text(host)?, &text(port)?),
+            link: text(link)?,
+            // −1 before the first synchronisation.
+            offset: number(offset).unwrap_or(0),
+        }),
+        ("sentinel", _) => Some(Role::Sentinel),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}

@@ -1,0 +1,185 @@
+//! What the doctor found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Locks may be lost in a situation that does not come every day, or wait longer than needed.
+    Warning,
+    /// A failover or restart can give a lock twice or lose it, or nothing is granted at all.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// What a check says of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Fine,
+    /// It could not be read: neither good nor bad.
+    Unknown,
+    /// Good to know.
+    Info,
+    /// See [`Severity::Warning`].
+    Warning,
+    /// See [`Severity::Error`].
+    Error,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fine => "fine",
+            Self::Unknown => "unknown",
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One check's word about one subject.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The check's id, as `min-replicas-off`.
+    pub check: &'static str,
+    /// Of what: a group, a server, a Sentinel, the set of nodes.
+    pub subject: String,
+    /// What it is.
+    pub verdict: Verdict,
+    /// What is wrong, in one sentence; what is right, or why nothing is known.
+    pub says: String,
+    /// What was read.
+    pub read: String,
+    /// Why it matters, with what was measured.
+    pub why: &'static str,
+    /// Commands that mend it, one a line, with the addresses and values of this deployment.
+    pub mend: Vec<String>,
+}
+
+impl Finding {
+    fn new(subject: impl Into<String>, verdict: Verdict, says: String, read: String) -> Self {
+        // The table of checks puts in which check it was, and why it matters.
+        Self { check: "", subject: subject.into(), verdict, says, read, why: "", mend: Vec::new() }
+    }
+
+    /// All is well; `read` shows by what.
+    pub(crate) fn fine(subject: impl Into<String>, read: impl Into<String>) -> Self {
+        Self::new(subject, Verdict::Fine, String::new(), read.into())
+    }
+
+    /// It could not be read, because `why`.
+    pub(crate) fn unknown(subject: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self::new(subject, Verdict::Unknown, format!("unknown ({why})"), String::new())
+    }
+
+    pub(crate) fn of(
+        severity: Severity,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        read: impl Into<String>,
+    ) -> Self {
+        let verdict = match severity {
+            Severity::Info => Verdict::Info,
+            Severity::Warning => Verdict::Warning,
+            Severity::Error => Verdict::Error,
+        };
+        Self::new(subject, verdict, says.into(), read.into())
+    }
+
+    pub(crate) fn error(
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        read: impl Into<String>,
+    ) -> Self {
+        Self::of(Severity::Error, subject, says, read)
+    }
+
+    pub(crate) fn warning(
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        read: impl Into<String>,
+    ) -> Self {
+        Self::of(Severity::Warning, subject, says, read)
+    }
+
+    pub(crate) fn info(
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        read: impl Into<String>,
+    ) -> Self {
+        Self::of(Severity::Info, subject, says, read)
+    }
+
+    /// With the commands that mend it.
+    pub(crate) fn mend(mut self, commands: impl IntoIterator<Item = String>) -> Self {
+        self.mend.extend(commands);
+        self
+    }
+}
+
+/// Everything that was found, the worst first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Whether anything at all answered.
+    pub reached: bool,
+    /// Every check's word about every subject.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(crate) fn new(reached: bool, mut findings: Vec<Finding>) -> Self {
+        let rank = |f: &Finding| match f.verdict {
+            Verdict::Error => 0,
+            Verdict::Warning => 1,
+            Verdict::Unknown => 2,
+            Verdict::Info => 3,
+            Verdict::Fine => 4,
+        };
+        findings.sort_by_key(rank);
+        Self { reached, findings }
+    }
+
+    /// How many findings have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|f| f.verdict == verdict).count()
+    }
+
+    /// What a program should exit with: 69 if nothing could be reached, 2 after errors, 1 after
+    /// warnings if `strict`, else 0. What is unknown is no fault.
+    pub fn exit_code(&self, strict: bool) -> u8 {
+        if !self.reached {
+            69
+        } else if self.count(Verdict::Error) > 0 {
+            2
+        } else {
+            u8::from(strict && self.count(Verdict::Warning) > 0)
+        }
+    }
+
+    /// All fields of all findings, as JSON.
+    ///
+    /// # Panics
+    /// Never: texts, numbers and lists are always JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("texts and lists are always JSON")
+    }
+}
