@@ -68,6 +68,9 @@ pub enum NodeFault {
     Loading,
     /// The server's min-replicas guard refuses writes (`NOREPLICAS`).
     NoReplicas,
+    /// Too few replicas have what was granted, by the deadline (the level that
+    /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
+    NotDurable,
     /// The min-replicas guard is absent or weaker than required, so the node does not vote.
     GuardMissing,
     /// The TLS handshake failed, or the other side does not speak TLS.
@@ -136,9 +139,12 @@ impl NodeError {
     pub fn advice(&self) -> Advice {
         use NodeFault as F;
         match self.fault {
-            F::Unreachable | F::Timeout | F::Disconnected | F::NoSentinel | F::NoAgreement => {
-                Advice::RetryAfter(Duration::from_millis(500))
-            }
+            F::Unreachable
+            | F::Timeout
+            | F::Disconnected
+            | F::NotDurable
+            | F::NoSentinel
+            | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
             F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
                 Advice::RetryAfter(Duration::from_secs(1))
             }
@@ -164,6 +170,10 @@ impl NodeError {
             F::NotMaster => "server is a replica; a failover is under way or the address is wrong",
             F::Loading => "server is loading its data set; wait",
             F::NoReplicas => "server refuses writes for want of good replicas (NOREPLICAS)",
+            F::NotDurable => {
+                "too few replicas have it, so it does not count and is rolled back; bring the \
+                 replicas up, or ask for a lower durability"
+            }
             F::GuardMissing => "min-replicas guard absent or weaker than required; set it",
             F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",

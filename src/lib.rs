@@ -6,6 +6,7 @@
 #[doc(hidden)]
 pub mod bugs;
 pub mod config;
+pub mod durability;
 pub mod error;
 pub mod name;
 pub mod op;
@@ -40,6 +41,7 @@ pub mod ops;
 pub mod manual;
 
 pub use config::Config;
+pub use durability::{Achieved, Durability};
 pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
 pub use idempotency::{Idempotency, Lapsed, Outcome, Parked, Probed, RunError};

@@ -291,7 +291,7 @@ proptest! {
             let first = idem.key("k").run(async |_| Ok::<_, Infallible>(told)).await;
             (first, idem.key("k").lookup::<Paid>().await)
         });
-        prop_assert_eq!(first.unwrap(), Outcome::Executed { value: paid.clone(), attempt: 1 });
+        prop_assert_eq!(first.unwrap(), executed(paid.clone(), 1));
         prop_assert_eq!(second.unwrap(), Status::Stored(paid));
     }
 
@@ -316,4 +316,9 @@ proptest! {
         });
         prop_assert_eq!(answers(&bytes), (want.clone(), want));
     }
+}
+
+/// The handler ran now, at the default durability.
+fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
+    Outcome::Executed { value, attempt, durability: palisade::Achieved::default() }
 }

@@ -17,7 +17,7 @@ async fn executed_then_replayed() {
         for round in 0..3 {
             let out = w.orders().key("k").run(|_| e.act(Duration::ZERO)).await.unwrap();
             match out {
-                Outcome::Executed { value: 1, attempt: 1 } if round == 0 => {}
+                Outcome::Executed { value: 1, attempt: 1, .. } if round == 0 => {}
                 Outcome::Replayed(1) if round > 0 => {}
                 other => panic!("{n} nodes, round {round}: {other:?}"),
             }
@@ -44,7 +44,7 @@ async fn of_32_duplicates_at_once_one_runs() {
         let mut executed = 0;
         for t in tasks {
             match t.await.unwrap() {
-                Outcome::Executed { value: 1, attempt: 1 } => executed += 1,
+                Outcome::Executed { value: 1, attempt: 1, .. } => executed += 1,
                 Outcome::Replayed(1) => {}
                 Outcome::InFlight { retry_after } if wait == 0 => assert!(retry_after <= secs(10)),
                 other => panic!("{other:?}"),
@@ -99,7 +99,7 @@ async fn a_failed_handler_lapses_and_parks_for_good() {
         assert_eq!(cx.attempt(), 2);
         e.act(secs(1))
     });
-    assert_eq!(out.await.unwrap(), Outcome::Executed { value: 1, attempt: 2 });
+    assert_eq!(out.await.unwrap(), executed(1, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ async fn a_failure_without_effect_frees_the_key_at_once() {
     }
     // Not even the fingerprint is left.
     let out = w.orders().key("k").fingerprint("second try").run(|_| e.act(secs(1))).await;
-    assert_eq!(out.unwrap(), Outcome::Executed { value: 1, attempt: 1 });
+    assert_eq!(out.unwrap(), executed(1, 1));
 }
 
 /// A crash between the effect and its record.
@@ -140,7 +140,7 @@ async fn a_crash_is_parked_rerun_or_probed() {
 
         let (w, e) = (World::new(n), Effects::default());
         let out = crashed(&w, &e).await.key("k").rerun(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, Outcome::Executed { value: 2, attempt: 2 });
+        assert_eq!(out, executed(2, 2));
 
         let (w, e) = (World::new(n), Effects::default());
         let orders = crashed(&w, &e).await;
@@ -159,7 +159,7 @@ async fn a_crash_is_parked_rerun_or_probed() {
             Probed::NotFound
         });
         let out = probe.run(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, Outcome::Executed { value: 2, attempt: 2 });
+        assert_eq!(out, executed(2, 2));
     }
 }
 
@@ -205,7 +205,7 @@ async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
         other.orders().key("k").rerun(|_| e.act(Duration::ZERO)).await
     };
     let (late, taken) = tokio::join!(late, taken);
-    assert_eq!(taken.unwrap(), Outcome::Executed { value: 2, attempt: 2 });
+    assert_eq!(taken.unwrap(), executed(2, 2));
     assert_eq!(late.unwrap(), Outcome::Replayed(2));
     assert_eq!(w.orders().key("k").lookup().await.unwrap(), Status::Stored(2));
 }
@@ -231,7 +231,7 @@ async fn a_look_at_a_lapsed_key_does_not_cost_the_late_result() {
     };
     let (late, parked) = tokio::join!(late, parked);
     assert!(matches!(parked.unwrap(), Outcome::Parked(_)));
-    assert_eq!(late.unwrap(), Outcome::Executed { value: 1, attempt: 1 });
+    assert_eq!(late.unwrap(), executed(1, 1));
     assert_eq!(w.orders().key("k").lookup().await.unwrap(), Status::Stored(1));
 }
 
@@ -309,7 +309,7 @@ async fn losing_all_nodes_is_told_and_not_run_again_in_silence() {
         }
         assert_eq!(e.count(), 1);
         let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, Outcome::Executed { value: 2, attempt: 1 });
+        assert_eq!(out, executed(2, 1));
         // A retention later everything is remembered again.
         tokio::time::sleep(secs(25 * 3_600)).await;
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
@@ -333,7 +333,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
             // What the others granted was given back.
             h.faults.iter().for_each(palisade::node::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
-            assert_eq!(out, Outcome::Executed { value: 1, attempt: 1 });
+            assert_eq!(out, executed(1, 1));
         }
     }
 }
@@ -355,7 +355,7 @@ async fn after_the_retention_the_key_is_new() {
     let (w, e) = (World::new(3), Effects::default());
     for round in 1..=3 {
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, Outcome::Executed { value: round, attempt: 1 });
+        assert_eq!(out, executed(round, 1));
         tokio::time::sleep(secs(24 * 3_600 - 60)).await;
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert_eq!(out, Outcome::Replayed(round));
@@ -489,4 +489,9 @@ async fn no_handler_starts_under_a_lost_claim() {
     let out = probing.run(|_| e.act(secs(1))).await.unwrap();
     assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
     assert_eq!(e.count(), 1);
+}
+
+/// The handler ran now, at the default durability.
+fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
+    Outcome::Executed { value, attempt, durability: palisade::Achieved::default() }
 }

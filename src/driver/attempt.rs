@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
+use crate::durability::Durability;
 use crate::error::ReleaseOutcome;
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
@@ -50,16 +51,17 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// One attempt, with a fresh owner token. `wait` asks the nodes for a hint if it is refused.
+    /// One attempt at this durability, with a fresh owner token. `wait` asks the nodes for a hint if it is refused.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,
         ttl: Duration,
         wait: bool,
+        level: Durability,
     ) -> Result<Won, Loss> {
         let owner = OwnerToken::from_random(self.env.random());
         let proposal = self.proposal(keys.lock());
-        let mailbox = Mailbox::new(self.n());
+        let mailbox = Mailbox::at(self.n(), level);
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
         let mut machine = Acquire::new(self.n(), sent, until);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::driver::Core;
 use crate::driver::attempt::Undo;
 use crate::driver::lease::{Lease, Subject};
+use crate::durability::Durability;
 use crate::node::mailbox::Mailbox;
 use crate::op::{Claim, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
 use crate::quorum::complete::{self, Complete, Found, Look};
@@ -31,6 +32,7 @@ pub(crate) struct ClaimTerms {
     pub(crate) lease: Duration,
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
+    pub(crate) durability: Durability,
 }
 
 /// How one attempt to claim ended.
@@ -124,7 +126,7 @@ impl Core {
     /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
     pub(crate) async fn claim(self: &Arc<Self>, terms: &ClaimTerms, force: bool) -> Claimed {
         let owner = OwnerToken::from_random(self.env.random());
-        let mailbox = Mailbox::new(self.n());
+        let mailbox = Mailbox::at(self.n(), terms.durability);
         let sent = self.env.now();
         let until = valid_until(sent, terms.lease, self.config.drift);
         let mut machine = Record::new(self.n(), sent, until);
@@ -204,7 +206,7 @@ impl Core {
         };
         let started = self.env.now();
         let end = started + 4 * self.config.node_deadline;
-        let mailbox = Mailbox::new(self.n());
+        let mailbox = Mailbox::at(self.n(), lease.durability().level);
         let mut machine = Complete::new(self.n());
         for node in 0..self.n() {
             let owed = started + lease.ttl;
@@ -226,18 +228,22 @@ impl Core {
                         self.send(node, op.clone(), deadline, &mailbox);
                     }
                 }
+                complete::Step::Stored => {
+                    lease.keep(mailbox.achieved());
+                    return complete::Step::Stored;
+                }
                 step => return step,
             }
         }
     }
 
-    /// Looks at a key on all nodes. Never `Wait`.
+    /// Looks at a key on all nodes; a result counts if it is as durable as this. Never `Wait`.
     ///
     /// # Cancellation safety
     /// Reads only.
-    pub(crate) async fn look(&self, key: &RecordKey) -> Found {
+    pub(crate) async fn look(&self, key: &RecordKey, level: Durability) -> Found {
         let deadline = self.node_deadline(self.env.now());
-        let mailbox = Mailbox::new(self.n());
+        let mailbox = Mailbox::at(self.n(), level);
         let mut machine = Look::new(self.n());
         self.send_all(&Op::Lookup { key: Arc::clone(key) }, deadline, &mailbox);
         loop {

@@ -7,12 +7,13 @@
 //!    right, so a process that wakes from a pause finds the truth at its first question.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::durability::Achieved;
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{Op, RecordKey};
@@ -50,6 +51,8 @@ pub(crate) struct Lease {
     rounds: Mutex<VecDeque<(Arc<Mailbox>, Moment)>>,
     /// The keeper's entry for this lease.
     pub(crate) slot: Mutex<Option<(Moment, u64)>>,
+    /// How many replicas had it at the last round that decided; the level is the mailbox's.
+    kept: AtomicU32,
     until: AtomicU64,
     state: AtomicU8,
     over: Notify,
@@ -73,6 +76,7 @@ impl Lease {
             ttl,
             renew_until,
             rounds: Mutex::new(VecDeque::from([(Arc::clone(&mailbox), until)])),
+            kept: AtomicU32::new(mailbox.achieved().replicas),
             mailbox,
             slot: Mutex::new(None),
             until: AtomicU64::new(until.as_nanos()),
@@ -80,6 +84,17 @@ impl Lease {
             over: Notify::new(),
             sending: Mutex::new(()),
         }
+    }
+
+    /// How durable it was when it was granted, renewed or completed last.
+    pub(crate) fn durability(&self) -> Achieved {
+        let replicas = self.kept.load(Ordering::Relaxed);
+        Achieved { replicas, ..Achieved::at_least(self.mailbox.level()) }
+    }
+
+    /// A later round was decided.
+    pub(crate) fn keep(&self, achieved: Achieved) {
+        self.kept.store(achieved.replicas, Ordering::Relaxed);
     }
 
     pub(crate) fn until(&self) -> Moment {

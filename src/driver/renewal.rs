@@ -21,7 +21,8 @@ impl Core {
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
         let deadline = self.node_deadline(sent);
-        let mailbox = Mailbox::new(self.n());
+        // What a renewal promises must last as the grant does (§5.6).
+        let mailbox = Mailbox::at(self.n(), lease.durability().level);
         let mut machine = Extend::new(self.n(), old, new, deadline);
         let max_ttl = self.config.max_ttl;
         let sent_all = lease.while_held(sent, || {
@@ -68,6 +69,7 @@ impl Core {
                     (now, None) => machine.on_time(now),
                 },
                 Step::Extended(until) => {
+                    lease.keep(mailbox.achieved());
                     lease.prolong(until);
                     return Ok(until);
                 }

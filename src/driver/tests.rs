@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::lease::{Lease, Subject};
 use super::*;
 use crate::config::Config;
+use crate::durability::Durability;
 use crate::env::SystemEnv;
 use crate::error::ReleaseOutcome;
 use crate::name::LockKeys;
@@ -37,7 +38,7 @@ async fn a_renewal_never_brings_back_what_was_released() {
     let keys = LockKeys::new("k");
     let at = Arc::new(AtomicUsize::new(0));
     for turn in 1..=1_500 {
-        let won = core.attempt(&keys, TTL, false).await;
+        let won = core.attempt(&keys, TTL, false, Durability::Primary).await;
         let won = won.unwrap_or_else(|loss| panic!("turn {turn}: still there: {loss:?}"));
         let lease = Arc::new(lease_of(&keys, won));
         let renewal = {

@@ -10,7 +10,7 @@ use super::value::{Words, check_value};
 use crate::driver::attempt::Won;
 use crate::driver::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
-use crate::lock::{LockGuard, acquire_within};
+use crate::lock::{Bid, LockGuard, acquire_within};
 use crate::quorum::acquire::Loss;
 
 /// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
@@ -85,7 +85,7 @@ impl Election {
         let value = value.into();
         self.check()?;
         check_value(&value)?;
-        match self.core.attempt(&self.keys, self.ttl, false).await {
+        match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
             Ok(won) => match self.take_office(won, &value).await {
                 Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                 Err(ExtendError::Lost) => Ok(TryCampaign::Following(met())),
@@ -108,7 +108,8 @@ impl Election {
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            let won = acquire_within(&self.core, &self.keys, self.ttl, left, self.retry).await;
+            let bid = Bid { keys: &self.keys, ttl: self.ttl, level: self.level };
+            let won = acquire_within(&self.core, bid, left, self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value).await {
                     Ok(leadership) => return Ok(leadership),

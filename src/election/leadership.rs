@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::error::ProclaimError;
 use super::value::{Words, check_value};
+use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseOutcome};
 use crate::lock::LockGuard;
 use crate::time::Moment;
@@ -70,6 +71,11 @@ impl Leadership {
     /// What is left of the validity; zero once lost.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
+    }
+
+    /// How durable the term and its words were when they were proclaimed or renewed last.
+    pub fn durability(&self) -> Achieved {
+        self.guard.durability()
     }
 
     /// Whether this process still leads, by a look at its own suspend-proof clock. Never turns true

@@ -47,6 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Core;
+use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::backoff::RetryPolicy;
@@ -70,6 +71,7 @@ pub struct Election {
     ttl: Duration,
     wait: Option<Duration>,
     retry: RetryPolicy,
+    level: Durability,
     bad: Option<ConfigError>,
 }
 
@@ -85,6 +87,7 @@ impl Election {
             ttl: core.config.ttl,
             wait: None,
             retry: RetryPolicy::default(),
+            level: Durability::Primary,
             bad,
             name: name.into(),
             core,
@@ -119,6 +122,14 @@ impl Election {
         self
     }
 
+    /// How many replicas must have a term, its words and each renewal before they count; default
+    /// [`Durability::Primary`]. [`Leadership::durability`] tells how many had them.
+    #[must_use]
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.level = level;
+        self
+    }
+
     /// Checks name and settings without asking any node; the verbs do it too.
     ///
     /// # Errors
@@ -127,6 +138,7 @@ impl Election {
         if let Some(bad) = &self.bad {
             return Err(bad.clone());
         }
+        self.level.check()?;
         self.core.config.check_ttl(self.ttl)?;
         self.core.config.check_renewed(self.ttl)
     }

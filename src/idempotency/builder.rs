@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Call, Lapsed};
 use crate::driver::Core;
+use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::name::check_name;
 use crate::redlock::Redlock;
@@ -22,6 +23,7 @@ pub struct Idempotency {
     pub(super) lease: Duration,
     pub(super) retention: Duration,
     pub(super) on_lapsed: Lapsed,
+    pub(super) durability: Durability,
 }
 
 /// Settings of an [`Idempotency`].
@@ -39,6 +41,7 @@ impl Idempotency {
             namespace: Arc::from(""),
             retention: RETENTION,
             on_lapsed: Lapsed::default(),
+            durability: Durability::Primary,
         })
     }
 
@@ -87,6 +90,15 @@ impl IdempotencyBuilder {
         self
     }
 
+    /// How many replicas must have a claim before its handler starts, and a result before it is
+    /// answered, also one that stood there already; default [`Durability::Primary`].
+    /// [`Context::durability`](super::Context::durability) and
+    /// [`Outcome::Executed`](super::Outcome::Executed) tell how many had them.
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.0.durability = level;
+        self
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -99,6 +111,7 @@ impl IdempotencyBuilder {
             let value = format!("{:?}", i.namespace);
             return Err(ConfigError::new("namespace", value, "no colon"));
         }
+        i.durability.check()?;
         let config = &i.core.config;
         config.check_ttl(i.lease).map_err(|e| e.named("lease"))?;
         config.check_renewed(i.lease).map_err(|e| e.named("lease"))?;

@@ -171,7 +171,7 @@ impl Call {
     /// Reads only.
     pub async fn lookup<T: DeserializeOwned>(self) -> Result<Status<T>, RunError<Infallible>> {
         let terms = self.terms()?;
-        Ok(match self.of.core.look(&terms.key).await {
+        Ok(match self.of.core.look(&terms.key, terms.durability).await {
             Found::Stored(record) => Status::Stored(decode(&record.value)?),
             Found::Open { attempt, lease: Some(remaining), .. } => {
                 Status::Running { attempt, remaining }
@@ -196,6 +196,7 @@ impl Call {
             lease: of.lease,
             retention: of.retention,
             fingerprint: self.fingerprint.clone()?,
+            durability: of.durability,
         })
     }
 }

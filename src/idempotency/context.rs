@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::canonical;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
+use crate::durability::Achieved;
 use crate::op::RecordKey;
 use crate::token::FencingToken;
 
@@ -98,6 +99,12 @@ impl Context {
     pub fn remaining(&self) -> Duration {
         let now = self.0.core.env.now();
         if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
+    }
+
+    /// How durable the claim was when it was granted or renewed last: whether, after a failover,
+    /// the nodes still know that this attempt began.
+    pub fn durability(&self) -> Achieved {
+        self.0.lease.durability()
     }
 
     /// Resolves when the lease is lost (somebody else may run this key now), or when the call that

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::durability::Achieved;
+
 /// What to do when an earlier attempt may have acted and left no result, or when too few nodes
 /// remember whether there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,6 +31,8 @@ pub enum Outcome<T> {
         value: T,
         /// Which attempt this was; 1 unless earlier ones lapsed.
         attempt: u32,
+        /// How durable the result is: what a failover after this leaves of it.
+        durability: Achieved,
     },
     /// The result that stands under the key: the handler ran before, or a probe found its effect.
     Replayed(T),

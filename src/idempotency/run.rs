@@ -24,6 +24,7 @@ use super::{
     Call, CodecError, Context, Lapsed, NotRecorded, Outcome, Parked, ParkedReason, Probed, RunError,
 };
 use crate::driver::claim::{ClaimTerms, Claimed, Held};
+use crate::durability::Achieved;
 use crate::error::{NoQuorum, NodeOutcome};
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Step};
@@ -210,17 +211,22 @@ where
     let bytes = encode(&value)?;
     held.stop();
     let (nodes, overtaken) = match core.complete(&held.lease, &bytes).await {
-        Step::Stored => return Ok(Outcome::Executed { value, attempt }),
+        Step::Stored => {
+            let durability = held.lease.durability();
+            return Ok(Outcome::Executed { value, attempt, durability });
+        }
         Step::Overtaken(nodes) => (nodes, true),
         Step::Unknown(nodes) => (nodes, false),
         Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
     };
     tracing::warn!(key = %call.key, attempt, overtaken, "result not stored under its own ballot");
     // One's own value is never answered on one's own word (§5.7): read what a majority says.
-    let found = core.look(&terms.key).await;
+    let found = core.look(&terms.key, terms.durability).await;
+    // Stored by others, or in pieces: certain is what the level asks for.
+    let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         return if record.token == held.lease.token || record.value == bytes {
-            Ok(Outcome::Executed { value, attempt })
+            Ok(Outcome::Executed { value, attempt, durability })
         } else {
             Ok(Outcome::Replayed(decode(&record.value)?))
         };
@@ -229,7 +235,7 @@ where
     // again. A claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
         match core.store(terms, &bytes, false).await {
-            Store::Ours => return Ok(Outcome::Executed { value, attempt }),
+            Store::Ours => return Ok(Outcome::Executed { value, attempt, durability }),
             Store::Other(stored) => return Ok(Outcome::Replayed(decode(&stored)?)),
             Store::Forgotten | Store::Refused(_) | Store::Unsure(_) => {}
         }

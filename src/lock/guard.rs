@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::driver::lease::Lease;
 use crate::driver::{Core, WATCH};
+use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseOutcome};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -61,6 +62,12 @@ impl LockGuard {
     /// When belief ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s `Env`.
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
+    }
+
+    /// How durable the lock was when it was granted or renewed last: what a failover after that
+    /// leaves of it.
+    pub fn durability(&self) -> Achieved {
+        self.lease.durability()
     }
 
     /// What is left of the validity; zero once lost.

@@ -5,5 +5,5 @@ mod mutex;
 
 pub use guard::LockGuard;
 pub(crate) use guard::lost;
-pub(crate) use mutex::acquire_within;
+pub(crate) use mutex::{Bid, acquire_within};
 pub use mutex::{Mutex, TryAcquire};

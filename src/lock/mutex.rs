@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::driver::Core;
 use crate::driver::attempt::Won;
 use crate::driver::lease::{Lease, Subject};
+use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, ConfigError, Taken};
 use crate::lock::LockGuard;
 use crate::name::{LockKeys, check_key, check_name};
@@ -29,6 +30,7 @@ pub struct Mutex {
     renew: bool,
     max_hold: Option<Duration>,
     retry: RetryPolicy,
+    level: Durability,
     bad: Option<ConfigError>,
 }
 
@@ -63,6 +65,7 @@ impl Mutex {
             renew: true,
             max_hold: None,
             retry: RetryPolicy::default(),
+            level: Durability::Primary,
             name: name.into(),
             core,
             bad,
@@ -107,6 +110,14 @@ impl Mutex {
         self
     }
 
+    /// How many replicas must have a grant, and each renewal, before it counts; default
+    /// [`Durability::Primary`]. [`LockGuard::durability`] tells how many had it.
+    #[must_use]
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.level = level;
+        self
+    }
+
     /// Checks name and settings without acquiring anything; the verbs do it too.
     ///
     /// # Errors
@@ -115,6 +126,7 @@ impl Mutex {
         if let Some(bad) = &self.bad {
             return Err(bad.clone());
         }
+        self.level.check()?;
         self.core.config.check_ttl(self.ttl)?;
         if self.renew { self.core.config.check_renewed(self.ttl) } else { Ok(()) }
     }
@@ -129,7 +141,7 @@ impl Mutex {
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         self.check()?;
-        match self.core.attempt(&self.keys, self.ttl, false).await {
+        match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
@@ -149,7 +161,8 @@ impl Mutex {
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         self.check()?;
-        let won = acquire_within(&self.core, &self.keys, self.ttl, self.wait, self.retry).await?;
+        let bid = Bid { keys: &self.keys, ttl: self.ttl, level: self.level };
+        let won = acquire_within(&self.core, bid, self.wait, self.retry).await?;
         Ok(self.guard(won))
     }
 
@@ -168,17 +181,24 @@ impl Mutex {
     }
 }
 
+/// What is asked of the nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Bid<'a> {
+    pub(crate) keys: &'a LockKeys,
+    pub(crate) ttl: Duration,
+    pub(crate) level: Durability,
+}
+
 /// Attempts until won or until `wait` has passed.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    keys: &LockKeys,
-    ttl: Duration,
+    Bid { keys, ttl, level }: Bid<'_>,
     wait: Duration,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
     let mut sent = core.env.now();
-    let mut loss = match core.attempt(keys, ttl, false).await {
+    let mut loss = match core.attempt(keys, ttl, false, level).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
@@ -214,7 +234,7 @@ pub(crate) async fn acquire_within(
             continue;
         }
         sent = core.env.now();
-        match core.attempt(keys, ttl, true).await {
+        match core.attempt(keys, ttl, true, level).await {
             Ok(won) => {
                 waiting.pass_on();
                 return Ok(won);

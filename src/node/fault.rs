@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
 use super::{BoxFuture, LockNode, NodeEvent};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
@@ -279,6 +280,33 @@ impl LockNode for Fault {
                     Replies::fail(n, &error)
                 }
             }
+        })
+    }
+
+    /// Handed on; a cut refuses it, a freeze keeps it waiting for its deadline. Neither script nor
+    /// dice touch it.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        let (cut, frozen) = {
+            let state = self.0.state();
+            (state.cut, state.frozen || state.draining)
+        };
+        if !cut && !frozen {
+            return self.0.inner.barrier(after, level, deadline);
+        }
+        let budget = if cut { Duration::ZERO } else { deadline.since(self.0.env.now()) };
+        Box::pin(async move {
+            sleep_some(budget).await;
+            let (fault, words) = if cut {
+                (NodeFault::Unreachable, "cut off")
+            } else {
+                (NodeFault::Timeout, "no answer in time")
+            };
+            Err(NodeError::maybe_executed(fault, words))
         })
     }
 

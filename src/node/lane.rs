@@ -9,7 +9,10 @@
 //! - keeps *owed* releases: a release that got no answer is repeated until the node answered (and
 //!   once more a moment later, for a request that was frozen in an old connection), or until the
 //!   ttl has ended whatever it should have deleted;
+//! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
+
+mod sink;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,9 +22,12 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{broadcast, mpsc};
 
+use self::sink::Asker;
+pub(crate) use self::sink::Sink;
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::mailbox::Mailbox;
+use crate::node::barrier::{confirm, must_last};
 use crate::node::probe::Probe;
 use crate::node::tally::{Count, NodeMetrics, Tally};
 use crate::node::{BoxFuture, LockNode, NodeEvent};
@@ -34,61 +40,6 @@ const BATCH_MAX: usize = 128;
 const GRACE: Duration = Duration::from_millis(250);
 /// First and longest pause between tries of owed releases.
 const OWED_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// Who wants the answer.
-pub(crate) enum Sink {
-    /// An attempt that listens, as node number so-and-so.
-    Mail(Arc<Mailbox>, usize),
-    /// Nobody: a clean-up that is owed until this moment.
-    Owed(Moment),
-    /// Both: somebody listens, and without an answer the clean-up is owed until this moment.
-    MailOwed(Arc<Mailbox>, usize, Moment),
-}
-
-impl Sink {
-    /// Until when the op is owed although nobody listens any more.
-    fn owed_until(&self) -> Option<Moment> {
-        match self {
-            Self::Mail(..) => None,
-            Self::Owed(until) | Self::MailOwed(_, _, until) => Some(*until),
-        }
-    }
-
-    fn post(self, reply: Result<Reply, NodeError>, now: Moment) {
-        match self {
-            Self::Mail(mailbox, node) | Self::MailOwed(mailbox, node, _) => {
-                mailbox.post(node, reply, now);
-            }
-            Self::Owed(_) => {}
-        }
-    }
-}
-
-/// A sink that is answered whatever happens, also when the lane's runtime ends or its node panics.
-struct Asker(Option<Sink>);
-
-impl Asker {
-    fn owed_until(&self) -> Option<Moment> {
-        self.0.as_ref().and_then(Sink::owed_until)
-    }
-
-    fn post(mut self, reply: Result<Reply, NodeError>, now: Moment) {
-        if let Some(sink) = self.0.take() {
-            sink.post(reply, now);
-        }
-    }
-}
-
-impl Drop for Asker {
-    fn drop(&mut self) {
-        if let Some(sink) = self.0.take() {
-            let detail = "the task of this node's lane ended; the next call starts another";
-            let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // Only a quarantine is reckoned from the moment of its answer.
-            sink.post(Err(error), Moment::default());
-        }
-    }
-}
 
 struct Job {
     op: Op,
@@ -137,7 +88,7 @@ impl Lane {
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let job = Job { op, deadline, asker: Asker(Some(sink)) };
+        let job = Job { op, deadline, asker: Asker::new(sink) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
             Some(open) => match open.send(job) {
@@ -194,9 +145,13 @@ struct Asked {
 struct Answered {
     asked: Vec<Asked>,
     replies: Replies,
+    deadline: Moment,
     sent: Moment,
     received: Moment,
 }
+
+/// Yeses of one batch that count only at this level.
+type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
 
 struct Worker {
     node: Arc<dyn LockNode>,
@@ -214,6 +169,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         let mut under_way = FuturesUnordered::new();
+        let mut confirming = FuturesUnordered::new();
         loop {
             // Two batches that both wait for a new connection could overtake each other.
             let depth = if self.in_touch { self.node.depth().max(1) } else { 1 };
@@ -226,8 +182,9 @@ impl Worker {
             tokio::select! {
                 biased;
                 Some(answered) = under_way.next(), if !under_way.is_empty() => {
-                    self.settle(answered);
+                    confirming.extend(self.settle(answered));
                 }
+                Some(()) = confirming.next(), if !confirming.is_empty() => {}
                 job = self.rx.recv(), if under_way.len() < depth => match job {
                     Some(job) => under_way.extend(self.launch(job)),
                     None => break,
@@ -238,6 +195,7 @@ impl Worker {
         // The handle is gone. What is under way is awaited, what is owed tried once more; then the
         // ttl ends it.
         while let Some(answered) = under_way.next().await {
+            // With the handle everybody is gone who could want to know what replicas have.
             self.settle(answered);
         }
         if let Some(last) = self.launch_owed() {
@@ -327,13 +285,15 @@ impl Worker {
                 let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
                 replies = Replies::fail(asked.len(), &error);
             }
-            Answered { asked, replies, sent, received: env.now() }
+            Answered { asked, replies, deadline, sent, received: env.now() }
         }))
     }
 
-    /// Judges the node's facts and hands out the answers.
-    fn settle(&mut self, answered: Answered) {
-        let Answered { asked, replies, sent, received } = answered;
+    /// Judges the node's facts and hands out the answers, those that count only when replicas have
+    /// them by the futures it gives back.
+    fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
+        let Answered { asked, replies, deadline, sent, received } = answered;
+        let mut unsure = Unsure::new();
         self.in_touch = replies.facts.is_some();
         let address = || self.node.address();
         let objection = replies
@@ -367,11 +327,41 @@ impl Worker {
                 _ => {}
             }
             if let Some(asker) = asked.asker {
-                asker.post(reply, received);
+                match (asker.level(), reply) {
+                    (Durability::Primary, reply) => asker.post(reply, received),
+                    (level, Ok(reply)) if must_last(&reply) => {
+                        unsure.entry(level).or_default().push((asker, reply));
+                    }
+                    (_, reply) => asker.post(reply, received),
+                }
             }
         }
         self.probe.reasserted(count.reassertions());
         self.tally.add(count);
+        let after = replies.facts.as_ref();
+        unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
+    }
+
+    /// Hands out yeses when enough replicas have them, or that they have not.
+    fn confirm(
+        &self,
+        after: Option<&Facts>,
+        level: Durability,
+        deadline: Moment,
+        held: Vec<(Asker, Reply)>,
+    ) -> BoxFuture<'static, ()> {
+        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        let after = after.map(|facts| BarrierPoint {
+            identity: Arc::clone(&facts.identity),
+            generation: facts.generation,
+        });
+        Box::pin(async move {
+            let confirmed = confirm(&*node, &*env, after, level, deadline).await;
+            let now = env.now();
+            for (asker, reply) in held {
+                asker.post_kept(reply, confirmed.clone(), now);
+            }
+        })
     }
 
     fn owe(&mut self, owed: Owed) {

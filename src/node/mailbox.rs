@@ -1,12 +1,13 @@
 //! Where the replies of one attempt meet: one allocation, any number of lanes posting.
 //!
-//! It also remembers which nodes may hold something of the attempt (`may_hold`), for a release must
+//! It says at which durability an answer counts (the lanes see to it), and it remembers which nodes may hold something of the attempt (`may_hold`), for a release must
 //! go to all of those and to no other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use crate::durability::{Achieved, Durability};
 use crate::error::NodeError;
 use crate::op::Reply;
 use crate::time::Moment;
@@ -21,7 +22,10 @@ pub(crate) struct Quarantine {
 
 /// Replies of one attempt, by node.
 #[derive(Debug)]
-pub(crate) struct Mailbox(Mutex<State>);
+pub(crate) struct Mailbox {
+    level: Durability,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -35,24 +39,49 @@ struct State {
     confirmed: u32,
     /// Nodes that answered from a quarantine, with it; also those that answered late.
     forgot: Vec<(usize, Quarantine)>,
+    /// How many replicas had what the node said yes to; nothing at `Primary`.
+    kept: Vec<u32>,
 }
 
 impl Mailbox {
     /// A mailbox for `n` nodes, all of which are about to be asked for a grant.
     pub(crate) fn new(n: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+        Self::at(n, Durability::Primary)
+    }
+
+    /// A mailbox for `n` nodes whose yes counts at this level.
+    pub(crate) fn at(n: usize, level: Durability) -> Arc<Self> {
+        let state = Mutex::new(State {
             inbox: VecDeque::with_capacity(n),
             waker: None,
             answered: 0,
             confirmed: 0,
             forgot: Vec::new(),
+            kept: Vec::new(),
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
-        })))
+        });
+        Arc::new(Self { level, state })
+    }
+
+    /// At which level an answer counts.
+    pub(crate) fn level(&self) -> Durability {
+        self.level
+    }
+
+    /// So many replicas have what a node is about to say yes to.
+    pub(crate) fn keep(&self, replicas: u32) {
+        self.lock().kept.push(replicas);
+    }
+
+    /// What every yes so far is good for: the least of them, so never too much.
+    pub(crate) fn achieved(&self) -> Achieved {
+        let replicas = self.lock().kept.iter().min().copied().unwrap_or(0);
+        Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere cannot leave this state half-changed: each change is one statement.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lane has an answer, received at `now`.

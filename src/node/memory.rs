@@ -23,7 +23,9 @@ use self::guard::{Clock, Header, Marker};
 use self::locks::Locks;
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
+use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Facts, Op, Replies, Reply};
 use crate::time::Moment;
 
@@ -33,7 +35,9 @@ const EVENTS: usize = 1024;
 /// A lock server in memory. Cheap to clone; clones are handles on the same node, so that several
 /// Redlock handles of one process can share their nodes.
 ///
-/// A new node is provably fresh: nothing was granted before, so it grants at once.
+/// A new node is provably fresh: nothing was granted before, so it grants at once. It has no
+/// replicas: at [`Durability::AllReplicas`] it votes, for there is none that could lack anything; at
+/// `Replicas(k)` it does not.
 ///
 /// ```
 /// use palisade::node::{LockNode, MemoryNode};
@@ -261,6 +265,28 @@ impl LockNode for MemoryNode {
     /// Executes at the first poll, all ops in one piece; never waits, so no deadline is missed.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
+    }
+
+    /// It has no replicas: all of them have everything, and not one of them anything.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        _deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(async move {
+            let state = self.state();
+            let now = (state.identity(), state.generation());
+            drop(state);
+            let (fault, detail) = if now != (after.identity, after.generation) {
+                (NodeFault::NotDurable, "the node was restarted since".to_owned())
+            } else if level > Durability::Primary && level != Durability::AllReplicas {
+                (NodeFault::Unsupported, format!("a node in memory has no replicas, not {level}"))
+            } else {
+                return Ok(0);
+            };
+            Err(NodeError::maybe_executed(fault, detail))
+        })
     }
 
     fn events(&self) -> broadcast::Receiver<NodeEvent> {

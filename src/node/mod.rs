@@ -1,10 +1,11 @@
 //! Nodes: independent lock servers, one vote each.
 //!
-//! [`LockNode`] is the seam: one method takes a batch of ops and a deadline. Fault injection,
-//! metrics and quarantine in memory are wrappers. [`MemoryNode`] is the reference semantics and the
-//! embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
+//! [`LockNode`] is the seam: one method takes a batch of ops and a deadline, another waits until
+//! replicas have what a batch did. Fault injection, metrics and quarantine in memory are wrappers.
+//! [`MemoryNode`] is the reference semantics and the embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
 //! with which a third party's node can be tested.
 
+mod barrier;
 #[cfg(feature = "test-util")]
 pub mod contract;
 mod event;
@@ -28,6 +29,8 @@ use tokio::sync::broadcast;
 pub use self::event::{GenerationCause, NodeEvent};
 pub use self::redis::{RedisNode, RedisNodeBuilder};
 pub use self::tally::NodeMetrics;
+use crate::durability::{BarrierPoint, Durability};
+use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
 
@@ -48,6 +51,25 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait LockNode: Send + Sync + 'static {
     /// Executes a batch.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
+
+    /// Waits until at least as many replicas as `level` asks for have everything that stood on the
+    /// node at `after`, and answers how many have it; an error by `deadline` if it is fewer, if
+    /// nobody knows, or if the node may have another past than `after` says. Never asked at
+    /// `Primary`. As the batch was executed, an error is always *maybe executed*.
+    ///
+    /// By default a kind of node has no replicas: the error says so, and locks above `Primary` get
+    /// no vote of this node. A wrapper has to hand it on.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        let _ = (after, deadline);
+        let detail = format!("this kind of node cannot tell who has it; asked for: {level}");
+        let error = NodeError::maybe_executed(NodeFault::Unsupported, detail);
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// How many batches may be under way at once. More than one only where they are executed in the
     /// order in which they were sent, whatever happens: else a release could overtake its acquire.

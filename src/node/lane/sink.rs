@@ -1,0 +1,99 @@
+//! Where the answer to a queued op goes, and that it goes there whatever happens.
+
+use std::sync::Arc;
+
+use crate::durability::Durability;
+use crate::error::{NodeError, NodeFault};
+use crate::node::mailbox::Mailbox;
+use crate::op::Reply;
+use crate::time::Moment;
+
+/// Who wants the answer.
+pub(crate) enum Sink {
+    /// An attempt that listens, as node number so-and-so.
+    Mail(Arc<Mailbox>, usize),
+    /// Nobody: a clean-up that is owed until this moment.
+    Owed(Moment),
+    /// Both: somebody listens, and without an answer the clean-up is owed until this moment.
+    MailOwed(Arc<Mailbox>, usize, Moment),
+}
+
+impl Sink {
+    /// How durable a yes has to be.
+    fn level(&self) -> Durability {
+        match self {
+            Self::Mail(mailbox, _) | Self::MailOwed(mailbox, _, _) => mailbox.level(),
+            Self::Owed(_) => Durability::Primary,
+        }
+    }
+
+    /// A yes that so many replicas have.
+    fn keep(&self, replicas: u32) {
+        match self {
+            Self::Mail(mailbox, _) | Self::MailOwed(mailbox, _, _) => mailbox.keep(replicas),
+            Self::Owed(_) => {}
+        }
+    }
+
+    /// Until when the op is owed although nobody listens any more.
+    fn owed_until(&self) -> Option<Moment> {
+        match self {
+            Self::Mail(..) => None,
+            Self::Owed(until) | Self::MailOwed(_, _, until) => Some(*until),
+        }
+    }
+
+    fn post(self, reply: Result<Reply, NodeError>, now: Moment) {
+        match self {
+            Self::Mail(mailbox, node) | Self::MailOwed(mailbox, node, _) => {
+                mailbox.post(node, reply, now);
+            }
+            Self::Owed(_) => {}
+        }
+    }
+}
+
+/// A sink that is answered whatever happens, also when the lane's runtime ends or its node panics.
+pub(super) struct Asker(Option<Sink>);
+
+impl Asker {
+    pub(super) fn new(sink: Sink) -> Self {
+        Self(Some(sink))
+    }
+
+    pub(super) fn owed_until(&self) -> Option<Moment> {
+        self.0.as_ref().and_then(Sink::owed_until)
+    }
+
+    pub(super) fn level(&self) -> Durability {
+        self.0.as_ref().map_or(Durability::Primary, Sink::level)
+    }
+
+    pub(super) fn post(mut self, reply: Result<Reply, NodeError>, now: Moment) {
+        if let Some(sink) = self.0.take() {
+            sink.post(reply, now);
+        }
+    }
+
+    /// Posts a yes that had to be confirmed.
+    pub(super) fn post_kept(self, reply: Reply, confirmed: Result<u32, NodeError>, now: Moment) {
+        let reply = confirmed.map(|replicas| {
+            if let Some(sink) = &self.0 {
+                sink.keep(replicas);
+            }
+            reply
+        });
+        self.post(reply, now);
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if let Some(sink) = self.0.take() {
+            let detail = "the task of this node's lane ended; the next call starts another";
+            let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
+            // Only a quarantine is reckoned from the moment of its answer.
+            sink.post(Err(error), Moment::default());
+        }
+    }
+}
