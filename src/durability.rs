@@ -11,9 +11,9 @@ use crate::error::ConfigError;
 
 /// How many replicas must have a grant, a renewal or a result before a node's yes counts.
 ///
-/// - **`Primary`** costs nothing and closes nothing: each failover loses the last moments before it,
-///   a switch by hand under load about 5 000 grants.
-/// - **`Replicas(k)`** survives the death of the master if a replica that has it takes its place. But
+/// - **`Primary`** costs nothing and closes nothing: a failover loses the last moments before it, a
+///   switch by hand under load about 5 000 grants.
+/// - **`Replicas(k)`** survives the death of the master if a replica that has it takes over. But
 ///   nobody promotes by what was confirmed: of about 5 500 grants that one of two replicas had, a
 ///   switch by hand lost 400; with the master and that replica cut off from all others, 11 996 of
 ///   11 999 were lost.
