@@ -6,16 +6,17 @@ use std::time::Duration;
 
 /// Something that happened on a node, told without being asked.
 ///
-/// All but [`Changed`](Self::Changed) are also logged through `tracing`, target `palisade::node`,
-/// with the fields `node` (its name), `event` (the name given at each variant) and those named
-/// there. These names are kept from version to version.
+/// All but [`Changed`](Self::Changed) are also logged through `tracing` by the nodes of this crate
+/// that are servers, target `palisade::node`, with the fields `node` (its name), `event` (the name
+/// given at each variant) and those named there. These names are kept from version to version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
     /// A lock somebody waited for was released, or what its holder says of itself changed. The main
     /// key of the lock.
     Changed(Arc<str>),
-    /// The node cannot be reached or was lost. Log: `down`.
+    /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
+    /// failed.
     Down,
     /// The node was (re)connected. Log: `up`.
     Up,
@@ -119,8 +120,8 @@ impl NodeEvent {
             };
         }
         match self {
-            Self::Changed(_) => {}
-            Self::Down => say!(warn, "down", "node lost"),
+            // Hints are too many, and who lost the node logs the cause.
+            Self::Changed(_) | Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::GenerationChanged { cause } => {
                 say!(

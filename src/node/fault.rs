@@ -314,6 +314,10 @@ impl LockNode for Fault {
         self.0.inner.events()
     }
 
+    fn address(&self) -> Option<Arc<str>> {
+        self.0.inner.address()
+    }
+
     fn name(&self) -> Arc<str> {
         self.0.inner.name()
     }

@@ -47,11 +47,28 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Whether the server is met over TLS.
     fn is_tls(&self) -> bool;
 
+    /// Has the server at `at` set as was asked for, before it is looked at; the facts as they are
+    /// then.
+    fn prepare<'a>(
+        &'a self,
+        session: &'a Session,
+        facts: ServerFacts,
+        at: &'a str,
+        events: &'a broadcast::Sender<NodeEvent>,
+    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>>;
+
     /// Looks at what the server says of itself before it may vote: on each new connection, and at
     /// most every ten seconds after with fresh facts. `Err` refuses it.
-    fn accept(&self, facts: &ServerFacts) -> Result<(), NodeError> {
-        let _ = facts;
-        Ok(())
+    fn accept(
+        &self,
+        facts: &ServerFacts,
+        events: &broadcast::Sender<NodeEvent>,
+    ) -> Result<(), NodeError>;
+
+    /// Once the server may vote: has the rest of its group set too. Nobody waits for it.
+    fn follow_up<'a>(&'a self, events: &'a broadcast::Sender<NodeEvent>) -> BoxFuture<'a, ()> {
+        let _ = events;
+        Box::pin(std::future::ready(()))
     }
 
     /// L: for how long a master that was replaced may still accept writes. Added to `max_ttl` for
@@ -66,6 +83,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 pub(crate) struct LinkOptions {
     /// Take a server without any history for a new one.
     pub(crate) trust_fresh: bool,
+    /// The node's, for logs.
+    pub(crate) name: Arc<str>,
     /// Longest time for one try to resolve, connect and log in.
     pub(crate) connect_timeout: Duration,
     /// Clock and dice.
@@ -90,6 +109,8 @@ struct Shared<R> {
 #[derive(Default)]
 struct State {
     current: Option<Current>,
+    /// Where the last connection led.
+    address: Option<Arc<str>>,
     connecting: bool,
     failures: u32,
     /// The last failed try.
@@ -108,6 +129,8 @@ struct Failed {
 #[derive(Clone)]
 struct Current {
     session: Arc<Session>,
+    /// `host:port` of the server.
+    at: Arc<str>,
     /// The resolver's word when the session's address was asked for.
     epoch: u64,
     /// When the resolver last judged the server, or began to.
@@ -139,6 +162,11 @@ impl<R: Resolver> Link<R> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
         Some(failed.cause.clone())
+    }
+
+    /// Where the last connection led, as `host:port`.
+    pub(crate) fn address(&self) -> Option<Arc<str>> {
+        self.shared.state().address.clone()
     }
 
     /// Hints of this node.
@@ -236,15 +264,28 @@ impl<R: Resolver> Shared<R> {
         Guarding { failover_window: self.resolver.window(), trust_fresh }
     }
 
-    /// Has the resolver look at the server again; a server that is refused loses its session.
+    /// Has the resolver look at the server again; a server that is refused loses its session. So
+    /// does one that cannot be judged (it does not answer, is no master any more, or no longer
+    /// lets us ask): the next connection tells which, and until then it does not vote.
     async fn judge(self: Arc<Self>, current: Current) {
         if !self.resolver.wants_guard_facts() {
             return;
         }
-        let facts = timeout(self.options.connect_timeout, current.session.look_again()).await;
-        // No answer is no judgement: the next call finds out by its own deadline.
-        let Ok(Ok(facts)) = facts else { return };
-        let Err(cause) = self.resolver.accept(&facts) else { return };
+        let limit = self.options.connect_timeout;
+        let outcome = timeout(limit, async {
+            let facts = current.session.look_again().await?;
+            let (session, at, events) = (&current.session, &*current.at, &self.events);
+            let facts = self.resolver.prepare(session, facts, at, events).await?;
+            self.resolver.accept(&facts, events)
+        });
+        let cause = match outcome.await {
+            Ok(Ok(())) => return self.resolver.follow_up(&self.events).await,
+            Ok(Err(cause)) => cause,
+            Err(_) => {
+                let detail = format!("no answer within {limit:?} to how its guard is set");
+                NodeError::not_executed(NodeFault::Timeout, detail)
+            }
+        };
         drop(Doubt { shared: &self, current: &current, standing: true });
         let mut state = self.state();
         let pause = self.pause(state.failures);
@@ -258,9 +299,11 @@ impl<R: Resolver> Shared<R> {
         let endpoint = self.resolver.resolve(deadline).await?;
         let guard = self.resolver.wants_guard_facts();
         let session = Session::open(&endpoint, self.events.clone(), guard).await?;
-        self.resolver.accept(session.facts())?;
+        let (facts, at) = (session.facts().clone(), endpoint.to_string());
+        let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
+        self.resolver.accept(&facts, &self.events)?;
         let judged = self.options.env.now();
-        Ok(Current { session: Arc::new(session), epoch, judged })
+        Ok(Current { session: Arc::new(session), at: at.into(), epoch, judged })
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
@@ -268,14 +311,19 @@ impl<R: Resolver> Shared<R> {
         state.connecting = false;
         match outcome {
             Ok(current) => {
+                state.address = Some(Arc::clone(&current.at));
                 state.current = Some(current);
                 state.failures = 0;
                 state.failed = None;
+                NodeEvent::Up.log(&self.options.name);
                 let _ = self.events.send(NodeEvent::Up);
             }
             Err(cause) => {
                 if state.failures == 0 {
-                    tracing::warn!(%cause, "node cannot be reached");
+                    let node = &*self.options.name;
+                    tracing::warn!(
+                        target: "palisade::node", node, event = "down", %cause, "node lost"
+                    );
                     let _ = self.events.send(NodeEvent::Down);
                 }
                 let pause = self.pause(state.failures);
@@ -333,7 +381,14 @@ impl<R: Resolver> Turn<R> {
                 Err(NodeError::not_executed(NodeFault::Unreachable, detail))
             }
         };
+        let connected = outcome.is_ok();
         self.outcome = Some(outcome);
+        let shared = Arc::clone(&self.shared);
+        // Told before the rest is seen to.
+        drop(self);
+        if connected {
+            shared.resolver.follow_up(&shared.events).await;
+        }
     }
 }
 

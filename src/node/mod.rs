@@ -11,6 +11,7 @@ pub mod contract;
 mod event;
 #[cfg(feature = "test-util")]
 pub mod fault;
+mod guard;
 pub(crate) mod lane;
 mod link;
 pub(crate) mod mailbox;

@@ -28,6 +28,7 @@ use super::{BoxFuture, LockNode, NodeEvent};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::op::{Batch, Replies};
+use crate::sentinel::guard::check_guard;
 use crate::time::Moment;
 
 /// Longest time to connect to the master and log in, once it is found.
@@ -50,10 +51,11 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
 /// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
-/// lease plus that bound. Without the guard nothing bounds it.
+/// lease plus that bound. Without the guard nothing bounds it. [`MinReplicas::Apply`] sets it.
 ///
-/// **Permissions.** At the Sentinels the documented minimal client profile is enough; where
-/// `SUBSCRIBE` is not allowed the node polls; where `SENTINEL MASTER` is not allowed, epochs and
+/// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
+/// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
+/// polls; where `SENTINEL MASTER` is not allowed, epochs and
 /// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
 /// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
 ///
@@ -132,7 +134,7 @@ impl SentinelNode {
     /// `replicas` of 0 (that is [`MinReplicas::Off`]), `max_lag` not in whole seconds or outside
     /// one second to one hour.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Result<Self, ConfigError> {
-        settings::check_guard(replicas, max_lag)?;
+        check_guard(replicas, max_lag)?;
         self.settings.rule.replicas = replicas;
         self.settings.rule.max_lag = max_lag;
         Ok(self)
@@ -215,6 +217,7 @@ impl SentinelNode {
         self.link.get_or_init(|| {
             let options = LinkOptions {
                 trust_fresh: self.settings.trust_fresh,
+                name: self.settings.name.clone(),
                 connect_timeout: CONNECT + 2 * self.settings.within,
                 env: self.env.clone(),
             };
@@ -278,6 +281,10 @@ impl LockNode for SentinelNode {
     /// The group's name at its Sentinels.
     fn name(&self) -> Arc<str> {
         self.settings.name.clone()
+    }
+
+    fn address(&self) -> Option<Arc<str>> {
+        self.link().address()
     }
 }
 

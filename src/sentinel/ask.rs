@@ -1,6 +1,6 @@
 //! Asks all Sentinels at once, each within its own deadline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +82,28 @@ impl Asker {
             reachable: answers.iter().filter(|a| !matches!(a.said, Said::Failed(..))).count(),
             troubled: answers.iter().any(Answer::troubled),
         }
+    }
+
+    /// The replicas of the group, where we reach them, as all Sentinels together name them.
+    pub(crate) async fn replicas(&mut self) -> BTreeSet<Address> {
+        let Self { inquiry, open, .. } = self;
+        let asking: FuturesUnordered<_> = open
+            .iter_mut()
+            .map(|(at, conn)| async {
+                let got = timeout(inquiry.within, conn.replicas(&inquiry.name)).await;
+                (at.clone(), got.ok().and_then(Result::ok))
+            })
+            .collect();
+        let answers: Vec<_> = asking.collect().await;
+        let mut all = BTreeSet::new();
+        for (at, named) in answers {
+            match named {
+                Some(named) => all.extend(named),
+                // A late answer must not be taken for the answer to the next question.
+                None => drop(open.remove(&at)),
+            }
+        }
+        all.into_iter().map(|told| inquiry.map.get(&told).cloned().unwrap_or(told)).collect()
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once

@@ -143,6 +143,19 @@ impl SentinelConn {
         };
         Answer { from: from.clone(), id: self.id.clone(), said }
     }
+
+    /// Where the group's replicas are, dead or alive.
+    pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<Vec<Address>> {
+        let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
+        ask.query_async(&mut self.handle).await.map(|value: Value| places(&value))
+    }
+}
+
+/// The addresses in `SENTINEL REPLICAS`; who has none cannot be reached anyway.
+fn places(answer: &Value) -> Vec<Address> {
+    let Value::Array(items) = answer else { return Vec::new() };
+    let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
+    items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
 }
 
 /// What garbage stands in counts for nothing: an answer without its epoch would be a vote that no

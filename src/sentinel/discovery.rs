@@ -96,7 +96,7 @@ pub struct Master {
     pub at: Address,
     /// Under which configuration epoch; `None` if no Sentinel may tell.
     pub epoch: Option<u64>,
-    /// The shortest `down-after-milliseconds` among those who name it.
+    /// The shortest `down-after-milliseconds` that any of the Sentinels told.
     pub down_after: Option<Duration>,
     /// The most replicas that any of them knows.
     pub replicas: Option<u32>,
@@ -110,6 +110,8 @@ pub struct Discovery {
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
+    /// What each of them said last: one that is silent now may begin a failover all the same.
+    down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
 }
 
@@ -121,6 +123,7 @@ impl Discovery {
             sentinels,
             learned: BTreeSet::new(),
             ids: BTreeMap::new(),
+            down_after: BTreeMap::new(),
             seen: None,
         }
     }
@@ -148,6 +151,9 @@ impl Discovery {
         for a in answers {
             if let Some(id) = &a.id {
                 self.ids.insert(a.from.clone(), id.clone());
+            }
+            if let Said::Master { facts: Some(facts), .. } = &a.said {
+                self.down_after.insert(a.from.clone(), facts.down_after);
             }
         }
         let mut peers: Vec<&Peer> = answers
@@ -178,6 +184,7 @@ impl Discovery {
         // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no memory.
         let asked = &self.sentinels;
         self.ids.retain(|at, _| asked.contains(at));
+        self.down_after.retain(|at, _| asked.contains(at));
         self.learned.retain(|at| asked.contains(at));
         self.sentinels.len() > before
     }
@@ -225,6 +232,9 @@ impl Discovery {
             return Err(no_agreement(answers, needed, floor));
         };
         let facts = || by.iter().filter_map(|v| v.facts);
+        // Any Sentinel may begin the next failover, also one that has not heard of the last.
+        let told = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
+        let down_after = told.chain(self.down_after.values().copied()).min();
         let epoch = facts().map(|f| f.epoch).max();
         if epoch.is_some() {
             self.seen = epoch;
@@ -232,7 +242,7 @@ impl Discovery {
         Ok(Master {
             at: at.clone(),
             epoch,
-            down_after: facts().map(|f| f.down_after).min(),
+            down_after,
             replicas: facts().map(|f| f.replicas).max(),
         })
     }

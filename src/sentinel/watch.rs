@@ -1,5 +1,6 @@
 //! Keeps asking: the poll is the truth, events only make it come sooner.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +72,11 @@ impl Watch {
 
     pub(crate) fn seen(&self) -> Seen {
         lock(&self.shared.seen).clone()
+    }
+
+    /// Every replica that any Sentinel names; those asked last and answering in time.
+    pub(crate) async fn replicas(&self) -> BTreeSet<Address> {
+        self.shared.asker.lock().await.replicas().await
     }
 
     /// Grows whenever another master or epoch was decided upon.

@@ -4,6 +4,7 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod endpoint;
 pub(crate) mod faults;
+pub(crate) mod guard;
 pub(crate) mod script;
 pub(crate) mod session;
 
@@ -14,11 +15,14 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 use self::endpoint::Endpoint;
+use self::session::{ServerFacts, Session};
+use super::guard::{Group, Judge};
 use super::link::{Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
+use crate::sentinel::guard::{GuardRule, MinReplicas, check_guard};
 use crate::time::Moment;
 
 /// Longest `failover_window`: as the longest lease.
@@ -51,6 +55,8 @@ impl RedisNode {
             name: None,
             trust_fresh: false,
             failover_window: Duration::ZERO,
+            min_replicas: None,
+            guard: None,
             connect_timeout: Duration::from_secs(1),
             env: Arc::new(SystemEnv),
         }
@@ -80,6 +86,10 @@ impl LockNode for RedisNode {
     fn name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
+
+    fn address(&self) -> Option<Arc<str>> {
+        self.link.address()
+    }
 }
 
 /// Settings of a [`RedisNode`].
@@ -90,6 +100,8 @@ pub struct RedisNodeBuilder {
     name: Option<String>,
     trust_fresh: bool,
     failover_window: Duration,
+    min_replicas: Option<(u32, Duration)>,
+    guard: Option<MinReplicas>,
     connect_timeout: Duration,
     env: Arc<dyn Env>,
 }
@@ -151,6 +163,27 @@ impl RedisNodeBuilder {
         self
     }
 
+    /// How strong the min-replicas guard of the server has to be: at least `replicas` (at least 1)
+    /// with acknowledgements not older than `max_lag` (whole seconds, one second to one hour). For
+    /// a server with replicas of which one may take its place; give then a
+    /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: a lone
+    /// server's guard is not looked at; with this, [`MinReplicas::Require`] unless
+    /// [`guard`](Self::guard) says otherwise. Judged on each new connection and every ten seconds
+    /// of use.
+    pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
+        self.min_replicas = Some((replicas, max_lag));
+        self
+    }
+
+    /// What to do while the guard is absent or weaker than asked. [`MinReplicas::Apply`] sets the
+    /// server at this address alone: nobody here names its replicas, so each of them has to be
+    /// given the same settings by hand. Default: [`MinReplicas::Off`], or `Require` once
+    /// [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was not).
+    pub fn guard(mut self, policy: MinReplicas) -> Self {
+        self.guard = Some(policy);
+        self
+    }
+
     /// Longest time for one try to connect and log in, at least 1 ms. Default 1 s. A call waits for
     /// it no longer than its own deadline.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
@@ -182,27 +215,40 @@ impl RedisNodeBuilder {
             let value = format!("{:?}", self.connect_timeout);
             return Err(ConfigError::new("connect_timeout", value, "at least 1 ms"));
         }
-        let name = self.name.unwrap_or_else(|| endpoint.to_string()).into();
+        let name: Arc<str> = self.name.unwrap_or_else(|| endpoint.to_string()).into();
+        if let Some((replicas, max_lag)) = self.min_replicas {
+            check_guard(replicas, max_lag)?;
+        }
         let options = LinkOptions {
             trust_fresh: self.trust_fresh,
+            name: Arc::clone(&name),
             connect_timeout: self.connect_timeout,
             env: self.env,
         };
-        Ok(RedisNode { name, link: Link::new(Fixed::new(endpoint, self.failover_window), options) })
+        let fixed = Fixed {
+            endpoint,
+            window: self.failover_window,
+            judge: Judge::new(Arc::clone(&name), rule(self.min_replicas, self.guard)),
+            never: watch::Sender::new(0),
+        };
+        Ok(RedisNode { name, link: Link::new(fixed, options) })
     }
+}
+
+/// How strong the guard has to be: off unless it was spoken of.
+fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> GuardRule {
+    let usual = GuardRule::default();
+    let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };
+    let (replicas, max_lag) = strength.unwrap_or((usual.replicas, usual.max_lag));
+    GuardRule { policy: policy.unwrap_or(asked_for), replicas, max_lag, ..usual }
 }
 
 /// The resolver of a standalone server: always the same address.
 struct Fixed {
     endpoint: Endpoint,
     window: Duration,
+    judge: Judge,
     never: watch::Sender<u64>,
-}
-
-impl Fixed {
-    fn new(endpoint: Endpoint, window: Duration) -> Self {
-        Self { endpoint, window, never: watch::Sender::new(0) }
-    }
 }
 
 impl Resolver for Fixed {
@@ -215,7 +261,25 @@ impl Resolver for Fixed {
     }
 
     fn wants_guard_facts(&self) -> bool {
-        false
+        self.judge.rule().policy != MinReplicas::Off
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        session: &'a Session,
+        facts: ServerFacts,
+        at: &'a str,
+        events: &'a broadcast::Sender<NodeEvent>,
+    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>> {
+        Box::pin(self.judge.apply(session, facts, at, Group::default(), events))
+    }
+
+    fn accept(
+        &self,
+        facts: &ServerFacts,
+        events: &broadcast::Sender<NodeEvent>,
+    ) -> Result<(), NodeError> {
+        self.judge.accept(facts, Group::default(), events)
     }
 
     fn is_tls(&self) -> bool {

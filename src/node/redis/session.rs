@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
@@ -10,11 +11,13 @@ use tokio::sync::broadcast;
 
 use super::encode::{self, Guarding};
 use super::endpoint::Endpoint;
+use super::guard::{self, Applied};
 use super::{decode, faults, script};
 use crate::error::{NodeError, NodeFault};
 use crate::node::NodeEvent;
 use crate::op::{Batch, Replies};
 use crate::sentinel::conn::fields;
+use crate::sentinel::guard::GuardRule;
 
 /// Where releases that somebody waits for are told.
 const CHANGED: &str = "palisade:changed";
@@ -79,6 +82,16 @@ impl Session {
     /// Asks again what it said of itself, with the min-replicas settings.
     pub(crate) async fn look_again(&self) -> Result<ServerFacts, NodeError> {
         introduce(&self.con, true).await
+    }
+
+    /// Sets the min-replicas guard where it is weaker than the rule asks.
+    pub(crate) async fn apply(
+        &self,
+        rule: &GuardRule,
+        down_after: Option<Duration>,
+        again: bool,
+    ) -> Applied {
+        guard::apply(&self.con, rule, down_after, again).await
     }
 
     /// Whether the connection is known to be gone.

@@ -3,19 +3,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
 
 use super::settings::Settings;
 use super::status::SentinelStatus;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::BoxFuture;
+use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
 use crate::node::redis::endpoint::Endpoint;
-use crate::node::redis::session::ServerFacts;
+use crate::node::redis::session::{ServerFacts, Session};
+use crate::node::{BoxFuture, NodeEvent};
+use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
-use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK};
+use crate::sentinel::guard::MinReplicas;
 use crate::sentinel::watch::Watch;
 use crate::time::Moment;
 
@@ -24,21 +26,16 @@ pub(super) struct Finder {
     watch: Watch,
     /// The login and transport that every data server is met with.
     like: Endpoint,
-    rule: GuardRule,
+    judge: Judge,
     env: Arc<dyn Env>,
-    judged: Mutex<Judged>,
+    looked: Mutex<Looked>,
 }
 
 /// The last master that was looked at.
-#[derive(Default)]
-struct Judged {
+#[derive(Clone, Default)]
+struct Looked {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    facts: Option<GuardFacts>,
-    window: Option<Duration>,
-    error: Option<NodeError>,
-    /// The warning logged last, so that it is not repeated at every look.
-    warned: Option<String>,
 }
 
 impl Finder {
@@ -54,62 +51,41 @@ impl Finder {
             name: settings.name.clone(),
             watch: Watch::new(inquiry, sentinels, settings.poll_every, env.clone()),
             like: settings.data.endpoint(),
-            rule: settings.rule,
+            judge: Judge::new(settings.name.clone(), settings.rule),
             env,
-            judged: Mutex::default(),
+            looked: Mutex::default(),
         }
     }
 
     pub(super) fn status(&self) -> SentinelStatus {
         let seen = self.watch.seen();
-        let judged = self.judged();
+        let (looked, judged) = (self.looked().clone(), self.judge.last());
         SentinelStatus {
             name: self.name.clone(),
             master: seen.master.as_ref().map(|m| m.at.to_string()),
             epoch: seen.master.as_ref().and_then(|m| m.epoch),
-            run_id: judged.run_id.clone(),
-            replication_id: judged.replid.clone(),
+            run_id: looked.run_id,
+            replication_id: looked.replid,
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
-            guard: judged.facts.clone(),
+            guard: judged.facts,
+            unguarded: judged.refused.into_iter().collect(),
             failover_window: judged.window,
-            last_error: seen.error.or_else(|| judged.error.clone()),
+            last_error: seen.error.or(judged.error),
         }
     }
 
-    /// Whether a master with these facts may vote; notes for how long a replaced one may write.
-    fn judge(&self, server: &ServerFacts) -> Result<(), NodeError> {
-        let facts = guard_facts(server);
+    fn group(&self) -> Group {
         let master = self.watch.seen().master;
-        let down_after = master.as_ref().and_then(|m| m.down_after);
-        let verdict = self.rule.judge(&facts, down_after, master.and_then(|m| m.replicas));
-        let mut judged = self.judged();
-        if verdict.warning.is_some() && verdict.warning != judged.warned {
-            let warning = verdict.warning.as_deref().unwrap_or_default();
-            tracing::warn!(group = %self.name, "{warning}");
+        Group {
+            down_after: master.as_ref().and_then(|m| m.down_after),
+            replicas: master.and_then(|m| m.replicas),
         }
-        judged.warned = verdict.warning;
-        judged.run_id = Some(server.run_id.clone());
-        judged.replid = Some(server.replid.as_str().into());
-        judged.facts = Some(facts);
-        judged.window = Some(verdict.window);
-        judged.error =
-            verdict.fault.map(|words| NodeError::not_executed(NodeFault::GuardMissing, words));
-        judged.error.clone().map_or(Ok(()), Err)
     }
 
-    fn judged(&self) -> MutexGuard<'_, Judged> {
+    fn looked(&self) -> MutexGuard<'_, Looked> {
         // Nothing panics while it is held, and every value in it is whole at any time.
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn guard_facts(server: &ServerFacts) -> GuardFacts {
-    GuardFacts {
-        good_replicas: server.good_replicas,
-        connected_replicas: None,
-        min_replicas: server.min_replicas,
-        max_lag: server.min_replicas_max_lag.map(|s| Duration::from_secs(u64::from(s))),
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,13 +109,40 @@ impl Resolver for Finder {
         self.like.is_tls()
     }
 
-    fn accept(&self, facts: &ServerFacts) -> Result<(), NodeError> {
-        self.judge(facts)
+    fn prepare<'a>(
+        &'a self,
+        session: &'a Session,
+        facts: ServerFacts,
+        at: &'a str,
+        events: &'a broadcast::Sender<NodeEvent>,
+    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>> {
+        Box::pin(self.judge.apply(session, facts, at, self.group(), events))
+    }
+
+    fn accept(
+        &self,
+        facts: &ServerFacts,
+        events: &broadcast::Sender<NodeEvent>,
+    ) -> Result<(), NodeError> {
+        *self.looked() = Looked {
+            run_id: Some(facts.run_id.clone()),
+            replid: Some(facts.replid.as_str().into()),
+        };
+        self.judge.accept(facts, self.group(), events)
+    }
+
+    fn follow_up<'a>(&'a self, events: &'a broadcast::Sender<NodeEvent>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if self.judge.rule().policy == MinReplicas::Apply {
+                let replicas = self.watch.replicas().await;
+                let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
+                let servers: Vec<_> = replicas.iter().map(at).collect();
+                self.judge.apply_all(&servers, self.group(), events).await;
+            }
+        })
     }
 
     fn window(&self) -> Duration {
-        // Before the first look the longest that can come out of it.
-        let longest = self.rule.window.max(self.rule.max_lag + LAG_SLACK);
-        self.judged().window.unwrap_or(longest)
+        self.judge.window()
     }
 }

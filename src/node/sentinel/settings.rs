@@ -89,19 +89,6 @@ impl Settings {
     }
 }
 
-pub(super) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
-    if replicas == 0 {
-        let rule = "at least 1 replica; to go without the guard say guard(MinReplicas::Off)";
-        return Err(ConfigError::new("min_replicas", "0 replicas", rule));
-    }
-    let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
-    if !range.contains(&max_lag) || max_lag.subsec_nanos() != 0 {
-        let rule = "min-replicas-max-lag is in whole seconds, from one second to one hour";
-        return Err(ConfigError::new("min_replicas", format!("{max_lag:?} of lag"), rule));
-    }
-    Ok(())
-}
-
 pub(super) fn check_pause(field: &'static str, span: Duration) -> Result<(), ConfigError> {
     if span > Duration::from_secs(60) {
         return Err(ConfigError::new(field, format!("{span:?}"), "at most one minute"));
