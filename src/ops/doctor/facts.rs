@@ -141,6 +141,7 @@ pub(crate) const COMMANDS: &[&str] = &[
     "EVALSHA 0000000000000000000000000000000000000000 1 palisade:generation",
     "SCRIPT LOAD x",
     "HELLO 3",
+    "SELECT 0",
     "INFO replication",
     "TIME",
     "GET palisade:doctor",

@@ -1,9 +1,21 @@
 //! The checks, one a file: pure functions from facts to findings.
 
+mod announced_address;
+mod appendfsync;
+mod clock_skew;
+mod eviction;
+mod failover_timeout;
 mod min_replicas_lag;
 mod min_replicas_off;
+mod permissions;
+mod persistence;
 mod probe;
 mod reachable;
+mod replicas;
+mod replication_buffers;
+mod sentinel_sight;
+mod tilt;
+mod version;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -26,8 +38,24 @@ pub(crate) struct Check {
 }
 
 /// All of them, in the order of reports.
-pub(crate) const CHECKS: &[Check] =
-    &[reachable::CHECK, min_replicas_off::CHECK, min_replicas_lag::CHECK, probe::CHECK];
+pub(crate) const CHECKS: &[Check] = &[
+    reachable::CHECK,
+    min_replicas_off::CHECK,
+    min_replicas_lag::CHECK,
+    persistence::CHECK,
+    appendfsync::CHECK,
+    failover_timeout::CHECK,
+    announced_address::CHECK,
+    sentinel_sight::CHECK,
+    eviction::CHECK,
+    clock_skew::CHECK,
+    tilt::CHECK,
+    version::CHECK,
+    replicas::CHECK,
+    permissions::CHECK,
+    replication_buffers::CHECK,
+    probe::CHECK,
+];
 
 /// Runs all checks.
 pub(crate) fn run(facts: &Facts) -> Vec<Finding> {

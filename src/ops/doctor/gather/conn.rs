@@ -45,13 +45,38 @@ impl Conn {
 
     /// As [`Self::ask`], with the words of the command split at spaces.
     pub(super) async fn say(&self, words: &str, what: &str) -> Read<Value> {
-        let mut parts = words.split(' ');
-        let mut command = redis::cmd(parts.next().unwrap_or_default());
-        for part in parts {
-            command.arg(part);
-        }
-        self.ask(&command, what).await
+        self.ask(&split(words), what).await
     }
+
+    /// Sends a command only to see whether it is allowed.
+    pub(super) async fn try_out(&self, command: &str) -> Tried {
+        let (mut handle, command) = (self.handle.clone(), split(command));
+        let sent = async { handle.send_packed_command(&command).await };
+        match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
+            Err(_) => Tried::Silent(LATE.to_owned()),
+            Ok(Err(e)) if e.code() == Some("NOPERM") => Tried::Refused(words(&e)),
+            Ok(Err(e)) if e.is_io_error() || e.is_timeout() => Tried::Silent(words(&e)),
+            // Whatever else the server says, it had let the user through.
+            Ok(_) => Tried::Allowed,
+        }
+    }
+}
+
+/// What a command that was only tried came to.
+pub(super) enum Tried {
+    Allowed,
+    Refused(String),
+    /// No answer.
+    Silent(String),
+}
+
+fn split(words: &str) -> Cmd {
+    let mut parts = words.split(' ');
+    let mut command = redis::cmd(parts.next().unwrap_or_default());
+    for part in parts {
+        command.arg(part);
+    }
+    command
 }
 
 const LATE: &str = "no answer before the deadline";

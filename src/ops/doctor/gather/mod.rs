@@ -4,6 +4,7 @@
 mod conn;
 mod sentinel;
 mod server;
+mod trial;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, join};
 use super::conn::{self, Conn, fields, info, text};
+use super::trial;
 use crate::env::{Env, SystemEnv};
 
 /// Asks everything, until the deadline. What was not answered by then says so.
@@ -111,31 +112,38 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Read::Got(all)
 }
 
-/// Who we are, and what of the library's commands that user may not send.
+/// Who we are, and what of the library's commands that user may not send: by asking, and where that
+/// is not allowed or not known (before 7.0), by trying.
 async fn permissions(conn: &Conn) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
     let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
-    let Some(name) = user.ok().cloned() else {
-        return (user, Read::Closed("ACL WHOAMI not allowed".to_owned()));
+    let may = match &user {
+        Read::Got(name) => asked(conn, name).await,
+        Read::Closed(why) | Read::Failed(why) => Read::Closed(why.clone()),
     };
-    let asked = COMMANDS.iter().map(|command| {
-        let name = &name;
-        async move {
-            let answer = conn.say(&format!("ACL DRYRUN {name} {command}"), "ACL DRYRUN").await;
-            let refusal = answer.then("ACL DRYRUN", text);
-            refusal.then("", |said| {
-                Some(((*command).to_owned(), (said != "OK").then(|| said.clone())))
-            })
-        }
+    let may = match may {
+        Read::Closed(_) => trial::commands(conn).await,
+        told => told,
+    };
+    (user, may)
+}
+
+async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
+    let asked = COMMANDS.iter().map(|command| async move {
+        let question = format!("ACL DRYRUN {name} {command}");
+        let answer = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
+        answer.then("ACL DRYRUN", |said| {
+            Some(((*command).to_owned(), (said != "OK").then(|| said.clone())))
+        })
     });
     let mut all = Vec::new();
     for answer in futures_util::future::join_all(asked).await {
         match answer {
             Read::Got(one) => all.push(one),
-            Read::Closed(why) => return (user, Read::Closed(why)),
-            Read::Failed(why) => return (user, Read::Failed(why)),
+            Read::Closed(why) => return Read::Closed(why),
+            Read::Failed(why) => return Read::Failed(why),
         }
     }
-    (user, Read::Got(all))
+    Read::Got(all)
 }
 
 fn read_role(value: &Value) -> Option<Role> {

@@ -1,0 +1,30 @@
+//! What our user may send, where nobody may ask `ACL DRYRUN`: by sending it, in a form that
+//! changes nothing. A server looks at the rights before it looks at anything else.
+
+use super::super::facts::{COMMANDS, Read};
+use super::conn::{Conn, Tried};
+
+/// In what form commands that could change something are sent: on a key that is not there, only if
+/// it is, with too many words, or as a script that cannot be compiled.
+const HARMLESS: &[(&str, &str)] = &[
+    ("SET palisade:doctor x", "SET palisade:doctor x XX"),
+    ("HSET palisade:doctor x x", "HSET palisade:doctor x x x"),
+    ("SCRIPT LOAD x", "SCRIPT LOAD )"),
+];
+
+/// Sends every command of [`COMMANDS`]; the refusals among the answers.
+pub(super) async fn commands(conn: &Conn) -> Read<Vec<(String, Option<String>)>> {
+    let sent = COMMANDS.iter().map(|command| async move {
+        let harmless = HARMLESS.iter().find(|(real, _)| real == command);
+        conn.try_out(harmless.map_or(command, |(_, form)| form)).await
+    });
+    let mut all = Vec::new();
+    for (command, tried) in COMMANDS.iter().zip(futures_util::future::join_all(sent).await) {
+        match tried {
+            Tried::Allowed => all.push(((*command).to_owned(), None)),
+            Tried::Refused(why) => all.push(((*command).to_owned(), Some(why))),
+            Tried::Silent(why) => return Read::Failed(why),
+        }
+    }
+    Read::Got(all)
+}

@@ -1,0 +1,87 @@
+//! Breaks one thing of a good deployment, looks, mends it, and looks again.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::doctor::{Patient, Report, Verdict};
+use crate::lab::PATIENCE;
+
+/// A check's id, how bad, and of what.
+pub(crate) type Complaint = (String, Verdict, String);
+
+/// A deployment that is good, and what little is said of it nevertheless.
+pub(crate) struct Bench {
+    patient: Patient,
+    good: BTreeSet<Complaint>,
+}
+
+impl Bench {
+    /// # Panics
+    /// If the deployment is not good.
+    pub(crate) fn new(patient: Patient) -> Self {
+        // What nobody can grant shows as one more error wherever a setting is wrong: the lock that
+        // is taken on trial has tests of its own.
+        let patient = patient.arg("--no-probe");
+        let report = patient.examine();
+        assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));
+        Self { good: report.complaints(), patient }
+    }
+
+    /// After `change` exactly these are new, and after `mend` all is as before. Returns what was
+    /// found in between.
+    pub(crate) fn exactly(
+        &self,
+        what: &str,
+        expected: &[(&str, Verdict, String)],
+        change: impl FnOnce(),
+        mend: impl FnOnce(),
+    ) -> Report {
+        change();
+        let owned =
+            |(id, verdict, of): &(&str, Verdict, String)| ((*id).to_owned(), *verdict, of.clone());
+        let expected: BTreeSet<Complaint> = expected.iter().map(owned).collect();
+        let all: BTreeSet<Complaint> = self.good.union(&expected).cloned().collect();
+        let report = self.wait(what, &all, &expected);
+        for finding in report
+            .findings
+            .iter()
+            .filter(|f| expected.contains(&(f.check.clone(), f.verdict, f.subject.clone())))
+        {
+            let told = [&finding.says, &finding.why];
+            assert!(told.iter().all(|t| !t.is_empty()), "{what}: {finding:#?}");
+            let known = finding.verdict != Verdict::Unknown;
+            assert!(!known || !finding.read.is_empty(), "{what}: {finding:#?}");
+            assert!(!known || !finding.mend.is_empty(), "{what}: {finding:#?}");
+        }
+        mend();
+        self.wait(&format!("{what}, mended"), &self.good, &BTreeSet::new());
+        report
+    }
+
+    /// Looks until exactly this is said: some things take Sentinels and replicas some seconds.
+    fn wait(
+        &self,
+        what: &str,
+        all: &BTreeSet<Complaint>,
+        expected: &BTreeSet<Complaint>,
+    ) -> Report {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let report = self.patient.examine();
+            let now = report.complaints();
+            // What is worse now was better before.
+            let replaced = |c: &Complaint| expected.iter().any(|e| e.0 == c.0 && e.2 == c.2);
+            let more: Vec<_> = now.difference(all).collect();
+            let less: Vec<_> = all.difference(&now).filter(|c| !replaced(c)).collect();
+            if more.is_empty() && less.is_empty() && expected.is_subset(&now) {
+                return report;
+            }
+            assert!(
+                Instant::now() < end,
+                "{what}: not expected {more:#?}\nexpected, but not there {less:#?}\nin {:#?}",
+                report.findings.iter().filter(|f| f.verdict != Verdict::Fine).collect::<Vec<_>>()
+            );
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Runs the real program and reads what it says.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+/// Longest run that is not called a hang. Its own deadlines are far below.
+const HANG: Duration = Duration::from_secs(60);
+
+/// One finding, with every field that the program promises.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Finding {
+    pub(crate) check: String,
+    pub(crate) subject: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) says: String,
+    pub(crate) read: String,
+    pub(crate) why: String,
+    pub(crate) mend: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    Fine,
+    Unknown,
+    Info,
+    Warning,
+    Error,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    pub(crate) reached: bool,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Who is examined, and what must never be seen.
+#[derive(Clone, Default)]
+pub(crate) struct Patient {
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+/// What a run came to.
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+impl Patient {
+    /// A group by the addresses of its Sentinels.
+    pub(crate) fn group(name: &str, sentinels: &[String]) -> Self {
+        Self::default().arg("--sentinel").arg(&sentinels.join(",")).arg("--master").arg(name)
+    }
+
+    pub(crate) fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// A password in the environment. It must not be seen anywhere.
+    pub(crate) fn secret(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Runs the program with these arguments more.
+    pub(crate) fn run(&self, more: &[&str]) -> Run {
+        let begun = Instant::now();
+        let out = Command::new("timeout")
+            .args(["-k", "1", &HANG.as_secs().to_string(), env!("CARGO_BIN_EXE_palisade")])
+            .arg("doctor")
+            .args(&self.args)
+            .args(more)
+            .envs(self.env.iter().cloned())
+            .output()
+            .expect("the program can be run");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let run = Run {
+            code: out.status.code().expect("it ends by itself"),
+            out: text(&out.stdout),
+            err: text(&out.stderr),
+            took: begun.elapsed(),
+        };
+        assert!(run.code != 124 && run.code != 137, "it hangs, and was ended after {HANG:?}");
+        for (_, secret) in &self.env {
+            let shown = run.out.contains(&**secret) || run.err.contains(&**secret);
+            assert!(!shown, "a password is shown:\n{}{}", run.out, run.err);
+        }
+        run
+    }
+
+    /// What it finds.
+    pub(crate) fn examine(&self) -> Report {
+        let run = self.run(&["--json"]);
+        serde_json::from_str(&run.out)
+            .unwrap_or_else(|e| panic!("{e} in:\n{}\n{}", run.out, run.err))
+    }
+}
+
+impl Report {
+    /// What is not fine, without the words.
+    pub(crate) fn complaints(&self) -> BTreeSet<(String, Verdict, String)> {
+        let wrong = self.findings.iter().filter(|f| f.verdict != Verdict::Fine);
+        wrong.map(|f| (f.check.clone(), f.verdict, f.subject.clone())).collect()
+    }
+
+    /// The findings of this verdict.
+    pub(crate) fn all(&self, verdict: Verdict) -> Vec<&Finding> {
+        self.findings.iter().filter(|f| f.verdict == verdict).collect()
+    }
+
+    /// What this check says of this subject.
+    pub(crate) fn of(&self, check: &str, subject: &str) -> &Finding {
+        let found = self.findings.iter().find(|f| f.check == check && f.subject == subject);
+        found.unwrap_or_else(|| panic!("nothing of {check} at {subject}: {:#?}", self.findings))
+    }
+}

@@ -1,0 +1,166 @@
+//! A man in the middle on loopback: edits what a real server answers, or holds back the link of a
+//! real replica, for faults that cannot be had otherwise (a wrong clock, an old version, lag).
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Changes one piece of what the server says. The length must stay.
+pub type Edit = Box<dyn Fn(&mut [u8]) + Send>;
+
+/// Listens until it is dropped.
+pub struct Proxy {
+    at: SocketAddr,
+    rules: Arc<Rules>,
+}
+
+#[derive(Default)]
+struct Rules {
+    edit: Mutex<Option<Edit>>,
+    /// What a replica says to its master waits: its acknowledgements grow old.
+    mute: AtomicBool,
+    /// What a master says to its replicas waits: their data grows old.
+    deaf: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl Proxy {
+    /// To `host:port`, on a free port of 127.0.0.1.
+    pub fn to(target: &str) -> Self {
+        Self::between((Ipv4Addr::LOCALHOST, 0).into(), target)
+    }
+
+    /// As `to`, on this address.
+    pub fn between(at: SocketAddr, target: &str) -> Self {
+        let listener = TcpListener::bind(at).expect("an address of this machine");
+        let at = listener.local_addr().expect("it is bound");
+        let rules = Arc::new(Rules::default());
+        let (theirs, target) = (rules.clone(), target.to_owned());
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if theirs.ended.load(SeqCst) {
+                    return;
+                }
+                // A server that is down refuses, and so does the proxy.
+                if let Ok(server) = TcpStream::connect(&target) {
+                    join(client, server, &theirs);
+                }
+            }
+        });
+        Self { at, rules }
+    }
+
+    /// `host:port`.
+    pub fn addr(&self) -> String {
+        self.at.to_string()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.at.port()
+    }
+
+    /// From now on, on all connections.
+    pub fn edit(&self, edit: impl Fn(&mut [u8]) + Send + 'static) {
+        *self.rules.edit.lock().unwrap() = Some(Box::new(edit));
+    }
+
+    /// Nothing is edited any more.
+    pub fn honest(&self) {
+        *self.rules.edit.lock().unwrap() = None;
+    }
+
+    /// Whether acknowledgements of replicas wait.
+    pub fn mute(&self, on: bool) {
+        self.rules.mute.store(on, SeqCst);
+    }
+
+    /// Whether the stream to replicas waits.
+    pub fn deaf(&self, on: bool) {
+        self.rules.deaf.store(on, SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.rules.ended.store(true, SeqCst);
+        // Wakes the listener, so that it sees the end.
+        let _ = TcpStream::connect_timeout(&self.at, Duration::from_secs(1));
+    }
+}
+
+fn join(client: TcpStream, server: TcpStream, rules: &Arc<Rules>) {
+    let link = Arc::new(AtomicBool::new(false));
+    let copy = |s: &TcpStream| s.try_clone().expect("a socket can be shared");
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from, to, seen, mine) = (copy(&client), copy(&server), link.clone(), rules.clone());
+    std::thread::spawn(move || {
+        pump(from, to, |bytes| {
+            // What comes with PSYNC is not held: the link must be whole first.
+            let is_link = seen.load(SeqCst);
+            seen.fetch_or(bytes.windows(5).any(|w| w == b"PSYNC"), SeqCst);
+            mine.wait_while(|| is_link && mine.mute.load(SeqCst));
+        });
+    });
+    let rules = rules.clone();
+    std::thread::spawn(move || {
+        pump(server, client, |bytes| {
+            let is_link = link.load(SeqCst);
+            if let Some(edit) = rules.edit.lock().unwrap().as_ref().filter(|_| !is_link) {
+                edit(bytes);
+            }
+            rules.wait_while(|| is_link && rules.deaf.load(SeqCst));
+        });
+    });
+}
+
+impl Rules {
+    fn wait_while(&self, held: impl Fn() -> bool) {
+        while held() && !self.ended.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8])) {
+    let mut room = vec![0; 1 << 16];
+    while let Ok(n @ 1..) = from.read(&mut room) {
+        each(&mut room[..n]);
+        if to.write_all(&room[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+    let _ = from.shutdown(Shutdown::Read);
+}
+
+/// Moves the seconds of each answer to TIME by so many.
+pub fn shift_time(seconds: i64) -> impl Fn(&mut [u8]) + Send {
+    move |bytes| {
+        let head = b"*2\r\n$10\r\n";
+        for at in 0..bytes.len().saturating_sub(head.len() + 10) {
+            if !bytes[at..].starts_with(head) {
+                continue;
+            }
+            let digits = &mut bytes[at + head.len()..][..10];
+            let Some(now) = std::str::from_utf8(digits).ok().and_then(|d| d.parse::<i64>().ok())
+            else {
+                continue;
+            };
+            digits.copy_from_slice((now + seconds).to_string().as_bytes());
+        }
+    }
+}
+
+/// Puts this in the place of what stands behind `name`, as far as it goes.
+pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut [u8]) + Send {
+    move |bytes| {
+        let (name, with) = (name.as_bytes(), with.as_bytes());
+        for at in 0..bytes.len().saturating_sub(name.len() + with.len()) {
+            if bytes[at..].starts_with(name) {
+                bytes[at + name.len()..][..with.len()].copy_from_slice(with);
+            }
+        }
+    }
+}
