@@ -6,4 +6,5 @@
 pub mod candidate;
 pub mod group;
 pub mod idem;
+pub mod proxy;
 pub mod server;

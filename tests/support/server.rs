@@ -16,6 +16,8 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub struct Server {
     program: String,
     dir: PathBuf,
+    /// The one address it listens on and calls others from.
+    host: String,
     port: u16,
     /// Serves TLS on the port, and nothing else.
     tls: bool,
@@ -37,15 +39,20 @@ impl Server {
 
     /// As `start`, but a program of the same command line (`redis-sentinel`, `valkey-server`).
     pub fn start_program(program: &str, args: &[&str]) -> Self {
-        Self::start_any(program, args, false)
+        Self::start_any(program, "127.0.0.1", args, false)
+    }
+
+    /// As `start_program`, on another loopback address: a box of its own.
+    pub fn start_on(host: &str, program: &str, args: &[&str]) -> Self {
+        Self::start_any(program, host, args, false)
     }
 
     /// As `start_program`, with TLS on its port; the arguments name the certificates.
     pub fn start_tls(program: &str, args: &[&str]) -> Self {
-        Self::start_any(program, args, true)
+        Self::start_any(program, "127.0.0.1", args, true)
     }
 
-    fn start_any(program: &str, args: &[&str], tls: bool) -> Self {
+    fn start_any(program: &str, host: &str, args: &[&str], tls: bool) -> Self {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
@@ -54,8 +61,8 @@ impl Server {
             std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
-        let mut server =
-            Self { program: program.to_owned(), dir, port: free_port(), tls, args, run: None };
+        let (program, host) = (program.to_owned(), host.to_owned());
+        let mut server = Self { program, dir, host, port: free_port(), tls, args, run: None };
         // Another process may take the free port before the server does: then take the next one.
         for _ in 0..5 {
             if server.spawn() {
@@ -63,16 +70,16 @@ impl Server {
             }
             server.port = free_port();
         }
-        panic!("{program} did not start; its words: {}", server.log());
+        panic!("{} did not start; its words: {}", server.program, server.log());
     }
 
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// `127.0.0.1:port`.
+    /// `host:port`.
     pub fn addr(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
     }
 
     pub fn url(&self) -> String {
@@ -171,7 +178,10 @@ wait $p 2>/dev/null"#;
             all.push("--port".into());
         }
         all.push(self.port.to_string());
-        all.extend(["--bind".into(), "127.0.0.1".into()]);
+        all.extend(["--bind".into(), self.host.clone()]);
+        if self.host != "127.0.0.1" {
+            all.extend(["--bind-source-addr".into(), self.host.clone()]);
+        }
         all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
         let mut shell = Command::new("sh")
             .args(["-c", script, "sh", &self.program])
@@ -210,7 +220,7 @@ wait $p 2>/dev/null"#;
 
     /// Whether it is this server that answers: a foreign one on the port does not have our socket.
     fn answers(&self) -> bool {
-        let Ok(mut tcp) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) else {
+        let Ok(mut tcp) = TcpStream::connect((&*self.host, self.port)) else {
             return false;
         };
         let _ = tcp.write_all(b"PING\r\n");
