@@ -221,7 +221,7 @@ impl Lease {
         }
     }
 
-    /// The op that gives this lease back on one node; none for a claim, which says itself how it ends.
+    /// The op that gives this lease back on one node; none for a claim, which says how it ends.
     pub(crate) fn release_op(&self) -> Option<Op> {
         let Subject::Lock { keys, meta } = &self.subject else { return None };
         let words = meta.lock().unwrap_or_else(PoisonError::into_inner).is_some();

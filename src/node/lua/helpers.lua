@@ -1,4 +1,7 @@
 -- What the rarer ops share.
+-- KEYS, ARGV  as handed in by the op
+-- Returns     per function what its comment says
+
 -- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
 local function may_recreate(epoch)
   return left <= 0 or tonumber(epoch) == since

@@ -3,8 +3,8 @@
 -- ARGV     1 q: quarantine in ms   2 E: clock error in µs   3 fence life in ms
 --          4 trust a node without marker: 0 or 1            5 L: failover window in ms
 --          6 number of ops
--- Leaves   now_us, now_ms, since, floor, left, window, q and a few helpers to the ops. Whatever only
---          rare ops need stands in `rare`: each function that is made costs every batch.
+-- Leaves   now_us, now_ms, since, floor, left, window, q and a few helpers to the ops. Whatever
+--          only rare ops need stands in `rare`: each function that is made costs every batch.
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
 -- MISCONF, OOM) before anything took effect, and so the whole batch is. Reads use `try`, so that a
 -- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
@@ -58,12 +58,13 @@ else
     if ARGV[4] == '1' then
       since, floor = 0, 0
     else
-      -- Milliseconds for which this process has certainly been up without running a script or losing its
-      -- data by command; nil if that cannot be shown. The running EVALSHA is not counted yet.
+      -- Milliseconds for which this process has certainly been up without running a script or
+      -- losing its data by command; nil if that cannot be shown. The running EVALSHA is not
+      -- counted yet.
       local function unused_for()
         local stats = call('INFO', 'commandstats')
-        for _, name in ipairs({'eval','eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro', 'flushall',
-            'flushdb', 'swapdb', 'debug', 'config', 'config|resetstat'}) do
+        for _, name in ipairs({'eval', 'eval_ro', 'evalsha', 'evalsha_ro', 'fcall', 'fcall_ro',
+            'flushall', 'flushdb', 'swapdb', 'debug', 'config', 'config|resetstat'}) do
           if find(stats, 'cmdstat_' .. name .. ':', 1, true) then return nil end
         end
         local up = tonumber(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))

@@ -1,4 +1,6 @@
--- What an acquire does that does not simply succeed.
+-- What acquire and release do that is not the common case.
+-- KEYS, ARGV  as handed in by the op
+-- Returns     per function what its comment says
 
 -- The fence stood at `old` or a stranger's value stands there: what is given then.
 local function above(lock, fence, old, p)
