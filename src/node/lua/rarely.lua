@@ -1,5 +1,5 @@
--- The ops by their kind, with how many of KEYS and ARGV each takes, and what the common ones need in
--- rare cases. Returns a table of them.
+-- The ops by their kind, with how many of KEYS and ARGV each takes, and what the common ones
+-- need in rare cases. Returns a table of them.
 return {
   X = {run = extend, keys = 4, args = 6},
   R = {run = raise, keys = 2, args = 2},

@@ -9,14 +9,14 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// The script's text: what every batch needs with the common ops, what is made only when it is needed,
-/// the loop over the batch.
+/// The script's text: what every batch needs with the common ops, what is made only when it is
+/// needed, the loop over the batch.
 const TEXT: &str = concat!(
     lua!("prelude" "acquire" "release"),
     "function rare()\n",
     lua!(
-        "helpers" "refuse" "raise" "extend" "inspect" "claim" "raise_claim" "extend_claim" "complete"
-        "unclaim" "lookup" "rarely"
+        "helpers" "refuse" "raise" "extend" "inspect" "claim" "raise_claim" "extend_claim"
+        "complete" "unclaim" "lookup" "rarely"
     ),
     "end\n",
     lua!("main"),
