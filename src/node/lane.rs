@@ -214,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// How many ops are worth a second batch while one is under way: nearly as many as that one has.
+    /// How many ops are worth a second batch while one is under way: nearly as many as that has.
     /// Each batch costs a server as much as several ops, and small batches would stay small.
     fn enough(&self) -> usize {
         (self.launched * 3 / 4).max(1)
