@@ -158,6 +158,15 @@ pub(crate) const COMMANDS: &[&str] = &[
     "SUBSCRIBE palisade:changed",
 ];
 
+/// The min-replicas guard of a server, with what was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// With so many replicas, where CONFIG may be read.
+    On(Option<u64>, String),
+    Off(String),
+    Unknown(String),
+}
+
 /// What a server says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -262,6 +271,13 @@ impl Sentinel {
         self.master.ok()?.get(name)?.parse().ok()
     }
 
+    /// The quorum, and how many other Sentinels it knows; or why that is unknown.
+    pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
+        self.master.known()?;
+        let number = |name| self.number(name).ok_or_else(|| format!("no {name} was told"));
+        Ok((number("quorum")?, number("num-other-sentinels")?))
+    }
+
     /// The master that it names.
     pub(crate) fn master_at(&self) -> Option<String> {
         place(self.master.ok()?)
@@ -290,6 +306,24 @@ impl Server {
     pub(crate) fn info(&self, name: &str) -> Result<&str, String> {
         let all = self.info.known()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
+    }
+
+    /// Its min-replicas guard, as far as it may be known.
+    pub(crate) fn guard(&self) -> Guard {
+        match (self.number("min-replicas-to-write"), self.number("min-replicas-max-lag")) {
+            (Ok(k), Ok(lag)) => {
+                let read = format!("min-replicas-to-write {k}, min-replicas-max-lag {lag}");
+                if k > 0 && lag > 0 { Guard::On(Some(k), read) } else { Guard::Off(read) }
+            }
+            (Err(why), _) | (_, Err(why)) => match self.info.ok() {
+                // Told only while both settings are above zero.
+                Some(info) if info.contains_key("min_slaves_good_slaves") => {
+                    Guard::On(None, format!("INFO: guard on ({why})"))
+                }
+                Some(_) => Guard::Off(format!("INFO: no min_slaves_good_slaves ({why})")),
+                None => Guard::Unknown(why),
+            },
+        }
     }
 
     /// A command to it as a person would type it.

@@ -37,11 +37,17 @@ impl fmt::Display for Report {
 fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     let first = together[0];
     writeln!(f, "{:<8} {}", first.verdict, first.check)?;
-    for finding in together {
-        wrapped(f, 9, &format!("{}: {}", finding.subject, finding.says))?;
+    let mut rest = together;
+    while let Some(finding) = rest.first() {
+        // What is said of several in the same words is said once.
+        let alike = |x: &&&Finding| x.says == finding.says && x.read == finding.read;
+        let n = rest.iter().take_while(alike).count();
+        let subjects: Vec<_> = rest[..n].iter().map(|x| x.subject.as_str()).collect();
+        wrapped(f, 9, &format!("{}: {}", subjects.join(", "), finding.says))?;
         if !finding.read.is_empty() {
             wrapped(f, 11, &format!("read: {}", finding.read))?;
         }
+        rest = &rest[n..];
     }
     if first.verdict != Verdict::Unknown && !first.why.is_empty() {
         wrapped(f, 9, &format!("why: {}", first.why))?;
@@ -73,4 +79,51 @@ fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result
         empty = false;
     }
     writeln!(f, "{line}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_come_first_and_what_is_alike_is_told_once() {
+        let with = |f: Finding, check, why| Finding { check, why, ..f };
+        let weak = |at: &str| {
+            let mend = [format!("redis-cli -h {at} CONFIG SET x 1")];
+            with(Finding::error(at, "x is off", "x 0").mend(mend), "x-off", "it hurts")
+        };
+        let findings = vec![
+            with(Finding::fine("a", "all"), "y", "never shown"),
+            with(Finding::fine("c", "x 1"), "x-off", "it hurts"),
+            weak("a"),
+            weak("b"),
+            with(Finding::unknown("a", "CONFIG not allowed"), "z", "never shown"),
+        ];
+        let report = Report::new(true, findings);
+        let want = "\
+error    x-off
+         a, b: x is off
+           read: x 0
+         why: it hurts
+         $ redis-cli -h a CONFIG SET x 1
+         $ redis-cli -h b CONFIG SET x 1
+
+unknown  z
+         a: unknown (CONFIG not allowed)
+
+2 errors, 1 unknown, 1 checks fine
+";
+        assert_eq!(report.to_string(), want);
+        assert_eq!((report.exit_code(false), report.exit_code(true)), (2, 2));
+    }
+
+    #[test]
+    fn exit_codes() {
+        let warned = || vec![Finding::warning("a", "x", "y")];
+        assert_eq!(Report::new(true, warned()).exit_code(false), 0);
+        assert_eq!(Report::new(true, warned()).exit_code(true), 1);
+        assert_eq!(Report::new(false, warned()).exit_code(true), 69);
+        let unknown = vec![Finding::unknown("a", "x")];
+        assert_eq!(Report::new(true, unknown).exit_code(true), 0);
+    }
 }

@@ -17,7 +17,8 @@ pub(super) const CHECK: Check = Check {
 const SLACK: u64 = 2;
 
 fn run(facts: &Facts) -> Vec<Finding> {
-    facts.groups.iter().flat_map(|g| g.servers.iter().map(|s| judge(g, s))).collect()
+    let all = facts.groups.iter().flat_map(|g| g.servers.iter().map(move |s| (g, s)));
+    all.filter(|(_, s)| s.reached.is_ok()).map(|(g, s)| judge(g, s)).collect()
 }
 
 fn judge(group: &Group, server: &Server) -> Finding {

@@ -1,6 +1,6 @@
 //! The master refuses writes without its replicas.
 
-use super::super::facts::{Facts, Server};
+use super::super::facts::{Facts, Guard, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
@@ -14,43 +14,36 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(facts: &Facts) -> Vec<Finding> {
-    facts.groups.iter().filter_map(|g| g.master().map(|m| judge(&g.name, m))).collect()
+    let masters = facts.groups.iter().filter_map(|g| Some((g, g.master()?)));
+    let reached = masters.filter(|(_, m)| m.reached.is_ok());
+    reached.map(|(g, m)| judge(format!("{} {}", g.name, m.at), m)).collect()
 }
 
-fn judge(group: &str, master: &Server) -> Finding {
-    let subject = format!("{group} {}", master.at);
-    let says = "the guard is off: writes are taken without a single replica";
-    match (master.number("min-replicas-to-write"), master.number("min-replicas-max-lag")) {
-        (Ok(k), Ok(lag)) => {
-            let read = format!("min-replicas-to-write {k}, min-replicas-max-lag {lag}");
-            if k > 0 && lag > 0 {
-                return Finding::fine(subject, read);
-            }
-            let set = if k == 0 { "min-replicas-to-write 1" } else { "min-replicas-max-lag 2" };
-            let (name, value) = set.split_once(' ').unwrap_or((set, ""));
-            Finding::error(subject, says, read).mend(master.set(name, value))
-        }
-        (Err(why), _) | (_, Err(why)) => {
-            // INFO shows the line only while both settings are above zero.
-            let Some(info) = master.info.ok() else { return Finding::unknown(subject, why) };
-            match info.get("min_slaves_good_slaves") {
-                Some(n) => {
-                    Finding::fine(subject, format!("INFO: min_slaves_good_slaves {n} ({why})"))
-                }
-                None => {
-                    Finding::error(subject, says, format!("INFO: no good-replicas line ({why})"))
-                        .mend(master.set("min-replicas-to-write", "1"))
-                }
-            }
+fn judge(subject: String, master: &Server) -> Finding {
+    match master.guard() {
+        Guard::On(_, read) => Finding::fine(subject, read),
+        Guard::Unknown(why) => Finding::unknown(subject, why),
+        Guard::Off(read) => {
+            let says = "the guard is off: writes are taken without a single replica";
+            Finding::error(subject, says, read).mend(switch_on(master))
         }
     }
+}
+
+/// What switches the guard on: the settings that are zero, or both where that is not known.
+pub(super) fn switch_on(server: &Server) -> Vec<String> {
+    let wanted = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
+    let off = wanted.iter().filter(|(name, _)| server.number(name).unwrap_or(0) == 0);
+    let mut mend: Vec<String> =
+        off.map(|(name, value)| server.by_hand(&format!("CONFIG SET {name} {value}"))).collect();
+    mend.push(server.by_hand("CONFIG REWRITE"));
+    mend
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::facts::Read;
-    use super::super::tests::{broken, fine, set, with};
-    use super::*;
+    use super::super::tests::{broken, close_config, fine, set, unknown, with};
 
     #[test]
     fn a_master_without_guard_is_told_with_the_command() {
@@ -58,8 +51,11 @@ mod tests {
         let found = broken("min-replicas-off", |f| set(f, "min-replicas-to-write", "0"));
         assert_eq!(found.subject, "orders-a 10.0.0.1:6379");
         assert_eq!(
-            found.mend[0],
-            "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET min-replicas-to-write 1"
+            found.mend,
+            [
+                "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET min-replicas-to-write 1",
+                "redis-cli -h 10.0.0.1 -p 6379 CONFIG REWRITE"
+            ]
         );
         let found = broken("min-replicas-off", |f| set(f, "min-replicas-max-lag", "0"));
         assert!(found.mend[0].ends_with("CONFIG SET min-replicas-max-lag 2"), "{found:?}");
@@ -67,19 +63,20 @@ mod tests {
 
     #[test]
     fn where_config_is_closed_info_tells() {
-        let closed = |f: &mut Facts| {
-            for s in &mut f.groups[0].servers {
-                s.config = Read::Closed("CONFIG not allowed".into());
-            }
-        };
-        with("min-replicas-off", closed, |all| {
-            assert!(all[0].read.contains("min_slaves_good_slaves 2 (CONFIG not allowed)"));
+        with("min-replicas-off", close_config, |all| {
+            assert!(all[0].read.contains("guard on (CONFIG not allowed)"), "{all:?}");
         });
         let found = broken("min-replicas-off", |f| {
-            closed(f);
+            close_config(f);
             let Read::Got(info) = &mut f.groups[0].servers[0].info else { unreachable!() };
             info.remove("min_slaves_good_slaves");
         });
         assert!(found.read.contains("CONFIG not allowed"), "{found:?}");
+        assert_eq!(found.mend.len(), 3, "{found:?}");
+        let found = unknown("min-replicas-off", |f| {
+            close_config(f);
+            f.groups[0].servers[0].info = Read::Closed("INFO not allowed".into());
+        });
+        assert_eq!(found.says, "unknown (CONFIG not allowed)");
     }
 }

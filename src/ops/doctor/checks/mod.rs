@@ -2,19 +2,35 @@
 
 mod announced_address;
 mod appendfsync;
+mod backlog_ttl;
 mod clock_skew;
+mod co_located;
+mod down_after;
+mod even_nodes;
 mod eviction;
 mod failover_timeout;
 mod min_replicas_lag;
 mod min_replicas_off;
+mod min_replicas_replica;
+mod no_replica;
+mod node_clocks;
+mod nodes_together;
 mod permissions;
 mod persistence;
 mod probe;
+mod quorum_low;
 mod reachable;
+mod replica_priority;
 mod replicas;
 mod replication_buffers;
+mod same_server;
+mod sentinel_count;
+mod sentinel_disagreement;
 mod sentinel_sight;
+mod stale_sentinels;
 mod tilt;
+mod two_halves;
+mod two_masters;
 mod version;
 
 #[cfg(test)]
@@ -38,23 +54,40 @@ pub(crate) struct Check {
 }
 
 /// All of them, in the order of reports.
+#[rustfmt::skip] // one a line
 pub(crate) const CHECKS: &[Check] = &[
     reachable::CHECK,
+    probe::CHECK,
+    same_server::CHECK,
+    two_masters::CHECK,
     min_replicas_off::CHECK,
+    min_replicas_replica::CHECK,
     min_replicas_lag::CHECK,
+    two_halves::CHECK,
+    quorum_low::CHECK,
+    sentinel_count::CHECK,
+    sentinel_disagreement::CHECK,
+    stale_sentinels::CHECK,
+    sentinel_sight::CHECK,
+    tilt::CHECK,
+    no_replica::CHECK,
+    replica_priority::CHECK,
+    replicas::CHECK,
     persistence::CHECK,
     appendfsync::CHECK,
+    eviction::CHECK,
+    down_after::CHECK,
     failover_timeout::CHECK,
     announced_address::CHECK,
-    sentinel_sight::CHECK,
-    eviction::CHECK,
-    clock_skew::CHECK,
-    tilt::CHECK,
-    version::CHECK,
-    replicas::CHECK,
     permissions::CHECK,
+    node_clocks::CHECK,
+    clock_skew::CHECK,
+    backlog_ttl::CHECK,
     replication_buffers::CHECK,
-    probe::CHECK,
+    co_located::CHECK,
+    even_nodes::CHECK,
+    nodes_together::CHECK,
+    version::CHECK,
 ];
 
 /// Runs all checks.

@@ -162,6 +162,7 @@ fn info(n: usize) -> Fields {
     } else {
         all.extend(text(&[
             ("role", "slave"),
+            ("min_slaves_good_slaves", "0"),
             ("master_host", "10.0.0.1"),
             ("master_port", "6379"),
             ("master_link_status", "up"),

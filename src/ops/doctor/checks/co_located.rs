@@ -1,0 +1,80 @@
+//! No host takes the group with it.
+
+use std::collections::BTreeMap;
+
+use super::super::facts::{Facts, Group, host_of};
+use super::super::report::{Finding, Severity};
+use super::Check;
+
+pub(super) const CHECK: Check = Check {
+    id: "co-located",
+    severity: Severity::Warning,
+    title: "the loss of one host leaves a majority of Sentinels and enough servers",
+    why: "what fails together counts as one; only addresses can be seen, so two addresses on one \
+          machine, rack or hypervisor look like two hosts",
+    run,
+};
+
+fn run(facts: &Facts) -> Vec<Finding> {
+    facts.groups.iter().filter(|g| !g.servers.is_empty()).map(judge).collect()
+}
+
+fn judge(group: &Group) -> Finding {
+    let sentinels = count(group.sentinels.iter().map(|s| s.at.as_str()));
+    let servers = count(group.servers.iter().map(|s| s.at.as_str()));
+    let (all, majority) = (group.sentinels.len(), group.sentinels.len() / 2 + 1);
+    let guard = group.master().and_then(|m| m.number("min-replicas-to-write").ok()).unwrap_or(1);
+    let enough = usize::try_from(guard).unwrap_or(usize::MAX).saturating_add(1);
+    let read = format!("servers on {}; Sentinels on {}", list(&servers), list(&sentinels));
+    let mut wrong = Vec::new();
+    for (host, n) in &sentinels {
+        if all - n < majority {
+            wrong.push(format!("without {host} no majority of the Sentinels is left"));
+        }
+    }
+    for (host, n) in &servers {
+        let left = group.servers.len() - n;
+        if left < enough {
+            wrong.push(format!("without {host} {left} servers are left, {enough} are needed"));
+        }
+    }
+    if wrong.is_empty() {
+        return Finding::fine(&group.name, read);
+    }
+    // Processes are not moved by a command: this shows what runs where.
+    let ask =
+        group.sentinels.first().map(|s| s.by_hand(&format!("SENTINEL REPLICAS {}", group.name)));
+    Finding::warning(&group.name, wrong.join("; "), read).mend(ask)
+}
+
+fn count<'a>(at: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+    let mut hosts = BTreeMap::new();
+    for host in at.map(host_of) {
+        *hosts.entry(host).or_default() += 1;
+    }
+    hosts
+}
+
+fn list(hosts: &BTreeMap<&str, usize>) -> String {
+    let each: Vec<_> = hosts.iter().map(|(host, n)| format!("{host} ({n})")).collect();
+    each.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{broken, fine};
+    use super::*;
+
+    #[test]
+    fn what_one_host_would_take_with_it_is_told() {
+        fine("co-located");
+        let found = broken("co-located", |f| {
+            f.groups[0].sentinels[1].at = "10.0.0.1:26380".into();
+        });
+        assert_eq!(found.says, "without 10.0.0.1 no majority of the Sentinels is left");
+        let found = broken("co-located", |f: &mut Facts| {
+            f.groups[0].servers[1].at = "10.0.0.3:6380".into();
+        });
+        assert_eq!(found.says, "without 10.0.0.3 1 servers are left, 2 are needed");
+    }
+}

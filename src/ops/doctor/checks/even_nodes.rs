@@ -1,0 +1,43 @@
+//! The nodes are an odd number.
+
+use super::super::facts::Facts;
+use super::super::report::{Finding, Severity};
+use super::Check;
+
+pub(super) const CHECK: Check = Check {
+    id: "even-nodes",
+    severity: Severity::Warning,
+    title: "an odd number of nodes",
+    why: "an even number tolerates no more faults than one less, needs one more yes for every \
+          lock, and can be split into two halves of which none decides",
+    run,
+};
+
+fn run(facts: &Facts) -> Vec<Finding> {
+    let n = facts.groups.len() + facts.nodes.len();
+    let read = format!("{n} nodes: a majority is {}", n / 2 + 1);
+    if n % 2 == 1 {
+        return vec![Finding::fine("nodes", read)];
+    }
+    let says = format!("{n} tolerate the loss of {}, as {} do", (n - 1) / 2, n - 1);
+    vec![
+        Finding::warning("nodes", says, read)
+            .mend([format!("sentinel-conf/up --groups {}    # or leave one out", n + 1)]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{broken, fine};
+
+    #[test]
+    fn an_even_number_is_told() {
+        fine("even-nodes");
+        let found = broken("even-nodes", |f| {
+            let mut second = f.groups[0].clone();
+            second.name = "orders-b".into();
+            f.groups.push(second);
+        });
+        assert_eq!(found.says, "2 tolerate the loss of 0, as 1 do");
+    }
+}

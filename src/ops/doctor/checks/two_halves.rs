@@ -1,0 +1,59 @@
+//! The group cannot fall into two halves that both write.
+
+use super::super::facts::{Facts, Group};
+use super::super::report::{Finding, Severity};
+use super::Check;
+
+pub(super) const CHECK: Check = Check {
+    id: "two-halves",
+    severity: Severity::Warning,
+    title: "fewer than 2(1 + k) servers with min-replicas-to-write k",
+    why: "with more, a cut can leave the old master k replicas and the new one as many: the guard \
+          is content on both sides, and both grant",
+    run,
+};
+
+fn run(facts: &Facts) -> Vec<Finding> {
+    facts
+        .groups
+        .iter()
+        .filter(|g| g.master().is_some_and(|m| m.reached.is_ok()))
+        .map(judge)
+        .collect()
+}
+
+fn judge(group: &Group) -> Finding {
+    let Some(master) = group.master() else { return Finding::unknown(&group.name, "no master") };
+    let k = match master.number("min-replicas-to-write") {
+        Ok(k) => k,
+        Err(why) => return Finding::unknown(&group.name, why),
+    };
+    let servers = group.servers.len() as u64;
+    let read = format!("min-replicas-to-write {k}, {servers} servers");
+    // Without any guard that is what is told.
+    if k == 0 || servers < 2 * (1 + k) {
+        return Finding::fine(&group.name, read);
+    }
+    let enough = (servers / 2).to_string();
+    let says = format!("two halves can each satisfy the guard; {enough} would exclude that");
+    let mend = group.servers.iter().flat_map(|s| s.set("min-replicas-to-write", &enough));
+    Finding::warning(&group.name, says, read).mend(mend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{broken, close_config, fine, unknown};
+
+    #[test]
+    fn four_servers_with_one_replica_each_way_are_told() {
+        fine("two-halves");
+        let found = broken("two-halves", |f| {
+            let mut fourth = f.groups[0].servers[2].clone();
+            fourth.at = "10.0.0.4:6379".into();
+            f.groups[0].servers.push(fourth);
+        });
+        assert!(found.mend[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{found:?}");
+        assert_eq!(found.read, "min-replicas-to-write 1, 4 servers");
+        assert_eq!(unknown("two-halves", close_config).says, "unknown (CONFIG not allowed)");
+    }
+}
