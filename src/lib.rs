@@ -10,6 +10,7 @@ pub mod durability;
 pub mod error;
 pub mod name;
 pub mod op;
+pub mod receipt;
 pub mod time;
 pub mod token;
 // the quorum core: pure machines
@@ -48,5 +49,6 @@ pub use idempotency::{Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
 pub use lock::{LockGuard, Mutex, TryAcquire};
 pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
 pub use quorum::backoff::RetryPolicy;
+pub use receipt::{Fate, Receipt};
 pub use redlock::{Redlock, RedlockBuilder};
 pub use token::{FencingToken, OwnerToken};

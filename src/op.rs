@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::error::NodeError;
 use crate::name::LockKeys;
+use crate::receipt::Predecessor;
 use crate::token::{FencingToken, OwnerToken};
 
 /// A record's key on a node.
@@ -148,6 +149,25 @@ pub enum Op {
         /// The record.
         key: RecordKey,
     },
+}
+
+impl Op {
+    /// Whether a yes to it is part of what somebody holds, so that a receipt is worth its cost.
+    pub(crate) fn is_confirming(&self) -> bool {
+        match self {
+            Self::Acquire { .. }
+            | Self::Raise { .. }
+            | Self::Extend { .. }
+            | Self::Claim(_)
+            | Self::RaiseClaim { .. }
+            | Self::ExtendClaim { .. }
+            | Self::Complete { .. } => true,
+            Self::Release { .. }
+            | Self::Inspect { .. }
+            | Self::Unclaim { .. }
+            | Self::Lookup { .. } => false,
+        }
+    }
 }
 
 /// The fields of [`Op::Claim`].
@@ -300,6 +320,11 @@ pub struct Facts {
     pub new_generation: bool,
     /// … and there was none before: the node is new, or lost its data.
     pub marker_missing: bool,
+    /// The generation that this one went on from, if the node knows of one.
+    pub predecessor: Option<Predecessor>,
+    /// The length of the data history after the batch, or somewhat later, if the batch could write
+    /// and the node can tell: with `generation` the receipt of all that it wrote.
+    pub offset: Option<u64>,
 }
 
 /// The answers to a [`Batch`], one per op and in its order.

@@ -33,6 +33,8 @@ pub(crate) struct Keeper {
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
+    /// Leases that their holders renew themselves.
+    quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
     /// The task that renews, by number, and how many there were.
     running: Option<u64>,
@@ -55,6 +57,7 @@ impl Keeper {
     pub(crate) fn keep(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let now = core.env.now();
         self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
+        core.verdicts.judge_new(lease);
         let mut s = self.lock();
         if s.running.is_some() {
             return;
@@ -66,6 +69,39 @@ impl Keeper {
         // A runtime that shuts down drops the task here and now.
         drop(s);
         core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
+        core.listen();
+    }
+
+    /// Takes on a lease that is only told what becomes of it.
+    pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
+        let mut s = self.lock();
+        s.next_id += 1;
+        let slot = (Moment::default(), s.next_id);
+        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        s.quiet.insert(slot.1, Arc::clone(lease));
+        let first = s.quiet.len() == 1;
+        drop(s);
+        core.verdicts.judge_new(lease);
+        if first {
+            core.listen();
+        }
+    }
+
+    /// All leases that are held.
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).cloned().collect()
+    }
+
+    /// Renews now what is renewed at all: a node has lost it.
+    pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) {
+        let s = self.lock();
+        let slot = *lease.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = slot.is_some_and(|slot| !s.quiet.contains_key(&slot.1));
+        drop(s);
+        if kept {
+            self.schedule(Arc::clone(lease), now);
+        }
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
@@ -96,6 +132,7 @@ impl Keeper {
         let slot = lease.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(slot) = slot {
             s.due.remove(&slot);
+            s.quiet.remove(&slot.1);
         }
     }
 

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::driver::verdict::Notices;
 use crate::durability::Achieved;
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{Op, RecordKey};
+use crate::receipt::Written;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -49,6 +51,10 @@ pub(crate) struct Lease {
     /// The latest rounds in which nodes confirmed the lease, each with the moment until which those
     /// nodes certainly keep it.
     rounds: Mutex<VecDeque<(Arc<Mailbox>, Moment)>>,
+    /// Where nodes confirmed it that did not in any of those rounds.
+    earlier: Mutex<Vec<(usize, Written)>>,
+    /// What became of it where a node changed servers.
+    pub(crate) told: Notices,
     /// The keeper's entry for this lease.
     pub(crate) slot: Mutex<Option<(Moment, u64)>>,
     /// How many replicas had it at the last round that decided; the level is the mailbox's.
@@ -77,6 +83,8 @@ impl Lease {
             renew_until,
             rounds: Mutex::new(VecDeque::from([(Arc::clone(&mailbox), until)])),
             kept: AtomicU32::new(mailbox.achieved().replicas),
+            earlier: Mutex::default(),
+            told: Notices::default(),
             mailbox,
             slot: Mutex::new(None),
             until: AtomicU64::new(until.as_nanos()),
@@ -112,10 +120,25 @@ impl Lease {
     /// A new round is under way.
     pub(crate) fn begin_round(&self, mailbox: &Arc<Mailbox>, until: Moment) {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        if rounds.len() >= ROUNDS {
-            rounds.pop_front();
+        if rounds.len() >= ROUNDS
+            && let Some((old, _)) = rounds.pop_front()
+        {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            for (node, written) in old.all_written() {
+                earlier.retain(|(n, _)| *n != node);
+                earlier.push((node, written));
+            }
         }
         rounds.push_back((Arc::clone(mailbox), until));
+    }
+
+    /// Where in the node's history its last confirmation of this lease stands.
+    pub(crate) fn written(&self, node: usize) -> Option<Written> {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.iter().rev().find_map(|(mailbox, _)| mailbox.written(node)).or_else(|| {
+            let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            earlier.iter().find(|(n, _)| *n == node).map(|(_, w)| *w)
+        })
     }
 
     /// Whether the node confirmed this lease for a time that is not over: if it forgot the lease
@@ -176,6 +199,7 @@ impl Lease {
         let lost = self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire);
         if lost.is_ok() {
             self.over.notify_waiters();
+            self.told.over();
         }
     }
 
@@ -184,6 +208,7 @@ impl Lease {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state.swap(ENDED, Ordering::AcqRel);
         self.over.notify_waiters();
+        self.told.over();
         before != ENDED
     }
 

@@ -14,11 +14,12 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeOutcome};
-use crate::node::lane::{Lane, LaneSettings, Sink, forward_hints};
+use crate::node::lane::{Lane, LaneSettings, Sink, Witness, forward_hints};
 use crate::node::mailbox::Mailbox;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
 use crate::quorum::majority::majority;
+use crate::receipt::Server;
 use crate::time::Moment;
 
 pub(crate) mod attempt;
@@ -30,10 +31,12 @@ pub(crate) mod lease;
 mod renewal;
 #[cfg(test)]
 mod tests;
+pub(crate) mod verdict;
 
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
+use verdict::Verdicts;
 
 /// What one handle owns.
 pub(crate) struct Core {
@@ -41,6 +44,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) hints: Arc<Hints>,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) verdicts: Arc<Verdicts>,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
     /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
@@ -68,6 +72,10 @@ const AHEAD_MAX: usize = 4_096;
 impl Core {
     pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
         let events = broadcast::Sender::new(EVENTS);
+        let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
+        let keeper = Arc::<Keeper>::default();
+        let verdicts =
+            Arc::new(Verdicts::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
         let settings = LaneSettings {
             env: Arc::clone(&env),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
@@ -76,13 +84,14 @@ impl Core {
             node_deadline: config.node_deadline,
             identities: Arc::default(),
             events: events.clone(),
+            witness: Arc::clone(&verdicts) as Arc<dyn Witness>,
         };
-        let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let lane = |(i, node)| Lane::new(node, i, settings.clone());
         Self {
             env,
             hints: Arc::new(Hints::new(nodes.len())),
-            keeper: Arc::default(),
+            keeper,
+            verdicts,
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             names,
             config,
@@ -180,7 +189,7 @@ impl Core {
         NoQuorum { needed: majority(self.n()), nodes }
     }
 
-    /// Starts to listen to the nodes' hints, once, when somebody first waits.
+    /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|l| !l.is_finished());
@@ -189,12 +198,17 @@ impl Core {
             return;
         }
         for (i, lane) in self.lanes.iter().enumerate() {
-            let (node, hints) = (Arc::downgrade(lane.node()), Arc::downgrade(&self.hints));
+            let (node, core) = (Arc::downgrade(lane.node()), Arc::downgrade(self));
             let (name, events) = (Arc::clone(&self.names[i]), self.events.clone());
-            let task = forward_hints(node, hints, move |hints, event| match event {
-                NodeEvent::Changed(key) => hints.changed(i, &key),
-                // Nobody listening is no fault.
-                event => drop(events.send((Arc::clone(&name), event))),
+            let task = forward_hints(node, core, move |core, event| match event {
+                NodeEvent::Changed(key) => core.hints.changed(i, &key),
+                event => {
+                    if let NodeEvent::Switched { generation, predecessor } = event {
+                        core.verdicts.hear(i, Server { generation, predecessor });
+                    }
+                    // Nobody listening is no fault.
+                    drop(events.send((Arc::clone(&name), event)));
+                }
             });
             listeners.push(self.env.spawn(&runtime, Box::pin(task)));
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
-use crate::error::ExtendError;
+use crate::error::{ExtendError, NodeOutcome};
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::Reply;
 use crate::quorum::extend::{Extend, Step};
+use crate::quorum::majority::majority;
 use crate::time::{Moment, valid_until};
 
 impl Core {
@@ -44,6 +45,8 @@ impl Core {
             return Err(ExtendError::Lost);
         }
         let mut reasserted = 0_u32;
+        // Nodes that say nothing can be put back there while this hold lasts.
+        let mut shut = 0_u32;
         let mut step = Step::Wait(deadline.min(old));
         loop {
             step = match step {
@@ -65,7 +68,14 @@ impl Core {
                         });
                         Step::Wait(deadline.min(old))
                     }
-                    (now, Some((node, reply))) => machine.on_reply(now, node, &reply),
+                    (now, Some((node, reply))) => {
+                        if let Ok(Reply::Quarantined { remaining, .. }) = &reply
+                            && now + *remaining >= lease.until()
+                        {
+                            shut |= 1 << node;
+                        }
+                        machine.on_reply(now, node, &reply)
+                    }
                     (now, None) => machine.on_time(now),
                 },
                 Step::Extended(until) => {
@@ -73,11 +83,30 @@ impl Core {
                     lease.prolong(until);
                     return Ok(until);
                 }
-                Step::Unknown(outcomes) if lease.is_valid(self.env.now()) => {
+                Step::Unknown(outcomes)
+                    if lease.is_valid(self.env.now())
+                        && !self.is_hopeless(lease, &outcomes, shut) =>
+                {
                     return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
                 }
                 Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost),
             };
         }
+    }
+
+    /// Whether no majority can ever confirm the lease again: its last write is not certain to stand
+    /// on so many nodes, and they neither prolong nor take back what there may be of it. What is in
+    /// quarantine past the deadline stays shut: only a confirmation by the node itself would open
+    /// it, and it gives none.
+    fn is_hopeless(&self, lease: &Lease, outcomes: &[NodeOutcome], shut: u32) -> bool {
+        let gone = |(node, outcome): &(usize, &NodeOutcome)| {
+            let fate = self.verdicts.fate(lease, *node);
+            shut & (1 << *node) != 0
+                && matches!(outcome, NodeOutcome::Quarantined(_))
+                && fate.is_none_or(|fate| !fate.is_safe())
+        };
+        // Who refuses is not counted: somebody's attempt may stand there that is given up again.
+        let gone = outcomes.iter().enumerate().filter(gone).count();
+        self.n() - gone < majority(self.n())
     }
 }

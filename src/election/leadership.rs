@@ -9,6 +9,7 @@ use super::value::{Words, check_value};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseOutcome};
 use crate::lock::LockGuard;
+use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -91,6 +92,19 @@ impl Leadership {
     /// May be dropped and asked again at will.
     pub async fn lost(&self) {
         self.guard.lost().await;
+    }
+
+    /// As [`LockGuard::receipts`].
+    pub fn receipts(&self) -> Vec<Receipt> {
+        self.guard.receipts()
+    }
+
+    /// As [`LockGuard::failover`]: what became of the leadership where a node changed servers.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it takes no verdict; the next call tells it.
+    pub async fn failover(&self) -> Option<Receipt> {
+        self.guard.failover().await
     }
 
     /// Says something else, in the same term: a majority of the nodes has the value when it

@@ -8,6 +8,7 @@ use crate::driver::lease::Lease;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseOutcome};
+use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -41,6 +42,8 @@ impl LockGuard {
     pub(crate) fn new(core: Arc<Core>, lease: Arc<Lease>, name: Arc<str>, renew: bool) -> Self {
         if renew {
             core.keeper.keep(&core, &lease);
+        } else {
+            core.keeper.watch(&core, &lease);
         }
         Self { core, lease, name }
     }
@@ -111,6 +114,35 @@ impl LockGuard {
             self.lease.lose();
         }
         result
+    }
+
+    /// Where the last write of this lock that each node confirmed stands, and what became of it if
+    /// the node is another server since. Nodes that never confirmed it are not listed. Asks nobody.
+    pub fn receipts(&self) -> Vec<Receipt> {
+        self.core.verdicts.receipts(&self.lease)
+    }
+
+    /// Resolves with the next verdict: a node became another server (a failover, a restart), and
+    /// this is what became of the lock's last confirmed write there. Each verdict is told once, in
+    /// order, also those that came before the call; with `None` as soon as the lock is lost or
+    /// released and nothing is left to tell.
+    ///
+    /// [`Fate::Survived`](crate::Fate::Survived) asks for nothing. After
+    /// [`Fate::Lost`](crate::Fate::Lost) or `Unknown` a guard with automatic renewal is renewed at
+    /// once: it puts the lock back where the node may still be told so, and is
+    /// [lost](Self::lost) at once if no majority can ever confirm it again.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it takes no verdict; the next call tells it.
+    pub async fn failover(&self) -> Option<Receipt> {
+        let over = || !self.is_valid();
+        loop {
+            // In pieces: a deadline that passes is told by no one.
+            let left = self.remaining().min(WATCH);
+            if let Ok(next) = tokio::time::timeout(left, self.lease.told.next(over)).await {
+                return next;
+            }
+        }
     }
 
     /// Releases on every node that may hold the lock; decided at the majority, finished in the

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::receipt::Predecessor;
+
 /// Something that happened on a node, told without being asked.
 ///
-/// All but [`Changed`](Self::Changed) are also logged through `tracing` by the nodes of this crate
-/// that are servers, target `palisade::node`, with the fields `node` (its name), `event` (the name
-/// given at each variant) and those named there. These names are kept from version to version.
+/// All but [`Changed`](Self::Changed) and [`Switched`](Self::Switched) are also logged through
+/// `tracing` by the nodes of this crate that are servers, target `palisade::node`, with the fields
+/// `node` (its name), `event` (the name given at each variant) and those named there. These names
+/// are kept from version to version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
@@ -20,6 +23,16 @@ pub enum NodeEvent {
     Down,
     /// The node was (re)connected. Log: `up`.
     Up,
+    /// A new connection met another data history than the one before. Comes before
+    /// [`GenerationChanged`](Self::GenerationChanged), which needs a batch, and says what the new
+    /// server has of the old one's.
+    #[non_exhaustive]
+    Switched {
+        /// The history that it has now.
+        generation: u64,
+        /// The one that it went on from, if it knows.
+        predecessor: Option<Predecessor>,
+    },
     /// The node's data history is another one than before, so it may have forgotten what it
     /// granted. Log: `generation_changed` with `cause`.
     #[non_exhaustive]
@@ -120,8 +133,9 @@ impl NodeEvent {
             };
         }
         match self {
-            // Hints are too many, and who lost the node logs the cause.
-            Self::Changed(_) | Self::Down => {}
+            // Hints are too many, who lost the node logs the cause, and whom a switch concerns logs
+            // the verdict.
+            Self::Changed(_) | Self::Down | Self::Switched { .. } => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::GenerationChanged { cause } => {
                 say!(

@@ -28,10 +28,12 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::barrier::{confirm, must_last};
+use crate::node::lineage::Word;
 use crate::node::probe::Probe;
 use crate::node::tally::{Count, NodeMetrics, Tally};
 use crate::node::{BoxFuture, LockNode, NodeEvent};
 use crate::op::{Batch, Facts, Holder, Op, Replies, Reply, Terms};
+use crate::receipt::{Server, Written};
 use crate::time::{Drift, Moment};
 
 /// Most ops in one batch: bounds how long one script may occupy a server.
@@ -50,6 +52,15 @@ struct Job {
 /// Which server process answers for which node of one handle.
 pub(crate) type Identities = Arc<Mutex<BTreeMap<usize, Arc<str>>>>;
 
+/// Who is told which server a node says it is.
+pub(crate) trait Witness: Send + Sync {
+    /// Before the answers of a batch are handed out.
+    fn hear(&self, node: usize, server: Server) -> Word;
+
+    /// Answers of a server that was replaced were handed out.
+    fn late(&self, node: usize);
+}
+
 /// What the lanes of one handle share.
 #[derive(Clone)]
 pub(crate) struct LaneSettings {
@@ -61,6 +72,7 @@ pub(crate) struct LaneSettings {
     pub(crate) identities: Identities,
     /// What is told about the nodes, by name.
     pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    pub(crate) witness: Arc<dyn Witness>,
 }
 
 /// The way to one node. Its task is started with the first request and ends with the lane.
@@ -105,6 +117,7 @@ impl Lane {
         let (tx, rx) = mpsc::unbounded_channel();
         let worker = Worker {
             node: Arc::clone(&self.node),
+            index: self.index,
             probe: Probe::new(self.index, self.node.name(), &self.settings, &self.tally),
             settings: self.settings.clone(),
             tally: Arc::clone(&self.tally),
@@ -123,7 +136,7 @@ impl Lane {
 }
 
 fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
-    job.asker.post(Err(NodeError::not_executed(fault, detail)), now);
+    job.asker.post(Err(NodeError::not_executed(fault, detail)), (now, None));
 }
 
 /// A clean-up that the node still owes us an answer to.
@@ -157,6 +170,7 @@ type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
 
 struct Worker {
     node: Arc<dyn LockNode>,
+    index: usize,
     probe: Probe,
     settings: LaneSettings,
     tally: Arc<Tally>,
@@ -324,6 +338,10 @@ impl Worker {
             .and_then(|facts| self.probe.judge(facts, sent, received, &address));
         let mut count = Count::default();
         let max_ttl = self.settings.terms.max_ttl;
+        let at = (received, replies.facts.as_ref().map(written));
+        // First: what was confirmed before is judged before a new confirmation takes its place.
+        let word =
+            replies.facts.as_ref().map(|f| self.settings.witness.hear(self.index, server(f)));
         let failed = replies.items.first().is_some_and(Result::is_err);
         self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
         for (asked, mut reply) in asked.into_iter().zip(replies.items) {
@@ -350,16 +368,19 @@ impl Worker {
             }
             if let Some(asker) = asked.asker {
                 match (asker.level(), reply) {
-                    (Durability::Primary, reply) => asker.post(reply, received),
+                    (Durability::Primary, reply) => asker.post(reply, at),
                     (level, Ok(reply)) if must_last(&reply) => {
                         unsure.entry(level).or_default().push((asker, reply));
                     }
-                    (_, reply) => asker.post(reply, received),
+                    (_, reply) => asker.post(reply, at),
                 }
             }
         }
         self.probe.reasserted(count.reassertions());
         self.tally.add(count);
+        if word == Some(Word::Old) {
+            self.settings.witness.late(self.index);
+        }
         let after = replies.facts.as_ref();
         unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
     }
@@ -367,21 +388,27 @@ impl Worker {
     /// Hands out yeses when enough replicas have them, or that they have not.
     fn confirm(
         &self,
-        after: Option<&Facts>,
+        replied: Option<&Facts>,
         level: Durability,
         deadline: Moment,
         held: Vec<(Asker, Reply)>,
     ) -> BoxFuture<'static, ()> {
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
-        let after = after.map(|facts| BarrierPoint {
+        let after = replied.map(|facts| BarrierPoint {
             identity: Arc::clone(&facts.identity),
             generation: facts.generation,
         });
+        let written = replied.map(written);
+        let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
+        let index = self.index;
         Box::pin(async move {
             let confirmed = confirm(&*node, &*env, after, level, deadline).await;
             let now = env.now();
             for (asker, reply) in held {
-                asker.post_kept(reply, confirmed.clone(), now);
+                asker.post_kept(reply, confirmed.clone(), (now, written));
+            }
+            if server.is_some_and(|s| witness.hear(index, s) == Word::Old) {
+                witness.late(index);
             }
         })
     }
@@ -393,6 +420,14 @@ impl Worker {
             self.owed_at.get_or_insert(now + self.owed_wait);
         }
     }
+}
+
+fn server(facts: &Facts) -> Server {
+    Server { generation: facts.generation, predecessor: facts.predecessor }
+}
+
+fn written(facts: &Facts) -> Written {
+    Written { generation: facts.generation, offset: facts.offset }
 }
 
 /// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.

@@ -1,9 +1,12 @@
 //! A node's connection over its lifetime: found, used, thrown away at the first doubt, found again.
 //!
 //! [`Link`] holds at most one [`Session`]. Where the server is it asks a [`Resolver`]: a fixed
-//! address for `RedisNode`, the Sentinels for `SentinelNode`. Connecting runs in a task of its own,
+//! address for `RedisNode`, the Sentinels for `SentinelNode`. The first call connects; from then on
+//! [`tend`] keeps the node connected. Connecting runs in a task of its own,
 //! so that a call with a short deadline does not start it over; a failed try is not repeated before
 //! a jittered pause, and calls in between are answered at once with the last cause.
+
+mod tend;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -112,6 +115,10 @@ struct State {
     /// Where the last connection led.
     address: Option<Arc<str>>,
     connecting: bool,
+    /// A task keeps the node connected.
+    tended: bool,
+    /// The data history of the last server that was met.
+    met: Option<u64>,
     failures: u32,
     /// The last failed try.
     failed: Option<Failed>,
@@ -133,6 +140,7 @@ struct Current {
     at: Arc<str>,
     /// The resolver's word when the session's address was asked for.
     epoch: u64,
+    opened: Moment,
     /// When the resolver last judged the server, or began to.
     judged: Moment,
 }
@@ -299,11 +307,22 @@ impl<R: Resolver> Shared<R> {
         let endpoint = self.resolver.resolve(deadline).await?;
         let guard = self.resolver.wants_guard_facts();
         let session = Session::open(&endpoint, self.events.clone(), guard).await?;
+        self.met(&session);
         let (facts, at) = (session.facts().clone(), endpoint.to_string());
         let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
         self.resolver.accept(&facts, &self.events)?;
-        let judged = self.options.env.now();
-        Ok(Current { session: Arc::new(session), at: at.into(), epoch, judged })
+        let now = self.options.env.now();
+        Ok(Current { session: Arc::new(session), at: at.into(), epoch, opened: now, judged: now })
+    }
+
+    /// Tells that the server has another data history than the one before; also of a server that
+    /// may not vote, for what it says of its history is as true.
+    fn met(&self, session: &Session) {
+        let Some((generation, predecessor)) = session.history() else { return };
+        let before = self.state().met.replace(generation);
+        if before.is_some_and(|before| before != generation) {
+            let _ = self.events.send(NodeEvent::Switched { generation, predecessor });
+        }
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
@@ -387,6 +406,7 @@ impl<R: Resolver> Turn<R> {
         // Told before the rest is seen to.
         drop(self);
         if connected {
+            shared.tend();
             shared.resolver.follow_up(&shared.events).await;
         }
     }

@@ -10,6 +10,7 @@ use std::task::{Poll, Waker};
 use crate::durability::{Achieved, Durability};
 use crate::error::NodeError;
 use crate::op::Reply;
+use crate::receipt::Written;
 use crate::time::Moment;
 
 /// A quarantine as a node told of it.
@@ -19,6 +20,9 @@ pub(crate) struct Quarantine {
     /// When it ends, or later by the time that the answer took.
     pub(crate) ends: Moment,
 }
+
+/// When an answer came, and where in the node's history what it tells stands.
+pub(crate) type Stamp = (Moment, Option<Written>);
 
 /// Replies of one attempt, by node.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ struct State {
     forgot: Vec<(usize, Quarantine)>,
     /// How many replicas had what the node said yes to; nothing at `Primary`.
     kept: Vec<u32>,
+    /// Where in a node's history its last yes stands.
+    written: Vec<(usize, Written)>,
 }
 
 impl Mailbox {
@@ -58,6 +64,7 @@ impl Mailbox {
             confirmed: 0,
             forgot: Vec::new(),
             kept: Vec::new(),
+            written: Vec::new(),
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
         });
         Arc::new(Self { level, state })
@@ -84,8 +91,8 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane has an answer, received at `now`.
-    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, now: Moment) {
+    /// A lane has an answer, received at `now`, from where `written` says.
+    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, (now, written): Stamp) {
         let mut s = self.lock();
         let bit = 1 << node;
         if s.answered & bit == 0 {
@@ -101,6 +108,8 @@ impl Mailbox {
         }
         if matches!(&reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)) {
             s.confirmed |= bit;
+            s.written.retain(|(n, _)| *n != node);
+            s.written.extend(written.map(|w| (node, w)));
         }
         if let Ok(Reply::Quarantined { remaining, epoch }) = &reply {
             s.forgot.push((node, Quarantine { epoch: *epoch, ends: now + *remaining }));
@@ -142,6 +151,16 @@ impl Mailbox {
         self.lock().confirmed & (1 << node) != 0
     }
 
+    /// Where in the node's history its last yes of this round stands.
+    pub(crate) fn written(&self, node: usize) -> Option<Written> {
+        self.lock().written.iter().find(|(n, _)| *n == node).map(|(_, w)| *w)
+    }
+
+    /// The same of all nodes.
+    pub(crate) fn all_written(&self) -> Vec<(usize, Written)> {
+        self.lock().written.clone()
+    }
+
     /// The quarantine in which the node said no in this round, if it has not said yes since.
     pub(crate) fn forgot(&self, node: usize) -> Option<Quarantine> {
         let s = self.lock();
@@ -168,7 +187,7 @@ mod tests {
         let mailbox = Mailbox::new(1);
         mailbox.mark(0);
         let refusal = NodeError::not_executed(NodeFault::Timeout, "not sent");
-        mailbox.post(0, Err(refusal), Moment::from_nanos(1));
+        mailbox.post(0, Err(refusal), (Moment::from_nanos(1), None));
         assert!(mailbox.may_hold(0), "the release would leave the key behind");
     }
 }

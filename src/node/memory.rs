@@ -27,6 +27,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Facts, Op, Replies, Reply};
+use crate::receipt::Predecessor;
 use crate::time::Moment;
 
 /// Hints a slow listener may lag behind before it loses some.
@@ -64,6 +65,8 @@ struct State {
     /// Lives of the process so far.
     lives: u64,
     last_since: u64,
+    /// What this life's data went on from.
+    predecessor: Option<Predecessor>,
     data: Data,
 }
 
@@ -73,6 +76,10 @@ struct Data {
     marker: Option<Marker>,
     locks: Locks,
     records: Records,
+    /// How many ops were executed that may have written.
+    written: u64,
+    /// In which generation the last of them was; `None` before the first.
+    history: Option<u64>,
 }
 
 /// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
@@ -114,7 +121,10 @@ impl MemoryNode {
 
     /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
     pub fn flush_all(&self) {
-        self.state().data = Data::default();
+        let mut state = self.state();
+        // As on a server: the history goes on, and nobody can see what is gone.
+        let (written, history) = (state.data.written, state.data.history);
+        state.data = Data { written, history, ..Data::default() };
     }
 
     /// A copy of the data as it stands.
@@ -156,9 +166,13 @@ impl MemoryNode {
         let mut state = self.state();
         change(&mut state);
         state.lives += 1;
+        let offset = state.data.written + 1;
+        state.predecessor = state.data.history.map(|generation| Predecessor { generation, offset });
+        let (generation, predecessor) = (state.generation(), state.predecessor);
         drop(state);
         self.tell(NodeEvent::Down);
         self.tell(NodeEvent::Up);
+        self.tell(NodeEvent::Switched { generation, predecessor });
     }
 
     fn tell(&self, event: NodeEvent) {
@@ -195,6 +209,10 @@ impl MemoryNode {
         );
         let mut hints = Vec::new();
         let items = batch.ops.iter().map(|op| Ok(state.data.apply(&h, op, &mut hints))).collect();
+        let writes = batch.ops.iter().filter(|op| op.is_confirming()).count() as u64;
+        state.data.written += writes;
+        state.data.history = Some(generation);
+        let (predecessor, written) = (state.predecessor, state.data.written);
         drop(guard);
         for key in hints {
             self.tell(NodeEvent::Changed(key));
@@ -209,6 +227,8 @@ impl MemoryNode {
             quarantine_raised: h.quarantine_raised,
             new_generation: h.new_generation,
             marker_missing: h.marker_missing,
+            predecessor,
+            offset: (writes > 0).then_some(written),
         };
         Replies { facts: Some(facts), items }
     }

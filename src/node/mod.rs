@@ -13,6 +13,7 @@ mod event;
 pub mod fault;
 mod guard;
 pub(crate) mod lane;
+pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
 mod memory;

@@ -193,7 +193,20 @@ impl Probe {
 mod tests {
     use super::*;
     use crate::env::SystemEnv;
+    use crate::node::lane::Witness;
+    use crate::node::lineage::Word;
     use crate::op::Terms;
+    use crate::receipt::Server;
+
+    struct Nobody;
+
+    impl Witness for Nobody {
+        fn hear(&self, _node: usize, _server: Server) -> Word {
+            Word::Same
+        }
+
+        fn late(&self, _node: usize) {}
+    }
 
     fn settings() -> LaneSettings {
         LaneSettings {
@@ -204,6 +217,7 @@ mod tests {
             node_deadline: Duration::from_millis(250),
             identities: Identities::default(),
             events: broadcast::Sender::new(64),
+            witness: Arc::new(Nobody),
         }
     }
 
@@ -227,6 +241,8 @@ mod tests {
             quarantine_raised: false,
             new_generation: false,
             marker_missing: false,
+            predecessor: None,
+            offset: None,
         }
     }
 

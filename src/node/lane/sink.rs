@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault};
-use crate::node::mailbox::Mailbox;
+use crate::node::mailbox::{Mailbox, Stamp};
 use crate::op::Reply;
 use crate::time::Moment;
 
@@ -43,10 +43,10 @@ impl Sink {
         }
     }
 
-    fn post(self, reply: Result<Reply, NodeError>, now: Moment) {
+    fn post(self, reply: Result<Reply, NodeError>, at: Stamp) {
         match self {
             Self::Mail(mailbox, node) | Self::MailOwed(mailbox, node, _) => {
-                mailbox.post(node, reply, now);
+                mailbox.post(node, reply, at);
             }
             Self::Owed(_) => {}
         }
@@ -69,21 +69,21 @@ impl Asker {
         self.0.as_ref().map_or(Durability::Primary, Sink::level)
     }
 
-    pub(super) fn post(mut self, reply: Result<Reply, NodeError>, now: Moment) {
+    pub(super) fn post(mut self, reply: Result<Reply, NodeError>, at: Stamp) {
         if let Some(sink) = self.0.take() {
-            sink.post(reply, now);
+            sink.post(reply, at);
         }
     }
 
     /// Posts a yes that had to be confirmed.
-    pub(super) fn post_kept(self, reply: Reply, confirmed: Result<u32, NodeError>, now: Moment) {
+    pub(super) fn post_kept(self, reply: Reply, confirmed: Result<u32, NodeError>, at: Stamp) {
         let reply = confirmed.map(|replicas| {
             if let Some(sink) = &self.0 {
                 sink.keep(replicas);
             }
             reply
         });
-        self.post(reply, now);
+        self.post(reply, at);
     }
 }
 
@@ -93,7 +93,7 @@ impl Drop for Asker {
             let detail = "the task of this node's lane ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
             // Only a quarantine is reckoned from the moment of its answer.
-            sink.post(Err(error), Moment::default());
+            sink.post(Err(error), (Moment::default(), None));
         }
     }
 }

@@ -64,6 +64,7 @@ impl MemoryNodeBuilder {
             seed: self.env.random() as u64,
             lives: 0,
             last_since: 0,
+            predecessor: None,
             data: Data::default(),
         };
         if !self.quarantined {

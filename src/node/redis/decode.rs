@@ -47,6 +47,20 @@ pub(crate) fn replies(
     Ok(Replies { facts: Some(facts), items })
 }
 
+/// The length of the data history, from the answer to `ROLE`; `None` if that is no master's.
+pub(crate) fn offset(role: &Value) -> Option<u64> {
+    let Value::Array(items) = role else { return None };
+    let master = match items.first()? {
+        Value::BulkString(word) => word == b"master",
+        Value::SimpleString(word) => word == "master",
+        _ => false,
+    };
+    match items.get(1)? {
+        Value::Int(n) if master => u64::try_from(*n).ok(),
+        _ => None,
+    }
+}
+
 fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
     let node_micros = from.number()?;
     let generation = from.bytes()?;
@@ -73,6 +87,8 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
         new_generation: marker & 1 != 0,
         marker_missing: marker & 2 != 0,
         quarantine_raised: marker & 4 != 0,
+        predecessor: None,
+        offset: None,
     })
 }
 
@@ -340,6 +356,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn only_a_masters_role_tells_an_offset() {
+        let role = |word: &str, n| Value::Array(vec![Value::BulkString(word.into()), n]);
+        assert_eq!(offset(&role("master", Value::Int(41))), Some(41));
+        assert_eq!(offset(&role("slave", Value::Int(41))), None);
+        assert_eq!(offset(&role("master", Value::Int(-1))), None);
+        assert_eq!(offset(&role("master", Value::Nil)), None);
+        assert_eq!(offset(&Value::Array(Vec::new())), None);
+        assert_eq!(offset(&Value::Okay), None);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! One connection to one server process: opened, asked who it is, used, and thrown away at the
 //! first doubt. A session never reconnects and never repeats what may have run.
+//!
+//! A batch that confirms something to a holder is followed by `ROLE` in the same write to the
+//! socket: inside the script only the offset before its own writes can be seen, and `ROLE` comes
+//! right behind it, so its offset is that of the last write or, if others write too, a later one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::broadcast;
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::{Notify, broadcast};
 
 use super::encode::{self, Guarding};
 use super::endpoint::Endpoint;
@@ -15,7 +19,8 @@ use super::guard::{self, Applied};
 use super::{decode, faults, script};
 use crate::error::{NodeError, NodeFault};
 use crate::node::NodeEvent;
-use crate::op::{Batch, Replies};
+use crate::op::{Batch, Op, Replies};
+use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
 use crate::sentinel::guard::GuardRule;
 
@@ -31,6 +36,10 @@ pub(crate) struct ServerFacts {
     pub(crate) run_id: Arc<str>,
     /// `master_replid`: the data history.
     pub(crate) replid: String,
+    /// The history that this one went on from: `master_replid2`, `second_repl_offset`.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Whether `ROLE` is answered, so that writes get receipts.
+    pub(crate) tells_offset: bool,
     /// `redis_version` as (major, minor).
     pub(crate) version: (u32, u32),
     /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
@@ -41,11 +50,42 @@ pub(crate) struct ServerFacts {
     pub(crate) min_replicas_max_lag: Option<u32>,
 }
 
+/// Whether a connection is known to be gone.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    yes: AtomicBool,
+    told: Notify,
+}
+
+impl Lost {
+    fn is(&self) -> bool {
+        self.yes.load(Ordering::Acquire)
+    }
+
+    /// Ends when it is.
+    pub(crate) async fn wait(&self) {
+        let told = self.told.notified();
+        tokio::pin!(told);
+        told.as_mut().enable();
+        if !self.is() {
+            told.await;
+        }
+    }
+
+    fn tell(&self, events: &broadcast::Sender<NodeEvent>) {
+        if !self.yes.swap(true, Ordering::AcqRel) {
+            self.told.notify_waiters();
+            let _ = events.send(NodeEvent::Down);
+        }
+    }
+}
+
 /// An open connection to a master.
 pub(crate) struct Session {
     con: MultiplexedConnection,
     facts: ServerFacts,
-    lost: Arc<AtomicBool>,
+    generation: Option<u64>,
+    lost: Arc<Lost>,
     events: broadcast::Sender<NodeEvent>,
 }
 
@@ -57,7 +97,7 @@ impl Session {
         events: broadcast::Sender<NodeEvent>,
         guard_facts: bool,
     ) -> Result<Self, NodeError> {
-        let lost = Arc::new(AtomicBool::new(false));
+        let lost = Arc::<Lost>::default();
         let client =
             Client::open(endpoint.connection_info()).map_err(|e| faults::connecting(&e))?;
         // The crate's own time-outs are off: every wait is inside one of ours, and its time-out
@@ -71,12 +111,18 @@ impl Session {
             .await
             .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
         let facts = introduce(&con, guard_facts).await?;
-        Ok(Self { con, facts, lost, events })
+        let generation = generation(&facts.replid);
+        Ok(Self { con, facts, generation, lost, events })
     }
 
     /// What the server said of itself.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
+    }
+
+    /// The data history as the script will tell it, and what it went on from.
+    pub(crate) fn history(&self) -> Option<(u64, Option<Predecessor>)> {
+        Some((self.generation?, self.facts.predecessor))
     }
 
     /// Asks again what it said of itself, with the min-replicas settings.
@@ -96,12 +142,17 @@ impl Session {
 
     /// Whether the connection is known to be gone.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.is()
+    }
+
+    /// The same to wait for.
+    pub(crate) fn lost(&self) -> Arc<Lost> {
+        Arc::clone(&self.lost)
     }
 
     /// The connection shall not be used again. Tells it once.
     pub(crate) fn abandon(&self) {
-        lose(&self.lost, &self.events);
+        self.lost.tell(&self.events);
     }
 
     /// Executes a batch. A fault of the connection or the server as a whole is `Err`.
@@ -111,12 +162,14 @@ impl Session {
         guarding: Guarding,
     ) -> Result<Replies, NodeError> {
         let cmd = encode::batch(batch, guarding);
-        let answer = match self.ask(&cmd).await {
+        let receipt = self.facts.tells_offset && batch.ops.iter().any(Op::is_confirming);
+        let call = if receipt { Call::with_receipt(cmd) } else { Call::Plain(cmd) };
+        let answer = match call.ask(&self.con).await {
             Err(e) if faults::is_noscript(&e) => {
                 // SCRIPT FLUSH: nothing was executed, so calling again is no repetition. Both leave
                 // together: a later batch must not find the script before this one does.
                 let load = script::load();
-                match tokio::join!(self.ask(&load), self.ask(&cmd)) {
+                match tokio::join!(ask(&self.con, &load), call.ask(&self.con)) {
                     (Err(cause), Err(e)) if faults::is_noscript(&e) => {
                         return Err(faults::connecting(&cause));
                     }
@@ -125,16 +178,44 @@ impl Session {
             }
             answer => answer,
         };
-        let answer = answer.map_err(|e| faults::calling(&e))?;
+        let (answer, offset) = answer.map_err(|e| faults::calling(&e))?;
         let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id)?;
         if let Some(facts) = &mut replies.facts {
             facts.quarantine_asked = guarding.quarantine(&batch.terms);
+            facts.offset = offset;
+            if Some(facts.generation) == self.generation {
+                facts.predecessor = self.facts.predecessor;
+            }
         }
         Ok(replies)
     }
+}
 
-    async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
-        ask(&self.con, cmd).await
+/// What leaves in one write to the socket.
+enum Call {
+    /// The script.
+    Plain(Cmd),
+    /// The script, and `ROLE` right behind it.
+    Receipt(Pipeline),
+}
+
+impl Call {
+    fn with_receipt(cmd: Cmd) -> Self {
+        let mut both = Pipeline::with_capacity(2);
+        both.add_command(cmd).cmd("ROLE");
+        Self::Receipt(both)
+    }
+
+    /// The script's answer and, if it was asked for and given, the offset.
+    async fn ask(&self, con: &MultiplexedConnection) -> Result<(Value, Option<u64>), RedisError> {
+        let both = match self {
+            Self::Plain(cmd) => return Ok((ask(con, cmd).await?, None)),
+            Self::Receipt(both) => both,
+        };
+        let mut answers = con.clone().send_packed_commands(both, 0, 2).await?.into_iter();
+        let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        // A refusal to tell is no fault: there is no receipt then.
+        Ok((answer, answers.next().as_ref().and_then(decode::offset)))
     }
 }
 
@@ -151,11 +232,13 @@ async fn introduce(
     let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
     let (server, replication) = (info("server"), info("replication"));
     let load = script::load();
+    let role = redis::cmd("ROLE");
     let subscribe = redis::cmd("SUBSCRIBE").arg(CHANGED).take();
     let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
-    let (server, replication, load, hints, config) = tokio::join!(
+    let (server, replication, role, load, hints, config) = tokio::join!(
         ask(con, &server),
         ask(con, &replication),
+        ask(con, &role),
         ask(con, &load),
         ask(con, &subscribe),
         async { if guard_facts { ask(con, &config).await.ok() } else { None } },
@@ -164,7 +247,9 @@ async fn introduce(
         // Without the permission waiters poll; nothing else changes.
         tracing::debug!(error = %e, "no release hints from this server");
     }
-    let facts = read(&text(server)?, &text(replication)?, config.as_ref())?;
+    let mut facts = read(&text(server)?, &text(replication)?, config.as_ref())?;
+    // Decided once per connection; without the permission nothing changes but the receipts.
+    facts.tells_offset = role.is_ok_and(|answer| decode::offset(&answer).is_some());
     load.map_err(|e| faults::connecting(&e))?;
     Ok(facts)
 }
@@ -195,6 +280,8 @@ fn read(server: &str, replication: &str, config: Option<&Value>) -> Result<Serve
     Ok(ServerFacts {
         run_id: run_id.into(),
         replid: replid.to_owned(),
+        predecessor: predecessor(replication),
+        tells_offset: false,
         version,
         good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
         min_replicas: setting("min-replicas-to-write")?,
@@ -209,6 +296,19 @@ fn is_word(id: &str) -> bool {
 /// A `replid` as the script reads it: 40 hexadecimal digits.
 fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The identity of a data history: what the script cuts out of its `replid`.
+fn generation(replid: &str) -> Option<u64> {
+    u64::from_str_radix(replid.get(..16)?, 16).ok()
+}
+
+/// What the server's history went on from, when it was promoted or came back from its snapshot.
+fn predecessor(replication: &str) -> Option<Predecessor> {
+    let before = field(replication, "master_replid2").filter(|id| is_history(id))?;
+    // -1 if there is none.
+    let offset = field(replication, "second_repl_offset")?.parse().ok()?;
+    Some(Predecessor { generation: generation(before)?, offset })
 }
 
 fn kind_and_version(server: &str) -> Result<(u32, u32), NodeError> {
@@ -248,11 +348,11 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// Takes what the server tells without being asked.
 fn listener(
     events: broadcast::Sender<NodeEvent>,
-    lost: Arc<AtomicBool>,
+    lost: Arc<Lost>,
 ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
     move |push: PushInfo| {
         match push.kind {
-            PushKind::Disconnection => lose(&lost, &events),
+            PushKind::Disconnection => lost.tell(&events),
             PushKind::Message => {
                 if let [_, Value::BulkString(key)] = push.data.as_slice()
                     && let Ok(key) = std::str::from_utf8(key)
@@ -267,18 +367,24 @@ fn listener(
     }
 }
 
-fn lose(lost: &AtomicBool, events: &broadcast::Sender<NodeEvent>) {
-    if !lost.swap(true, Ordering::AcqRel) {
-        let _ = events.send(NodeEvent::Down);
-    }
-}
-
 #[cfg(test)]
 mod fuzz;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_promoted_server_says_what_it_went_on_from() {
+        let ids = |id2: &str, offset: &str| {
+            predecessor(&format!("master_replid2:{id2}\r\nsecond_repl_offset:{offset}\r\n"))
+        };
+        let id = "00000000000000ff0123456789abcdef01234567";
+        assert_eq!(ids(id, "2951"), Some(Predecessor { generation: 255, offset: 2951 }));
+        assert_eq!(ids(&"0".repeat(40), "-1"), None);
+        assert_eq!(ids("ff", "2951"), None);
+        assert_eq!(predecessor("role:master\r\n"), None);
+    }
 
     #[test]
     fn what_cannot_serve_says_why() {

@@ -102,13 +102,13 @@ proptest! {
     #[test]
     fn fuzz_a_push_is_a_hint_or_nothing(data in proptest::collection::vec(any_value(), 0..4)) {
         let (events, mut heard) = broadcast::channel(4);
-        let lost = Arc::new(AtomicBool::new(false));
+        let lost = Arc::<Lost>::default();
         let listen = listener(events, Arc::clone(&lost));
         listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
         match heard.try_recv() {
             Ok(NodeEvent::Changed(key)) => prop_assert_eq!(&data[1], &said(&key)),
             other => prop_assert!(other.is_err(), "{other:?}"),
         }
-        prop_assert!(!lost.load(Ordering::Acquire));
+        prop_assert!(!lost.is());
     }
 }

@@ -1,0 +1,180 @@
+//! Verdicts: when a node becomes another server, every held lease is told what became of its last
+//! confirmed write there, before anything renews it.
+//!
+//! Nothing about safety rests on a verdict: a lease is held as long as its deadline says, and what
+//! a node may put back is decided by the rules of `reassert` alone (§5.3). A bad one makes the
+//! keeper renew at once, so that what was lost is back within a round trip or the guard fails.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::driver::keeper::Keeper;
+use crate::driver::lease::Lease;
+use crate::env::Env;
+use crate::node::lane::Witness;
+use crate::node::lineage::{Lineage, Word};
+use crate::receipt::{Fate, Receipt, Server, Written};
+
+/// Verdicts that wait for a holder who does not ask; beyond it the oldest is dropped.
+const WAITING: usize = 64;
+
+/// What the lanes tell of servers, and whom it concerns.
+pub(crate) struct Verdicts {
+    names: Vec<Arc<str>>,
+    lineage: Lineage,
+    keeper: Arc<Keeper>,
+    env: Arc<dyn Env>,
+}
+
+impl Verdicts {
+    pub(crate) fn new(names: Vec<Arc<str>>, keeper: Arc<Keeper>, env: Arc<dyn Env>) -> Self {
+        Self { lineage: Lineage::new(names.len()), names, keeper, env }
+    }
+
+    /// What became of the lease's last confirmed write on the node, if it has one.
+    pub(crate) fn fate(&self, lease: &Lease, node: usize) -> Option<Fate> {
+        Some(self.lineage.fate(node, lease.written(node)?))
+    }
+
+    /// The receipts of a lease, by node.
+    pub(crate) fn receipts(&self, lease: &Lease) -> Vec<Receipt> {
+        let receipt = |(i, name): (usize, &Arc<str>)| {
+            let written = lease.written(i)?;
+            Some(receipt(Arc::clone(name), written, self.lineage.fate(i, written)))
+        };
+        self.names.iter().enumerate().filter_map(receipt).collect()
+    }
+
+    /// A lease was taken on: a node may have become another server while it was acquired.
+    pub(crate) fn judge_new(&self, lease: &Arc<Lease>) {
+        if !self.lineage.is_calm() {
+            for node in 0..self.names.len() {
+                self.judge(lease, node);
+            }
+        }
+    }
+
+    fn judge_all(&self, node: usize) {
+        for lease in self.keeper.leases() {
+            self.judge(&lease, node);
+        }
+    }
+
+    fn judge(&self, lease: &Arc<Lease>, node: usize) {
+        let Some(written) = lease.written(node) else { return };
+        let fate = self.lineage.fate(node, written);
+        if fate == Fate::Standing || !lease.is_valid(self.env.now()) {
+            return;
+        }
+        let present = self.lineage.present(node);
+        let receipt = receipt(Arc::clone(&self.names[node]), written, fate);
+        match lease.told.tell(node, (written, present), receipt) {
+            Told::Before => return,
+            Told::Again => {}
+            // Once for each server: one that does not know that it was replaced confirms again and
+            // again what is lost.
+            Told::First if fate.is_safe() => {}
+            Told::First => self.keeper.renew_now(lease, self.env.now()),
+        }
+        let (node, token, offset) = (&self.names[node], lease.token, written.offset);
+        if fate.is_safe() {
+            tracing::info!(%node, %token, %fate, ?offset, "node is another server");
+        } else {
+            tracing::warn!(%node, %token, %fate, ?offset, "node is another server");
+        }
+    }
+}
+
+fn receipt(node: Arc<str>, written: Written, fate: Fate) -> Receipt {
+    Receipt { node, generation: written.generation, offset: written.offset, fate }
+}
+
+impl Witness for Verdicts {
+    fn hear(&self, node: usize, server: Server) -> Word {
+        let word = self.lineage.hear(node, server);
+        if word == Word::New && !self.lineage.is_calm() {
+            self.judge_all(node);
+        }
+        word
+    }
+
+    fn late(&self, node: usize) {
+        self.judge_all(node);
+    }
+}
+
+/// Whether a verdict is news.
+enum Told {
+    Before,
+    /// About another write; of this server a bad verdict was told before.
+    Again,
+    First,
+}
+
+/// What a lease was told, and what its holder has yet to hear.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The write and the server that the last verdict on a node was about.
+    judged: Vec<(usize, (Written, u64))>,
+    /// The server that the last bad verdict on a node was about.
+    urged: Vec<(usize, u64)>,
+    waiting: VecDeque<Receipt>,
+}
+
+impl Notices {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
+        let mut s = self.state();
+        if s.judged.contains(&(node, about)) {
+            return Told::Before;
+        }
+        s.judged.retain(|(n, _)| *n != node);
+        s.judged.push((node, about));
+        let first = receipt.fate.is_safe() || !s.urged.contains(&(node, about.1));
+        if !receipt.fate.is_safe() {
+            s.urged.retain(|(n, _)| *n != node);
+            s.urged.push((node, about.1));
+        }
+        if s.waiting.len() >= WAITING {
+            s.waiting.pop_front();
+        }
+        s.waiting.push_back(receipt);
+        drop(s);
+        self.news.notify_waiters();
+        if first { Told::First } else { Told::Again }
+    }
+
+    /// The lease is over; who waits for a verdict shall look.
+    pub(crate) fn over(&self) {
+        self.news.notify_waiters();
+    }
+
+    /// The oldest verdict that nobody has heard; `None` once `over` says so and none is left.
+    ///
+    /// # Cancellation safety
+    /// A verdict is taken only when it is returned.
+    pub(crate) async fn next(&self, over: impl Fn() -> bool) -> Option<Receipt> {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            let next = self.state().waiting.pop_front();
+            if next.is_some() || over() {
+                return next;
+            }
+            news.await;
+        }
+    }
+}
