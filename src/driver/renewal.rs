@@ -1,10 +1,11 @@
 //! One extension of a lease over the nodes (design §5.3).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
-use crate::error::{ExtendError, NodeOutcome};
+use crate::error::{ExtendError, NodeError};
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::Reply;
 use crate::quorum::extend::{Extend, Step};
@@ -44,37 +45,24 @@ impl Core {
             // A lapsed hold is never revived, not even by a majority that would still agree.
             return Err(ExtendError::Lost);
         }
-        let mut reasserted = 0_u32;
-        // Nodes that say nothing can be put back there while this hold lasts.
-        let mut shut = 0_u32;
+        let mut doors = Doors::default();
         let mut step = Step::Wait(deadline.min(old));
         loop {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
-                    (now, Some((node, Ok(Reply::Quarantined { epoch, remaining }))))
-                        if reasserted & (1 << node) == 0
-                            && lease.may_reassert(
-                                node,
-                                Quarantine { epoch, ends: now + remaining },
-                                (now, max_ttl),
-                            ) =>
-                    {
-                        // It forgot us, or knows us for too short a time. We asked before we knew;
-                        // now we know, and may put it back.
-                        reasserted |= 1 << node;
-                        lease.while_held(now, || {
-                            let op = lease.extend_op(Some(epoch));
-                            self.send(node, op, deadline.min(old), &mailbox);
-                        });
-                        Step::Wait(deadline.min(old))
-                    }
                     (now, Some((node, reply))) => {
-                        if let Ok(Reply::Quarantined { remaining, .. }) = &reply
-                            && now + *remaining >= lease.until()
-                        {
-                            shut |= 1 << node;
+                        match doors.ask(lease, node, &reply, (now, max_ttl)) {
+                            Some(epoch) => {
+                                // It forgot us, or knows us for too short a time. We asked before
+                                // we knew; now we know, and may put it back.
+                                lease.while_held(now, || {
+                                    let op = lease.extend_op(Some(epoch));
+                                    self.send(node, op, deadline.min(old), &mailbox);
+                                });
+                                Step::Wait(deadline.min(old))
+                            }
+                            None => machine.on_reply(now, node, &reply),
                         }
-                        machine.on_reply(now, node, &reply)
                     }
                     (now, None) => machine.on_time(now),
                 },
@@ -84,8 +72,7 @@ impl Core {
                     return Ok(until);
                 }
                 Step::Unknown(outcomes)
-                    if lease.is_valid(self.env.now())
-                        && !self.is_hopeless(lease, &outcomes, shut) =>
+                    if lease.is_valid(self.env.now()) && !self.is_hopeless(lease, doors) =>
                 {
                     return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
                 }
@@ -94,19 +81,52 @@ impl Core {
         }
     }
 
-    /// Whether no majority can ever confirm the lease again: its last write is not certain to stand
-    /// on so many nodes, and they neither prolong nor take back what there may be of it. What is in
-    /// quarantine past the deadline stays shut: only a confirmation by the node itself would open
-    /// it, and it gives none.
-    fn is_hopeless(&self, lease: &Lease, outcomes: &[NodeOutcome], shut: u32) -> bool {
-        let gone = |(node, outcome): &(usize, &NodeOutcome)| {
+    /// Whether no majority can ever confirm the lease again: on too many nodes its last write is not
+    /// certain to stand, and they are shut.
+    fn is_hopeless(&self, lease: &Lease, doors: Doors) -> bool {
+        let gone = |node: &usize| {
             let fate = self.verdicts.fate(lease, *node);
-            shut & (1 << *node) != 0
-                && matches!(outcome, NodeOutcome::Quarantined(_))
-                && fate.is_none_or(|fate| !fate.is_safe())
+            doors.shut & (1 << *node) != 0 && fate.is_none_or(|fate| !fate.is_safe())
         };
         // Who refuses is not counted: somebody's attempt may stand there that is given up again.
-        let gone = outcomes.iter().enumerate().filter(gone).count();
+        let gone = (0..self.n()).filter(gone).count();
         self.n() - gone < majority(self.n())
+    }
+}
+
+/// The nodes that answered one renewal out of a quarantine.
+#[derive(Clone, Copy, Default)]
+struct Doors {
+    /// They were asked to take back what they forgot.
+    reasserted: u32,
+    /// They will not confirm the lease any more: past its deadline they are in quarantine, and may
+    /// not be asked to take it back. Only a confirmation of their own would change that.
+    shut: u32,
+}
+
+impl Doors {
+    /// Under which epoch the node shall be asked to take the lease back, if it may and was not yet.
+    fn ask(
+        &mut self,
+        lease: &Lease,
+        node: usize,
+        reply: &Result<Reply, NodeError>,
+        (now, max_ttl): (Moment, Duration),
+    ) -> Option<u64> {
+        let bit = 1 << node;
+        self.shut &= !bit;
+        let Ok(Reply::Quarantined { epoch, remaining }) = reply else { return None };
+        let quarantine = Quarantine { epoch: *epoch, ends: now + *remaining };
+        if !lease.may_reassert(node, quarantine, (now, max_ttl)) {
+            if quarantine.ends >= lease.until() {
+                self.shut |= bit;
+            }
+            return None;
+        }
+        if self.reasserted & bit != 0 {
+            return None;
+        }
+        self.reasserted |= bit;
+        Some(*epoch)
     }
 }
