@@ -86,6 +86,30 @@ pub(crate) enum Answer {
     Dropped,
 }
 
+/// A server's answer to a plain write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToWrite {
+    /// Done.
+    Yes,
+    /// `READONLY`: it is a replica.
+    Replica,
+    /// `NOREPLICAS` and other refusals.
+    No,
+    /// No answer, no connection.
+    Silent,
+}
+
+/// The library's verdict on a write after a failover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fate {
+    Survived,
+    Lost,
+    /// No verdict.
+    Unknown,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum What {
@@ -113,6 +137,20 @@ pub(crate) enum What {
     Seen { name: Arc<str>, term: u64, value: Arc<str>, stream: bool },
     /// The client stopped all its own work until `until` on purpose, as a long pause would.
     Stalled { until: Nanos },
+    /// A server (by its run id) said yes to a grant or renewal of this token that was sent at
+    /// `since`.
+    Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
+    /// What a server (by address) answers to a plain write from now on; for a server that stops
+    /// saying yes, from just after its last yes.
+    Answers { server: Arc<str>, to_write: ToWrite },
+    /// The server at this address is the process with this run id.
+    Process { server: Arc<str>, run_id: Arc<str> },
+    /// Quarantine of the server as its own marker has it.
+    Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
+    /// A Sentinel names this master from now on.
+    Named { sentinel: u8, master: Arc<str> },
+    /// What the library says became of a write, and whether the new master has it.
+    Receipt { name: Arc<str>, fate: Fate, there: bool },
     /// A client was started.
     Born,
     /// A client is gone since `at`; `wanted` unless it ended by itself.

@@ -122,6 +122,11 @@ impl Ledger {
         Ok(std::mem::take(&mut self.log.events))
     }
 
+    /// What was written down until now, in the order of arrival.
+    pub(crate) fn so_far(&self) -> &[Event] {
+        &self.log.events
+    }
+
     pub(crate) fn events(&self) -> usize {
         self.log.events.len()
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
+//! nemesis table                     what each fault does to one group, as a table
 //! nemesis judge target/nemesis/events.jsonl    the judgement again
 //! ```
 
@@ -15,6 +16,7 @@ mod kind;
 mod ledger;
 mod machine;
 mod report;
+mod table;
 mod timeline;
 mod wire;
 mod world;
@@ -75,6 +77,14 @@ struct Args {
 enum Verb {
     /// Judges the events of a run again.
     Judge { events: PathBuf },
+    /// What each fault of a Sentinel group does to those who use it, one row a fault.
+    Table(table::Args),
+    /// A client of the table; started by it.
+    #[command(hide = true)]
+    TableClient(table::client::Args),
+    /// The table's watcher; started by it.
+    #[command(hide = true)]
+    TableWatch(table::watch::Args),
     /// A client; started by the nemesis.
     #[command(hide = true)]
     Client(client::Args),
@@ -87,6 +97,11 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let ended = match &args.verb {
         Some(Verb::Judge { events }) => judge_again(&args, events),
+        Some(Verb::Table(table)) => possible()
+            .map_err(|why| Cannot(why).into())
+            .and_then(|()| table::table(table, &args.out)),
+        Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
+        Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::Client(client)) => client::run(client).map(|()| true),
         Some(Verb::Hold) => world::hold().map(|()| true).map_err(Failure::from),
         None => possible().map_err(|why| Cannot(why).into()).and_then(|()| torment(&args)),

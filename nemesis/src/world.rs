@@ -91,13 +91,23 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts the groups and makes the clients' networks.
+    /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
-        let server = machine::make(out)?;
+        let shape = ["--groups", "3", "--down-after", "3000", "--max-lag", "1"];
+        Self::of(clients, &shape, machine::make(out)?)
+    }
+
+    /// Starts groups with these words to `up`, on machines that start servers with `server`.
+    pub(crate) fn of(
+        clients: u8,
+        shape: &[&str],
+        server: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
         let mut up = Command::new(script("up"));
         up.envs(server.iter().map(|s| (SERVER, s)));
         let out = up
-            .args(["--json", "--netns", "--groups", "3", "--down-after", "3000", "--max-lag", "1"])
+            .args(["--json", "--netns"])
+            .args(shape)
             .args(["--owner-pid", &std::process::id().to_string()])
             .process_group(0)
             .output()?;
@@ -160,6 +170,14 @@ impl World {
         let pid = self.holders[usize::from(n) - 1].id();
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{pid}/ns/net"));
+        command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
+        command
+    }
+
+    /// A command that runs in the groups' network and is killed with this process.
+    pub(crate) fn inside(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.netns));
         command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
         command
     }

@@ -17,6 +17,18 @@ pub(crate) struct Hold {
     pub(crate) from: Nanos,
     /// The latest deadline that was declared, or when the belief was given up before it.
     pub(crate) end: Nanos,
+    /// Each later deadline and when it was seen.
+    pub(crate) renewed: Vec<(Nanos, Nanos)>,
+    /// The deadline of the grant itself.
+    granted_until: Nanos,
+}
+
+impl Hold {
+    /// The deadline that was known at the moment, if the belief had not ended by then.
+    pub(crate) fn deadline_at(&self, at: Nanos) -> Nanos {
+        let known = self.renewed.iter().filter(|(seen, _)| *seen <= at).map(|(_, until)| *until);
+        known.fold(self.granted_until, Nanos::max).min(self.end)
+    }
 }
 
 /// All holds, by name and in the order of their beginning.
@@ -28,12 +40,17 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             What::Held { name, token, since, until } => {
                 let (name, who, token, since) = (Arc::clone(name), e.who, *token, *since);
                 let key = (Arc::clone(&name), who, token);
-                let hold = Hold { name, who, token, since, from: e.at, end: *until };
+                let (end, renewed) = (*until, Vec::new());
+                let (from, granted_until) = (e.at, end);
+                let hold = Hold { name, who, token, since, from, end, renewed, granted_until };
                 all.extend(open.insert(key, hold));
             }
             What::Valid { name, token, until } => {
                 if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token)) {
-                    hold.end = hold.end.max(*until);
+                    if *until > hold.end {
+                        hold.renewed.push((e.at, *until));
+                        hold.end = *until;
+                    }
                 }
             }
             What::Over { name, token, .. } => {
@@ -50,7 +67,7 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     all
 }
 
-pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let holds = holds(events);
     let mut found = overlaps(&holds);
     let mut granted: BTreeMap<Arc<str>, Vec<Granted>> = BTreeMap::new();

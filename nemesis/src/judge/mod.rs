@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::event::{Event, Nanos, SECOND, What};
 
-pub(crate) use holders::{Hold, holds};
+pub(crate) use holders::{Hold, holds, judge as holders};
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]

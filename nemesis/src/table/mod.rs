@@ -1,0 +1,155 @@
+//! The failover table: what each fault of a Sentinel group does to those who use it, one row a
+//! fault. `src/manual/what_a_failover_can_do.md` explains the columns.
+//!
+//! ```text
+//! nemesis table                       all rows, for people
+//! nemesis table --json                one line of JSON a row
+//! nemesis table --only freeze         one of them
+//! nemesis table --guards              what plain writes suffer under which guard, too
+//! ```
+
+pub(crate) mod client;
+mod facts;
+mod fault;
+mod group;
+mod old;
+#[cfg(test)]
+mod tests;
+mod verdict;
+pub(crate) mod watch;
+mod witness;
+
+use std::fs;
+use std::path::Path;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tokio::task::LocalSet;
+
+use crate::Signals;
+use crate::ledger::Ledger;
+use crate::world::Failure;
+use fault::{ALL, Fault};
+use group::{Group, Shape, Stop};
+use verdict::{Case, Row, judge};
+
+/// What to do.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// One line of JSON a row instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Only rows whose name contains this; may be given again.
+    #[arg(long)]
+    only: Vec<String>,
+    /// The longest lease of the clients, in milliseconds: the quarantine is longer by L.
+    #[arg(long, default_value_t = 12_000)]
+    max_ttl: u64,
+    /// Takes every guard away, to see that the judge finds what follows.
+    #[arg(long, hide = true)]
+    defeat: bool,
+}
+
+/// All rows: true if all of them are good.
+pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
+    fs::create_dir_all(out)?;
+    // One thread: processes are killed when the thread that started them ends.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(LocalSet::new().run_until(rows(args, out)))
+}
+
+async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
+    let mut stop = Stop(Signals::new()?);
+    let wanted =
+        |f: &Fault| args.only.is_empty() || args.only.iter().any(|w| f.name().contains(w.as_str()));
+    let shape = Shape {
+        clients: 4,
+        down_after_ms: 3_000,
+        max_lag: 1,
+        max_ttl_ms: args.max_ttl,
+        defeat: args.defeat,
+    };
+    let mut good = true;
+    if !args.json {
+        println!("{}", head());
+    }
+    for fault in ALL.into_iter().filter(wanted) {
+        let row = row(fault, shape, out, &mut stop).await?;
+        good &= row.is_good();
+        if args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        } else {
+            println!("{}", line(&row));
+        }
+        for words in row.doubts.iter().chain(&row.broken) {
+            eprintln!("    {}: {words}", row.fault);
+        }
+    }
+    if !args.json {
+        println!("\n{}", if good { "no promise was broken" } else { "NOT GOOD" });
+    }
+    Ok(good)
+}
+
+/// One fault on a fresh group.
+async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
+    let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
+    let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
+    let mut group = Group::up(shape, ledger)?;
+    fault.prepare(&group).await?;
+    group.clients(stop).await?;
+    let struck = fault.strike(&mut group, stop).await?;
+    // An old master comes back as one for ten seconds, until the Sentinels have made it a replica.
+    let rest = if struck.healed.is_some() { 12 } else { 1 };
+    stop.wait(std::time::Duration::from_secs(rest)).await?;
+    let far = if fault.cuts_clients() { group.far() } else { Vec::new() };
+    let case = Case {
+        fault: fault.name(),
+        struck: struck.at,
+        healed: struck.healed,
+        window: shape.window(),
+        far,
+        writes_to_old_master: struck.writes_to_old_master,
+    };
+    let events = group.end().await?;
+    let mut row = judge(&case, &events);
+    fault.took_place(&case, &events, &mut row);
+    Ok(row)
+}
+
+fn head() -> String {
+    format!(
+        "{:26}{:>7}{:>7}{:>9}{:>10}{:>10}{:>10}{:>10}{:>8}{:>10}{:>9}",
+        "fault",
+        "wrong",
+        "twice",
+        "silent s",
+        "reassert",
+        "1st grant",
+        "receipts",
+        "wrong ones",
+        "to old",
+        "2 masters",
+        "votes"
+    )
+}
+
+fn line(row: &Row) -> String {
+    let some = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.0}"));
+    let to_old = row.writes_to_old_master.map_or("-".to_owned(), |n| n.to_string());
+    format!(
+        "{:26}{:>7}{:>7}{:>9.2}{:>10}{:>10}{:>10}{:>10}{:>8}{:>10.0}{:>9}{}",
+        row.fault,
+        row.wrong_votes,
+        row.held_twice,
+        row.seconds_without_grants,
+        some(row.reassert_ms),
+        some(row.first_grant_ms),
+        row.receipts_right,
+        row.receipts_wrong,
+        to_old,
+        row.two_masters_ms,
+        row.votes,
+        if row.is_good() { "" } else { "  NOT GOOD" }
+    )
+}
