@@ -3,6 +3,8 @@
 # make test            all tests, those with real Redis servers included
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
+# make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
+#                      ARGS=--json, ARGS=--guards for plain writes under each guard, too
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make fuzz          everything that is parsed, with garbage: CASES=100000
@@ -20,7 +22,7 @@ SEED ?=
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-conf nemesis bench soak fuzz lint doc
+.PHONY: help demo demo-sentinel test test-conf nemesis failover-table bench soak fuzz lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -47,6 +49,12 @@ test-conf:
 nemesis:
 	@scripts/need netns cargo redis
 	$(CARGO) run --release -p nemesis -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Not possible here is no failure: one line says so.
+failover-table:
+	@scripts/need netns cargo redis && \
+	$(CARGO) run --release --quiet -p nemesis -- table $(ARGS) || \
+	{ code=$$?; [ $$code -ne 77 ] || { echo 'failover-table: skipped' >&2; exit 0; }; exit $$code; }
 
 bench:
 	@scripts/need cargo redis

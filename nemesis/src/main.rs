@@ -85,6 +85,9 @@ enum Verb {
     /// The table's watcher; started by it.
     #[command(hide = true)]
     TableWatch(table::watch::Args),
+    /// The table's plain writer; started by it.
+    #[command(hide = true)]
+    TableWriter(table::writer::Args),
     /// A client; started by the nemesis.
     #[command(hide = true)]
     Client(client::Args),
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
             .and_then(|()| table::table(table, &args.out)),
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
+        Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),
         Some(Verb::Client(client)) => client::run(client).map(|()| true),
         Some(Verb::Hold) => world::hold().map(|()| true).map_err(Failure::from),
         None => possible().map_err(|why| Cannot(why).into()).and_then(|()| torment(&args)),

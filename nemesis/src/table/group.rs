@@ -160,11 +160,14 @@ impl Group {
     }
 
     pub(super) fn watch_old(&self) -> Result<OldMaster, Failure> {
-        OldMaster::watch(&self.world, self.server(0))
+        let mut command = self.world.inside();
+        command.arg(std::env::current_exe()?).arg("table-watch");
+        self.tell_of_group(&mut command);
+        OldMaster::watch(&self.world, self.server(0), command)
     }
 
     /// Looks at the log again and again until it shows something.
-    async fn until<T>(
+    pub(super) async fn until<T>(
         &self,
         stop: &mut Stop,
         since: Nanos,

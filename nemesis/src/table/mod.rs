@@ -12,12 +12,14 @@ pub(crate) mod client;
 mod facts;
 mod fault;
 mod group;
+mod guards;
 mod old;
 #[cfg(test)]
 mod tests;
 mod verdict;
 pub(crate) mod watch;
 mod witness;
+pub(crate) mod writer;
 
 use std::fs;
 use std::path::Path;
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     /// One line of JSON a row instead of a table.
     #[arg(long)]
     json: bool,
+    /// Plain writes under each guard, too: seven minutes more.
+    #[arg(long)]
+    guards: bool,
     /// Only rows whose name contains this; may be given again.
     #[arg(long)]
     only: Vec<String>,
@@ -60,8 +65,21 @@ pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
 
 async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut stop = Stop(Signals::new()?);
-    let wanted =
-        |f: &Fault| args.only.is_empty() || args.only.iter().any(|w| f.name().contains(w.as_str()));
+    let good = library(args, out, &mut stop).await?;
+    let guarded = !args.guards || guards(args, out, &mut stop).await?;
+    if !args.json {
+        println!("\n{}", if good && guarded { "no promise was broken" } else { "NOT GOOD" });
+    }
+    Ok(good && guarded)
+}
+
+impl Args {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|w| name.contains(w.as_str()))
+    }
+}
+
+async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failure> {
     let shape = Shape {
         clients: 4,
         down_after_ms: 3_000,
@@ -69,13 +87,13 @@ async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
         max_ttl_ms: args.max_ttl,
         defeat: args.defeat,
     };
-    let mut good = true;
-    if !args.json {
-        println!("{}", head());
-    }
-    for fault in ALL.into_iter().filter(wanted) {
-        let row = row(fault, shape, out, &mut stop).await?;
+    let (mut good, mut first) = (true, !args.json);
+    for fault in ALL.into_iter().filter(|f| args.wants(f.name())) {
+        let row = row(fault, shape, out, stop).await?;
         good &= row.is_good();
+        if std::mem::take(&mut first) {
+            println!("{}", head());
+        }
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         } else {
@@ -85,8 +103,30 @@ async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
             eprintln!("    {}: {words}", row.fault);
         }
     }
-    if !args.json {
-        println!("\n{}", if good { "no promise was broken" } else { "NOT GOOD" });
+    Ok(good)
+}
+
+async fn guards(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failure> {
+    let (mut good, mut first) = (true, !args.json);
+    for guard in guards::GUARDS {
+        for fault in guards::FAULTS {
+            if !args.wants(&format!("{}: {}", guard.name(), fault.name())) {
+                continue;
+            }
+            let row = guards::row(guard, fault, out, stop).await?;
+            good &= row.doubts.is_empty();
+            if std::mem::take(&mut first) {
+                println!("\nplain writes, without the library\n{}", guards::Row::head());
+            }
+            if args.json {
+                println!("{}", serde_json::to_string(&row)?);
+            } else {
+                println!("{}", row.line());
+            }
+            for words in &row.doubts {
+                eprintln!("    {}: {}: {words}", row.guard, row.fault);
+            }
+        }
     }
     Ok(good)
 }

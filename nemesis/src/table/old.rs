@@ -7,10 +7,10 @@
 //! took bytes since, or was not closed by its client by then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::world::{Failure, World};
 
@@ -48,17 +48,15 @@ pub(super) struct OldMaster {
 }
 
 impl OldMaster {
-    /// Begins to write down what the server at this address runs.
-    pub(super) fn watch(world: &World, addr: &str) -> Result<Self, Failure> {
-        let (host, port) = addr.rsplit_once(':').ok_or("no address")?;
+    /// Begins to write down what the server at this address runs, with a watcher.
+    pub(super) fn watch(world: &World, addr: &str, mut watcher: Command) -> Result<Self, Failure> {
         let lines = world.socket().with_file_name("monitor");
-        let mut cli = world.inside();
-        cli.args(["redis-cli", "-h", host, "-p", port, "MONITOR"]);
-        std::os::unix::process::CommandExt::process_group(&mut cli, 0);
-        let monitor = cli.stdin(Stdio::null()).stdout(File::create(&lines)?).spawn()?;
+        watcher.args(["--monitor", addr]).arg("--into").arg(&lines);
+        std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
+        let monitor = watcher.stdin(Stdio::null()).spawn()?;
         let (named, before) = (Sockets::new(), Sockets::new());
         // Some of what is done before the fault shows that it counts at all.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 

@@ -5,7 +5,8 @@
 //! A server that does not answer within [`PATIENCE`] is left and asked anew on another connection,
 //! as a careful client would.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,11 @@ pub(crate) struct Args {
     server: Vec<String>,
     #[arg(long)]
     sentinel: Vec<String>,
+    /// Writes down what this server runs, `host:port`, into a file.
+    #[arg(long)]
+    monitor: Option<String>,
+    #[arg(long)]
+    into: Option<PathBuf>,
     /// Writes to each new master that it need not wait: a defect put in, for the judge to find.
     #[arg(long)]
     defeat: bool,
@@ -59,10 +65,29 @@ async fn watch(args: &Args) -> Result<(), Failure> {
         let defeat = args.defeat;
         tasks.spawn_local(server(ledger(20 + n).await?, addr.as_str().into(), defeat));
     }
+    if let (Some(addr), Some(file)) = (&args.monitor, &args.into) {
+        tasks.spawn_local(monitor(addr.clone(), File::create(file)?));
+    }
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
     Ok(())
+}
+
+/// All that a server runs, as its MONITOR has it. Begins again when the server ends it, as one that
+/// becomes a replica does.
+async fn monitor(addr: String, mut file: File) -> io::Result<()> {
+    loop {
+        if let Ok(mut stream) = TcpStream::connect(&addr).await
+            && stream.write_all(b"MONITOR\r\n").await.is_ok()
+        {
+            let mut bytes = vec![0; 65_536];
+            while let Ok(n @ 1..) = stream.read(&mut bytes).await {
+                file.write_all(&bytes[..n])?;
+            }
+        }
+        sleep(EVERY).await;
+    }
 }
 
 /// Whom this Sentinel names.

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
+use palisade::Durability;
+use palisade::durability::BarrierPoint;
 use palisade::env::{Env as _, SystemEnv};
+use palisade::error::NodeError;
 use palisade::node::{BoxFuture, LockNode, NodeEvent, SentinelNode};
 use palisade::op::{Batch, Op, Replies, Reply};
 use palisade::time::Moment;
@@ -39,6 +42,15 @@ impl LockNode for Witness {
         })
     }
 
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.node.barrier(after, level, deadline)
+    }
+
     fn depth(&self) -> usize {
         self.node.depth()
     }
@@ -49,6 +61,10 @@ impl LockNode for Witness {
 
     fn name(&self) -> Arc<str> {
         self.node.name()
+    }
+
+    fn address(&self) -> Option<Arc<str>> {
+        self.node.address()
     }
 }
 

@@ -1,0 +1,199 @@
+//! The other half of the table: plain writes, without the library, under each guard that Redis
+//! offers. For how long did two servers take writes, and how many acknowledged writes were lost?
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use serde::Serialize;
+
+use super::facts::Facts;
+use super::fault::Fault;
+use super::group::{Group, Shape, Stop};
+use super::writer::Fates;
+use crate::event::{ToWrite, What, now};
+use crate::ledger::Ledger;
+use crate::world::{Failure, Place};
+
+/// What is set on the servers, or asked for by the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guard {
+    None,
+    /// `min-replicas-to-write 1`, `min-replicas-max-lag 2`.
+    MinReplicas,
+    /// `WAIT` for so many replicas, without min-replicas.
+    Wait(u8),
+}
+
+pub(super) const GUARDS: [Guard; 4] =
+    [Guard::None, Guard::MinReplicas, Guard::Wait(1), Guard::Wait(2)];
+pub(super) const FAULTS: [Fault; 4] =
+    [Fault::Isolated, Fault::Split, Fault::Manual, Fault::Priority];
+
+impl Guard {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::MinReplicas => "min 1 lag 2",
+            Self::Wait(1) => "WAIT 1",
+            Self::Wait(_) => "WAIT all",
+        }
+    }
+}
+
+/// A row.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) guard: &'static str,
+    pub(super) fault: &'static str,
+    pub(super) two_masters_seconds: f64,
+    pub(super) acked: usize,
+    pub(super) lost: usize,
+    pub(super) refused: usize,
+    /// Why this row proves nothing, if it does not.
+    pub(super) doubts: Vec<String>,
+}
+
+impl Row {
+    pub(super) fn head() -> String {
+        format!(
+            "{:14}{:26}{:>14}{:>10}{:>10}{:>10}",
+            "guard", "fault", "two masters s", "acked", "lost", "refused"
+        )
+    }
+
+    pub(super) fn line(&self) -> String {
+        format!(
+            "{:14}{:26}{:>14.2}{:>10}{:>10}{:>10}{}",
+            self.guard,
+            self.fault,
+            self.two_masters_seconds,
+            self.acked,
+            self.lost,
+            self.refused,
+            if self.doubts.is_empty() { "" } else { "  NOT GOOD" }
+        )
+    }
+}
+
+/// One fault under one guard, on a fresh group.
+pub(super) async fn row(
+    guard: Guard,
+    fault: Fault,
+    out: &Path,
+    stop: &mut Stop,
+) -> Result<Row, Failure> {
+    let file = out.join("guards.jsonl");
+    let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
+    let max_lag = if guard == Guard::MinReplicas { 2 } else { 0 };
+    let shape =
+        Shape { clients: 0, down_after_ms: 5_000, max_lag, max_ttl_ms: 1_000, defeat: false };
+    let mut group = Group::up(shape, ledger)?;
+    fault.prepare(&group).await?;
+    let mut writer = Writer::start(&group, if let Guard::Wait(k) = guard { k } else { 0 })?;
+    stop.wait(Duration::from_secs(2)).await?;
+    let struck = strike(fault, &mut group, stop).await?;
+    let fates = writer.end(&group)?;
+    let events = group.end().await?;
+    let facts = Facts::of(&events);
+    let end = events.last().map_or(0, |e| e.at);
+    let both = facts.two_masters(struck, end);
+    let mut doubts = Vec::new();
+    if facts.promoted_after(struck) == 0 {
+        doubts.push("no other server was promoted".to_owned());
+    }
+    if fates.acked < 500 {
+        doubts.push(format!("only {} writes were acknowledged", fates.acked));
+    }
+    Ok(Row {
+        guard: guard.name(),
+        fault: fault.name(),
+        two_masters_seconds: (both / 10_000_000) as f64 / 100.0,
+        acked: fates.acked,
+        lost: fates.lost,
+        refused: fates.refused,
+        doubts,
+    })
+}
+
+/// As for the library's rows, but nobody's quarantine is waited for: until the old master is a
+/// replica, or dead.
+async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
+    /// How long a cut lasts once the other side has a new master.
+    const CUT: Duration = Duration::from_secs(8);
+    let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
+    let mut at = now();
+    match fault {
+        Fault::Isolated => group.cut(&boxes(&[1, 4]), &boxes(&[2, 3, 5, 6])).await?,
+        Fault::Split => group.cut(&boxes(&[1, 2]), &boxes(&[3, 4, 5, 6])).await?,
+        Fault::Priority => {
+            group.cut(&boxes(&[1]), &boxes(&[2])).await?;
+            stop.wait(Duration::from_secs(6)).await?;
+            at = now();
+            group.world.break_(&["kill", group.name(), "--server", "a1"]).await?;
+        }
+        _ => group.world.break_(&["failover", group.name()]).await?,
+    }
+    group.until_named(at, stop).await?;
+    if fault.cuts_clients() {
+        stop.wait(CUT).await?;
+        group.mend().await?;
+    } else if fault == Fault::Priority {
+        group.mend().await?;
+    }
+    if fault != Fault::Priority {
+        group.until_replica(0, at, stop).await?;
+    }
+    stop.wait(Duration::from_secs(2)).await?;
+    Ok(at)
+}
+
+impl Group {
+    /// Until server `n` says that it is a replica.
+    async fn until_replica(&self, n: usize, since: u64, stop: &mut Stop) -> Result<(), Failure> {
+        let addr = self.server(n);
+        self.until(stop, since, "the old master to be a replica", |events| {
+            let last = events.iter().rev().find_map(|e| match &e.what {
+                What::Answers { server, to_write } if **server == *addr => Some(*to_write),
+                _ => None,
+            });
+            (last == Some(ToWrite::Replica)).then_some(())
+        })
+        .await
+    }
+}
+
+struct Writer(Child);
+
+impl Writer {
+    fn start(group: &Group, wait: u8) -> Result<Self, Failure> {
+        let mut command = group.world.inside();
+        command.arg(std::env::current_exe()?).arg("table-writer");
+        command.args(["--server", group.server(0), "--wait", &wait.to_string()]);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
+    }
+
+    /// Has it look at the present master.
+    fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
+        let events = group.ledger.borrow();
+        let facts = Facts::of(events.so_far());
+        let (_, master) = facts.master().ok_or("nobody names a master")?;
+        let mut input = self.0.stdin.take().ok_or("no input")?;
+        writeln!(input, "{master}")?;
+        let mut line = String::new();
+        let output = self.0.stdout.take().ok_or("no output")?;
+        BufReader::new(output).read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
