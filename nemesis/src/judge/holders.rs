@@ -46,11 +46,11 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
                 all.extend(open.insert(key, hold));
             }
             What::Valid { name, token, until } => {
-                if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token)) {
-                    if *until > hold.end {
-                        hold.renewed.push((e.at, *until));
-                        hold.end = *until;
-                    }
+                if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token))
+                    && *until > hold.end
+                {
+                    hold.renewed.push((e.at, *until));
+                    hold.end = *until;
                 }
             }
             What::Over { name, token, .. } => {

@@ -81,11 +81,11 @@ struct Task {
 }
 
 async fn work(args: &Args) -> Result<(), Failure> {
-    let (votes, voted) = unbounded_channel();
+    let (votes, seen) = unbounded_channel();
     let redlock = args.redlock(votes)?;
     let mut tasks = JoinSet::new();
     let who = |task| Who { client: args.id, life: 1, task };
-    tasks.spawn_local(tell(Ledger::connect(&args.ledger, who(0)).await?, voted));
+    tasks.spawn_local(tell(Ledger::connect(&args.ledger, who(0)).await?, seen));
     for task in 1..=6_u8 {
         let it = Task {
             id: args.id,
@@ -109,8 +109,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
 }
 
 /// Passes on what the witness sees.
-async fn tell(mut ledger: Ledger, mut voted: UnboundedReceiver<(Nanos, What)>) -> io::Result<()> {
-    while let Some((at, what)) = voted.recv().await {
+async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) -> io::Result<()> {
+    while let Some((at, what)) = seen.recv().await {
         ledger.say_at(at, what).await?;
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! The old master under observation: which commands of clients it ran after it was resumed, and
 //! which of them had been sent after its successor was named.
 //!
-//! What a frozen server ran late tells nothing of when it was sent: its kernel goes on taking bytes.
-//! So the bytes that lie unread in each connection are looked at twice, when the successor is named
-//! and before the old master goes on. A command counts as sent late if its connection is new since,
-//! took bytes since, or was not closed by its client by then.
+//! What a frozen server ran late tells nothing of when it was sent: its kernel goes on taking
+//! bytes. So the bytes that lie unread in each connection are looked at twice, when the successor
+//! is named and before the old master goes on. A command counts as sent late if its connection is
+//! new since, took bytes since, or was not closed by its client by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -80,7 +80,7 @@ impl OldMaster {
         let text = fs::read_to_string(&self.lines)?;
         let seen: Vec<_> = text.lines().filter_map(Ran::parse).collect();
         let before: BTreeSet<_> =
-            seen.iter().filter(|r| r.at < self.resumed && r.is_work()).map(|r| r.host()).collect();
+            seen.iter().filter(|r| r.at < self.resumed && r.is_work()).map(Ran::host).collect();
         if before.len() < 2 {
             return Err("MONITOR showed no work of clients before the freeze".into());
         }

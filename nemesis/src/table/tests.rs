@@ -1,8 +1,8 @@
 //! The judge fails: a good log, and one entry of the ledger changed at a time.
 //!
-//! Times are milliseconds. Server `m1` is master until 5 000, then `m2`, which is in quarantine from
-//! 6 000 until 8 000. L is 1 s. Client 1 holds `sit-1-0` throughout; fresh names are granted until
-//! 5 000 and from 8 010 on.
+//! Times are milliseconds. Server `m1` is master until 5 000, then `m2`, which is in quarantine
+//! from 6 000 until 8 000. L is 1 s. Client 1 holds `sit-1-0` throughout; fresh names are granted
+//! until 5 000 and from 8 010 on.
 
 use std::sync::Arc;
 
@@ -93,13 +93,13 @@ fn a_good_row_has_its_figures() {
     let row = with(Vec::new());
     assert!(row.is_good(), "{row:?}");
     assert_eq!((row.wrong_votes, row.held_twice), (0, 0));
-    assert_eq!(row.seconds_without_grants, 3.21);
+    assert!((row.seconds_without_grants - 3.21).abs() < 0.001, "{row:?}");
     // Named at 5 920, writable at 6 001; the last of eight was told at 6 037.
     assert_eq!((row.sitting, row.ran_out), (8, 0));
     assert_eq!(row.reassert_ms, Some(36.0));
     assert_eq!(row.first_grant_ms, Some(10.0));
     assert_eq!(row.quarantine_ms, Some(1_999.0));
-    assert_eq!(row.two_masters_ms, 0.0);
+    assert!(row.two_masters_ms < 0.001, "{row:?}");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     let row =
         with(vec![answers(7_100, "m1", ToWrite::Yes), answers(7_200, "m1", ToWrite::Replica)]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
-    assert_eq!(row.two_masters_ms, 100.0);
+    assert!((row.two_masters_ms - 100.0).abs() < 0.001, "{row:?}");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 //! A *vote* is a yes of one server to one grant or renewal, as its client received it. It was given
 //! wrongly if
 //! 1. another holder of the name was valid from before it was asked for until after it was given;
-//! 2. it granted while the server's own marker forbade it (a renewal is allowed to sitting holders);
-//! 3. it was asked for when the server had been replaced for longer than L: another server had taken
-//!    a plain write more than L ago, and this one had not been promoted since. The same is counted
-//!    once for each server that takes plain writes so late;
+//! 2. it granted while the server's own marker forbade it (sitting holders may renew);
+//! 3. it was asked for when the server had been replaced for longer than L: another server had
+//!    taken a plain write more than L ago, and this one had not been promoted since. The same is
+//!    counted once for each server that takes plain writes so late;
 //! 4. its token was not larger than all that were granted before it was asked for, or its holder
 //!    believed in it past its own deadline.
 

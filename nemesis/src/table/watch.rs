@@ -229,13 +229,12 @@ impl Line {
     }
 
     async fn round(&mut self, command: &str) -> io::Result<Reply> {
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect(&self.addr).await?;
-                stream.set_nodelay(true)?;
-                self.stream.insert(BufReader::new(stream))
-            }
+        let stream = if let Some(stream) = &mut self.stream {
+            stream
+        } else {
+            let stream = TcpStream::connect(&self.addr).await?;
+            stream.set_nodelay(true)?;
+            self.stream.insert(BufReader::new(stream))
         };
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).await?;
         match read(stream).await? {
