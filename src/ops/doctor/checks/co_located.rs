@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use super::super::facts::{Facts, Group, host_of};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use super::no_replica::one_more as one_more_server;
+use super::sentinel_count::one_more as one_more_sentinel;
 
 pub(super) const CHECK: Check = Check {
     id: "co-located",
@@ -41,10 +43,19 @@ fn judge(group: &Group) -> Finding {
     if wrong.is_empty() {
         return Finding::fine(&group.name, read);
     }
-    // Processes are not moved by a command: this shows what runs where.
-    let ask =
-        group.sentinels.first().map(|s| s.by_hand(&format!("SENTINEL REPLICAS {}", group.name)));
-    Finding::warning(&group.name, wrong.join("; "), read).mend(ask)
+    let mut mend = Vec::new();
+    if lonely(&sentinels, all, majority) {
+        mend.push(one_more_sentinel(group, majority as u64));
+    }
+    if lonely(&servers, group.servers.len(), enough) {
+        mend.push(one_more_server(group));
+    }
+    Finding::warning(&group.name, wrong.join("; "), read).mend(mend)
+}
+
+/// Whether the loss of one host leaves fewer than `enough`.
+fn lonely(hosts: &BTreeMap<&str, usize>, all: usize, enough: usize) -> bool {
+    hosts.values().any(|n| all - n < enough)
 }
 
 fn count<'a>(at: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
@@ -72,6 +83,7 @@ mod tests {
             f.groups[0].sentinels[1].at = "10.0.0.1:26380".into();
         });
         assert_eq!(found.says, "without 10.0.0.1 no majority of the Sentinels is left");
+        assert!(found.mend[0].contains("sentinel monitor orders-a 10.0.0.1 6379 2"), "{found:?}");
         let found = broken("co-located", |f: &mut Facts| {
             f.groups[0].servers[1].at = "10.0.0.3:6380".into();
         });

@@ -20,10 +20,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
         return vec![Finding::fine("nodes", read)];
     }
     let says = format!("{n} tolerate the loss of {}, as {} do", (n - 1) / 2, n - 1);
-    vec![
-        Finding::warning("nodes", says, read)
-            .mend([format!("sentinel-conf/up --groups {}    # or leave one out", n + 1)]),
-    ]
+    let more = ".node(RedisNode::new(\"redis://<one more box>\")?)    // or leave one out";
+    vec![Finding::warning("nodes", says, read).mend([more.to_owned()])]
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod min_replicas_replica;
 mod no_replica;
 mod node_clocks;
 mod nodes_together;
+mod not_master;
 mod permissions;
 mod persistence;
 mod probe;
@@ -30,7 +31,6 @@ mod sentinel_sight;
 mod stale_sentinels;
 mod tilt;
 mod two_halves;
-mod two_masters;
 mod version;
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ pub(crate) const CHECKS: &[Check] = &[
     reachable::CHECK,
     probe::CHECK,
     same_server::CHECK,
-    two_masters::CHECK,
+    not_master::CHECK,
     min_replicas_off::CHECK,
     min_replicas_replica::CHECK,
     min_replicas_lag::CHECK,

@@ -30,11 +30,16 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     }
     let finding = Finding::error(subject, "no replica may be promoted", read);
     if replicas.is_empty() {
-        let at = group.master_at().unwrap_or_default();
-        let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
-        return finding.mend([format!("redis-cli -h <another server> REPLICAOF {host} {port}")]);
+        return finding.mend([one_more(group)]);
     }
     finding.mend(group.replicas().flat_map(|s| s.set("replica-priority", "100")))
+}
+
+/// The command that starts another replica.
+pub(super) fn one_more(group: &Group) -> String {
+    let at = group.master_at().unwrap_or_default();
+    let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
+    format!("redis-server redis.conf --replicaof {host} {port}    # on another box")
 }
 
 impl Sentinel {
@@ -75,7 +80,7 @@ mod tests {
                 s.replicas = Read::Got(Vec::new());
             }
         });
-        assert!(found.mend[0].ends_with("REPLICAOF 10.0.0.1 6379"), "{found:?}");
+        assert!(found.mend[0].contains("--replicaof 10.0.0.1 6379"), "{found:?}");
         unknown("no-promotable-replica", |f| {
             f.groups[0].sentinels[0].replicas = Read::Closed("not allowed".into());
         });

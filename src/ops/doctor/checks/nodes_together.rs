@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::facts::{Facts, host_of};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use super::no_replica::one_more;
 
 pub(super) const CHECK: Check = Check {
     id: "nodes-together",
@@ -40,13 +41,17 @@ fn run(facts: &Facts) -> Vec<Finding> {
     if wrong.is_empty() {
         return vec![Finding::fine("nodes", read)];
     }
-    let moved = facts.groups.iter().filter_map(|g| {
-        let first = g.heard().next()?;
+    // A master moves to a replica elsewhere; where there is none, one is added first.
+    let mend = facts.groups.iter().filter_map(|g| {
+        let (first, master) = (g.heard().next()?, g.master_at()?);
+        (hosts[host_of(&master)] > minority).then_some(())?;
         let elsewhere = g.replicas().any(|r| !hosts.contains_key(host_of(&r.at)));
-        // Where the replicas are on another host the master can go there.
-        elsewhere.then(|| first.by_hand(&format!("SENTINEL FAILOVER {}", g.name)))
+        let add = (!elsewhere).then(|| one_more(g));
+        let go = first.by_hand(&format!("SENTINEL FAILOVER {}", g.name));
+        Some(add.into_iter().chain([go]).collect::<Vec<_>>())
     });
-    vec![Finding::warning("nodes", wrong.join("; "), read).mend(moved.take(all - minority))]
+    let mend: Vec<_> = mend.skip(minority).flatten().collect();
+    vec![Finding::warning("nodes", wrong.join("; "), read).mend(mend)]
 }
 
 /// Sentinels that were asked about more than one group.

@@ -24,17 +24,7 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
         Err(why) => return Finding::unknown(subject, why),
     };
     let read = format!("it knows {all} Sentinels, itself included");
-    let add = || {
-        // For the new Sentinel's own file; it finds the others by itself.
-        let at = group.master_at().unwrap_or_else(|| "<master's host>:<port>".into());
-        let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
-        let quorum = all.div_ceil(2) + 1;
-        format!(
-            "echo 'sentinel monitor {} {host} {port} {quorum}' >>sentinel.conf; \
-             redis-sentinel sentinel.conf    # on one more box",
-            group.name
-        )
-    };
+    let add = || one_more(group, all.div_ceil(2) + 1);
     if all < 3 {
         let says =
             format!("with {all} the loss of one Sentinel, or of its network, ends failovers");
@@ -45,6 +35,17 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     } else {
         Finding::fine(subject, read)
     }
+}
+
+/// The command that starts another Sentinel; it finds the others by itself.
+pub(super) fn one_more(group: &Group, quorum: u64) -> String {
+    let at = group.master_at().unwrap_or_else(|| "<master's host>:<port>".into());
+    let (host, port) = at.rsplit_once(':').unwrap_or((&at, "6379"));
+    format!(
+        "echo 'sentinel monitor {} {host} {port} {quorum}' >>sentinel.conf; \
+         redis-sentinel sentinel.conf    # on another box",
+        group.name
+    )
 }
 
 #[cfg(test)]
