@@ -14,11 +14,13 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 
+use super::redis::barrier::Barriers;
 use super::redis::encode::Guarding;
 use super::redis::endpoint::Endpoint;
 use super::redis::faults;
 use super::redis::session::{ServerFacts, Session};
 use super::{BoxFuture, NodeEvent};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
@@ -72,6 +74,12 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     fn follow_up<'a>(&'a self, events: &'a broadcast::Sender<NodeEvent>) -> BoxFuture<'a, ()> {
         let _ = events;
         Box::pin(std::future::ready(()))
+    }
+
+    /// How many replicas of the server there are, those included that are down. `None`: nobody says,
+    /// and those count that were seen connected.
+    fn replicas(&self) -> Result<Option<u32>, NodeError> {
+        Ok(None)
     }
 
     /// L: for how long a master that was replaced may still accept writes. Added to `max_ttl` for
@@ -138,6 +146,8 @@ struct Current {
     session: Arc<Session>,
     /// `host:port` of the server.
     at: Arc<str>,
+    /// What waits for this server's replicas.
+    barriers: Arc<Barriers>,
     /// The resolver's word when the session's address was asked for.
     epoch: u64,
     opened: Moment,
@@ -211,6 +221,42 @@ impl<R: Resolver> Link<R> {
         };
         doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
         done.unwrap_or_else(|e| Replies::fail(n, &e))
+    }
+
+    /// Waits until replicas have what the server granted. Only on the connection that granted: after
+    /// any doubt about it nobody knows whether the server is still the one.
+    pub(crate) async fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> Result<u32, NodeError> {
+        let shared = &*self.shared;
+        let not_durable = |detail| Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
+        let current = shared.state().current.clone();
+        let Some(current) = current.filter(|c| {
+            !c.session.is_lost()
+                && *shared.changed.borrow() == c.epoch
+                && c.session.facts().run_id == after.identity
+        }) else {
+            return not_durable("the connection to the server that granted is gone".to_owned());
+        };
+        let known = match level {
+            Durability::AllReplicas => shared.resolver.replicas()?,
+            _ => None,
+        };
+        let rest = deadline.since(shared.options.env.now());
+        let mut changed = shared.changed.clone();
+        tokio::select! {
+            biased;
+            passed = current.barriers.pass(after.generation, level, known, deadline) => passed,
+            () = moved_on(&mut changed, current.epoch) => {
+                not_durable("the Sentinels took this master down before replicas had it".to_owned())
+            }
+            () = sleep(rest) => {
+                not_durable(format!("not known to be on {level} within {} ms", rest.as_millis()))
+            }
+        }
     }
 
     /// The present session, or a new one by `deadline`.
@@ -309,10 +355,14 @@ impl<R: Resolver> Shared<R> {
         let session = Session::open(&endpoint, self.events.clone(), guard).await?;
         self.met(&session);
         let (facts, at) = (session.facts().clone(), endpoint.to_string());
+        let (run_id, connected) = (Arc::clone(&facts.run_id), facts.connected_replicas);
         let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
         self.resolver.accept(&facts, &self.events)?;
         let now = self.options.env.now();
-        Ok(Current { session: Arc::new(session), at: at.into(), epoch, opened: now, judged: now })
+        let env = Arc::clone(&self.options.env);
+        let barriers = Arc::new(Barriers::new(endpoint, run_id, connected, env));
+        let (session, at) = (Arc::new(session), at.into());
+        Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
     }
 
     /// Tells that the server has another data history than the one before; also of a server that

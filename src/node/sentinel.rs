@@ -25,8 +25,9 @@ use super::link::{Link, LinkOptions};
 #[cfg(feature = "tls")]
 use super::redis::endpoint::tls_transport;
 use super::{BoxFuture, LockNode, NodeEvent};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
 use crate::sentinel::guard::check_guard;
 use crate::time::Moment;
@@ -58,6 +59,12 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// polls; where `SENTINEL MASTER` is not allowed, epochs and
 /// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
 /// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
+///
+/// **Durability.** All replicas are those that the Sentinels know (the largest number that one of
+/// them tells in `SENTINEL MASTER`), those included that are down, and any that is connected without
+/// being known. A replica with priority 0 cannot be promoted, but `WAIT` does not say who confirmed,
+/// so it is waited for, too. One that left the group for good has to be forgotten
+/// (`SENTINEL RESET`).
 ///
 /// **What it asks.** Sentinels: every second (and after each event) the master's address, its
 /// facts and the other Sentinels. Master: who it is and how its guard is set, on each new
@@ -267,6 +274,15 @@ impl SentinelNode {
 impl LockNode for SentinelNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(self.link().call(batch, deadline))
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(self.link().barrier(after, level, deadline))
     }
 
     /// One connection, and the server answers in order.

@@ -243,7 +243,8 @@ impl Discovery {
             at: at.clone(),
             epoch,
             down_after,
-            replicas: facts().map(|f| f.replicas).max(),
+            // Whoever knows of one more may be the one that has it promoted.
+            replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A standalone Redis (or Valkey) server as a node.
 
+pub(crate) mod barrier;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod endpoint;
@@ -19,6 +20,7 @@ use self::session::{ServerFacts, Session};
 use super::guard::{Group, Judge};
 use super::link::{Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
@@ -58,6 +60,7 @@ impl RedisNode {
             min_replicas: None,
             guard: None,
             connect_timeout: Duration::from_secs(1),
+            replicas: None,
             env: Arc::new(SystemEnv),
         }
     }
@@ -72,6 +75,15 @@ impl fmt::Debug for RedisNode {
 impl LockNode for RedisNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(self.link.call(batch, deadline))
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(self.link.barrier(after, level, deadline))
     }
 
     /// One connection, and the server answers in order.
@@ -103,6 +115,7 @@ pub struct RedisNodeBuilder {
     min_replicas: Option<(u32, Duration)>,
     guard: Option<MinReplicas>,
     connect_timeout: Duration,
+    replicas: Option<u32>,
     env: Arc<dyn Env>,
 }
 
@@ -191,6 +204,15 @@ impl RedisNodeBuilder {
         self
     }
 
+    /// How many replicas the server has, those included that may be down: so many have to confirm at
+    /// [`Durability::AllReplicas`], or more if more are connected. Default: the most that were seen
+    /// connected since this node's own connection was made; one that was down all the time is then
+    /// not waited for.
+    pub fn replicas(mut self, count: u32) -> Self {
+        self.replicas = Some(count);
+        self
+    }
+
     /// Other clocks and dice than the machine's.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
@@ -229,6 +251,7 @@ impl RedisNodeBuilder {
             endpoint,
             window: self.failover_window,
             judge: Judge::new(Arc::clone(&name), rule(self.min_replicas, self.guard)),
+            replicas: self.replicas,
             never: watch::Sender::new(0),
         };
         Ok(RedisNode { name, link: Link::new(fixed, options) })
@@ -248,6 +271,7 @@ struct Fixed {
     endpoint: Endpoint,
     window: Duration,
     judge: Judge,
+    replicas: Option<u32>,
     never: watch::Sender<u64>,
 }
 
@@ -284,6 +308,10 @@ impl Resolver for Fixed {
 
     fn is_tls(&self) -> bool {
         self.endpoint.is_tls()
+    }
+
+    fn replicas(&self) -> Result<Option<u32>, NodeError> {
+        Ok(self.replicas)
     }
 
     fn window(&self) -> Duration {

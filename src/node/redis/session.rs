@@ -42,6 +42,8 @@ pub(crate) struct ServerFacts {
     pub(crate) tells_offset: bool,
     /// `redis_version` as (major, minor).
     pub(crate) version: (u32, u32),
+    /// `connected_slaves`, in whatever state they are.
+    pub(crate) connected_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
     pub(crate) good_replicas: Option<u32>,
     /// `min-replicas-to-write`, if asked for and CONFIG may be read.
@@ -219,7 +221,7 @@ impl Call {
     }
 }
 
-async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
+pub(super) async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
     // An error reply inside `Value` is turned into `Err`.
     con.clone().send_packed_command(cmd).await.and_then(Value::extract_error)
 }
@@ -283,6 +285,9 @@ fn read(server: &str, replication: &str, config: Option<&Value>) -> Result<Serve
         predecessor: predecessor(replication),
         tells_offset: false,
         version,
+        connected_replicas: field(replication, "connected_slaves")
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0),
         good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
         min_replicas: setting("min-replicas-to-write")?,
         min_replicas_max_lag: setting("min-replicas-max-lag")?,
@@ -294,7 +299,7 @@ fn is_word(id: &str) -> bool {
 }
 
 /// A `replid` as the script reads it: 40 hexadecimal digits.
-fn is_history(id: &str) -> bool {
+pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
@@ -341,7 +346,7 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
 }
 
 /// The value of `name:` in an INFO text.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
 }
 

@@ -142,6 +142,16 @@ impl Resolver for Finder {
         })
     }
 
+    fn replicas(&self) -> Result<Option<u32>, NodeError> {
+        let known = self.watch.seen().master.and_then(|master| master.replicas);
+        if known.is_none() {
+            let detail = "the Sentinels do not say how many replicas there are; allow \
+                          `sentinel|master` to this client, or ask for Replicas(k)";
+            return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
+        }
+        Ok(known)
+    }
+
     fn window(&self) -> Duration {
         self.judge.window()
     }

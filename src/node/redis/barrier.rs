@@ -1,0 +1,264 @@
+//! Barriers at one server process: who wants to know whether replicas have what it granted, and the
+//! few `WAIT`s that answer all of them (§5.6).
+//!
+//! One queue and one connection for each number of replicas that is asked for. What is asked while
+//! a `WAIT` is under way is answered by the next one together, so there are far fewer of them than
+//! locks. And a replica that is frozen holds up those who need it and nobody else: each number
+//! waits on a connection of its own.
+
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use self::wire::{Round, Wire};
+use super::endpoint::Endpoint;
+use crate::durability::Durability;
+use crate::env::Env;
+use crate::error::{NodeError, NodeFault};
+use crate::time::Moment;
+
+/// Whoever has less left is answered with what there is: another round would come too late.
+const LAST: Duration = Duration::from_millis(20);
+/// What a round leaves of the time for its answer to come back, at most.
+const WAY_BACK: Duration = Duration::from_millis(20);
+/// How long is waited for replicas that are not even connected.
+const LOOK: Duration = Duration::from_millis(5);
+/// A connection without work is closed after this.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The barriers of one session's server.
+pub(crate) struct Barriers {
+    server: Server,
+    /// Replicas that were connected when it was asked last, and at the most so far.
+    connected: AtomicU32,
+    most: AtomicU32,
+    queues: Mutex<BTreeMap<u32, mpsc::UnboundedSender<Wish>>>,
+}
+
+/// The process that granted.
+#[derive(Clone)]
+struct Server {
+    at: Endpoint,
+    run_id: Arc<str>,
+    env: Arc<dyn Env>,
+}
+
+/// Somebody waits for a round.
+struct Wish {
+    generation: u64,
+    deadline: Moment,
+    done: oneshot::Sender<Result<Round, NodeError>>,
+}
+
+impl Barriers {
+    /// Barriers at the process `run_id` at `at`, which had so many replicas just now. Connects to
+    /// nothing yet.
+    pub(crate) fn new(at: Endpoint, run_id: Arc<str>, connected: u32, env: Arc<dyn Env>) -> Self {
+        Self {
+            server: Server { at, run_id, env },
+            connected: AtomicU32::new(connected),
+            most: AtomicU32::new(connected),
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Waits until the replicas that `level` asks for have what the process granted in this
+    /// generation; how many have it. `known`: how many replicas there are, where somebody says so;
+    /// else as many as were ever seen connected here.
+    ///
+    /// # Cancellation safety
+    /// May be dropped; the round goes on for others.
+    pub(crate) async fn pass(
+        &self,
+        generation: u64,
+        level: Durability,
+        known: Option<u32>,
+        deadline: Moment,
+    ) -> Result<u32, NodeError> {
+        let started = self.server.env.now();
+        let mut wanted = self.wanted(level, known);
+        loop {
+            let round = self.round(wanted, generation, deadline).await?;
+            self.connected.store(round.connected, Ordering::Relaxed);
+            self.most.fetch_max(round.connected, Ordering::Relaxed);
+            // A replica that nobody knew of may have confirmed in the place of one that must: the
+            // number that is enough is judged by who was connected after the wait.
+            let needed = self.wanted(level, known);
+            if round.have >= needed {
+                return Ok(round.have);
+            }
+            let now = self.server.env.now();
+            if needed <= wanted || deadline.since(now) < LAST {
+                return Err(too_few(round, needed, level, now.since(started)));
+            }
+            wanted = needed;
+        }
+    }
+
+    fn wanted(&self, level: Durability, known: Option<u32>) -> u32 {
+        match (level, known) {
+            (Durability::Primary, _) => 0,
+            (Durability::Replicas(k), _) => k,
+            // Also who is connected and not known: `WAIT` does not say which ones confirmed.
+            (Durability::AllReplicas, Some(n)) => n.max(self.connected.load(Ordering::Relaxed)),
+            (Durability::AllReplicas, None) => self.most.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The next round for `k` replicas.
+    async fn round(&self, k: u32, generation: u64, deadline: Moment) -> Result<Round, NodeError> {
+        let (done, round) = oneshot::channel();
+        self.submit(k, Wish { generation, deadline, done });
+        round.await.unwrap_or_else(|_| {
+            let detail = "the task that waits for replicas ended with its runtime";
+            Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
+        })
+    }
+
+    fn submit(&self, k: u32, wish: Wish) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let wish = match queues.get(&k) {
+            Some(queue) => match queue.send(wish) {
+                Ok(()) => return,
+                Err(rejected) => rejected.0,
+            },
+            None => wish,
+        };
+        // The first, or the runtime of the earlier task is gone.
+        let (queue, wishes) = mpsc::unbounded_channel();
+        let _ = queue.send(wish);
+        queues.insert(k, queue);
+        drop(queues);
+        let connected = self.connected.load(Ordering::Relaxed);
+        let waiter = Waiter { server: self.server.clone(), k, wishes, wire: None, connected };
+        self.server.env.spawn(&Handle::current(), Box::pin(waiter.run()));
+    }
+}
+
+/// The task behind one queue. It ends with the session.
+struct Waiter {
+    server: Server,
+    k: u32,
+    wishes: mpsc::UnboundedReceiver<Wish>,
+    wire: Option<Wire>,
+    /// How many replicas there were at the last look.
+    connected: u32,
+}
+
+impl Waiter {
+    async fn run(mut self) {
+        let mut waiting: Vec<Wish> = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                match self.next().await {
+                    Some(wish) => waiting.push(wish),
+                    None => return,
+                }
+            }
+            while let Ok(wish) = self.wishes.try_recv() {
+                waiting.push(wish);
+            }
+            waiting.retain(|wish| !wish.done.is_closed());
+            let Some(first) = waiting.iter().map(|wish| wish.deadline).min() else { continue };
+            let last = waiting.iter().map(|wish| wish.deadline).max().unwrap_or(first);
+            let round = self.round(first, last).await;
+            let now = self.server.env.now();
+            for wish in std::mem::take(&mut waiting) {
+                match &round {
+                    Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
+                    // Nobody listens any more: nothing to do.
+                    Ok(round) if round.generation == wish.generation => {
+                        let _ = wish.done.send(Ok(*round));
+                    }
+                    Ok(_) => {
+                        let detail = "the server has another data history since it granted";
+                        let error = NodeError::maybe_executed(NodeFault::NotDurable, detail);
+                        let _ = wish.done.send(Err(error));
+                    }
+                    Err(e) => {
+                        let _ = wish.done.send(Err(e.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether another round could not bring more.
+    fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
+        round.have >= self.k
+            || round.connected < self.k
+            || round.generation != wish.generation
+            || wish.deadline.since(now) < LAST
+    }
+
+    /// The next wish. A connection that nobody needs for a while is closed.
+    async fn next(&mut self) -> Option<Wish> {
+        if self.wire.is_some() {
+            match timeout(IDLE, self.wishes.recv()).await {
+                Ok(wish) => return wish,
+                Err(_) => self.wire = None,
+            }
+        }
+        self.wishes.recv().await
+    }
+
+    /// One round, for as long as the one who has the least time can wait.
+    async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
+        loop {
+            let kept = self.wire.take().filter(|wire| !wire.is_lost());
+            let is_new = kept.is_none();
+            let wire = match kept {
+                Some(wire) => wire,
+                None => self.open(last).await?,
+            };
+            let left = first.since(self.server.env.now());
+            let within = if self.connected < self.k {
+                // It cannot be enough unless one has just come: a short look.
+                left.min(LOOK)
+            } else {
+                left - WAY_BACK.min(left / 4)
+            };
+            match wire.round(self.k, within).await {
+                Ok(round) => {
+                    self.connected = round.connected;
+                    self.wire = Some(wire);
+                    return Ok(round);
+                }
+                // Closed while nobody looked. A barrier may be asked for twice.
+                Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
+                Err(e) if e.is_ambiguous() => return Err(e),
+                Err(e) => return Err(NodeError::maybe_executed(e.fault(), e.detail())),
+            }
+        }
+    }
+
+    async fn open(&self, deadline: Moment) -> Result<Wire, NodeError> {
+        let rest = deadline.since(self.server.env.now());
+        timeout(rest, Wire::open(&self.server.at, &self.server.run_id)).await.unwrap_or_else(|_| {
+            let detail = "no second connection in time, to ask who has it";
+            Err(NodeError::maybe_executed(NodeFault::Unreachable, detail))
+        })
+    }
+}
+
+/// The words that say what to do.
+fn too_few(round: Round, needed: u32, level: Durability, took: Duration) -> NodeError {
+    let Round { have, connected, .. } = round;
+    let why = if connected < needed {
+        format!("only {connected} connected: start the others or let them connect")
+    } else {
+        "one is frozen, slow or cut off: look at lag in INFO replication".to_owned()
+    };
+    let detail = format!(
+        "{have} of {needed} replicas have it within {} ms, asked for: {level}; {why}",
+        took.as_millis()
+    );
+    NodeError::maybe_executed(NodeFault::NotDurable, detail)
+}

@@ -1,0 +1,176 @@
+//! The connection that waits: a write that the replicas must follow, `WAIT`, and who answered.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{Either, join, join3, ready};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use tokio::time::{sleep, timeout};
+
+use super::super::endpoint::Endpoint;
+use super::super::faults;
+use super::super::session::{ask, field, is_history};
+use crate::error::{NodeError, NodeFault};
+
+/// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
+/// that changes nothing (`PING`, a refused `SET NX`), is answered at once and means nothing.
+pub(super) const KEY: &str = "palisade:barrier";
+/// Its life, in milliseconds: nobody reads it.
+const LIFE: u32 = 1_000;
+/// How long after its own time-out `WAIT` is left in peace.
+const LATE: Duration = Duration::from_millis(2);
+/// And how long after that its answer is awaited at all.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What one round found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    /// So many replicas have all that was written before the round.
+    pub(super) have: u32,
+    /// So many were connected after it, in whatever state.
+    pub(super) connected: u32,
+    /// The data history, as batches tell it.
+    pub(super) generation: u64,
+}
+
+/// An open connection to one server process. A blocked `WAIT` blocks all that is on it, so it is
+/// nobody else's.
+pub(super) struct Wire {
+    con: MultiplexedConnection,
+    lost: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// Connects, and makes sure that it is that process. The caller holds the deadline.
+    pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
+        let client = Client::open(at.connection_info()).map_err(|e| faults::connecting(&e))?;
+        let lost = Arc::new(AtomicBool::new(false));
+        let gone = Arc::clone(&lost);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    gone.store(true, Ordering::Release);
+                }
+                Ok::<(), redis::aio::SendError>(())
+            });
+        let con = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|e| faults::opening(&e, at.is_tls()))?;
+        let info = ask(&con, redis::cmd("INFO").arg("server")).await;
+        let info = text(info).map_err(|e| faults::connecting(&e))?;
+        if field(&info, "run_id") != Some(run_id) {
+            let detail = "another server process listens there since";
+            return Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
+        }
+        Ok(Self { con, lost })
+    }
+
+    /// Whether the server, or what lies between, has closed it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Waits until `k` replicas have all that the server executed so far, at the longest for
+    /// `within`, and says how many have it. After an error the connection is not to be used.
+    pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
+        let set = redis::cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE).take();
+        // Zero would be for ever.
+        let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
+        let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
+        // Asked after the wait: a server that still is the master of the history in which the
+        // grant was made has not been demoted in between, for every promotion begins a new one.
+        let info = redis::cmd("INFO").arg("replication").take();
+        let count = if k == 0 {
+            Either::Left(ready(Ok(Value::Int(0))))
+        } else {
+            Either::Right(self.ask(&wait))
+        };
+        let mut answers = pin!(join3(self.ask(&set), count, self.ask(&info)));
+        let (set, have, info) = tokio::select! {
+            biased;
+            answers = &mut answers => answers,
+            () = sleep(within + LATE) => {
+                // An idle server looks at its time-outs ten times a second; a request makes it
+                // look now.
+                let nudge = redis::cmd("TIME");
+                let all = join(&mut answers, self.ask(&nudge));
+                timeout(PATIENCE, all).await.map_err(|_| silent())?.0
+            }
+        };
+        set.map_err(|e| faults::calling(&e))?;
+        let have = have.map_err(|e| faults::calling(&e))?;
+        let info = text(info).map_err(|e| faults::calling(&e))?;
+        read(&have, &info)
+    }
+
+    async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
+        ask(&self.con, cmd).await
+    }
+}
+
+fn silent() -> NodeError {
+    let detail = "the server did not answer when WAIT had to be over";
+    NodeError::maybe_executed(NodeFault::Timeout, detail)
+}
+
+fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
+    answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
+}
+
+/// What `WAIT` and the `INFO replication` behind it say.
+fn read(have: &Value, info: &str) -> Result<Round, NodeError> {
+    let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
+    let role = field(info, "role");
+    if role != Some("master") {
+        let detail = "the server is no longer the master since it granted";
+        return Err(NodeError::maybe_executed(NodeFault::NotMaster, detail));
+    }
+    let Value::Int(have) = have else { return Err(garbage("WAIT tells no number")) };
+    let have = u32::try_from(*have).map_err(|_| garbage("WAIT tells no number of replicas"))?;
+    let connected = field(info, "connected_slaves").and_then(|n| n.parse().ok());
+    let generation = field(info, "master_replid")
+        .filter(|id| is_history(id))
+        .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
+    match (connected, generation) {
+        (Some(connected), Some(generation)) => Ok(Round { have, connected, generation }),
+        _ => Err(garbage("INFO lacks connected_slaves or replid")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(role: &str, replid: &str, replicas: &str) -> String {
+        format!("role:{role}\r\nconnected_slaves:{replicas}\r\nmaster_replid:{replid}\r\n")
+    }
+
+    #[test]
+    fn a_round_is_read_whole_or_is_a_fault() {
+        let replid = "00000000000000ff0123456789abcdef01234567";
+        let good = read(&Value::Int(2), &info("master", replid, "3")).unwrap();
+        assert_eq!(good, Round { have: 2, connected: 3, generation: 255 });
+        let fault = |have: &Value, info: &str| {
+            let e = read(have, info).unwrap_err();
+            assert!(e.is_ambiguous(), "{e}");
+            e.fault()
+        };
+        assert_eq!(fault(&Value::Int(2), &info("slave", replid, "3")), NodeFault::NotMaster);
+        for (have, info) in [
+            (Value::Int(-1), info("master", replid, "3")),
+            (Value::Okay, info("master", replid, "3")),
+            (Value::Int(2), info("master", &replid[1..], "3")),
+            (Value::Int(2), info("master", &replid.replace('f', "é"), "3")),
+            (Value::Int(2), info("master", replid, "many")),
+            (Value::Int(2), "role:master\r\n".to_owned()),
+        ] {
+            assert_eq!(fault(&have, &info), NodeFault::Protocol, "{have:?} {info}");
+        }
+    }
+}
