@@ -151,6 +151,20 @@ impl Server {
         String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
     }
 
+    /// Runs these commands, one a line, on one connection and gives the raw answers.
+    pub fn session(&self, commands: &str) -> String {
+        let mut cli = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("redis-cli is missing ({e}): install redis-tools"));
+        cli.stdin.take().expect("piped").write_all(commands.as_bytes()).expect("it reads");
+        let out = cli.wait_with_output().expect("it ends");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
     /// What the server wrote.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()

@@ -1,0 +1,160 @@
+//! What a failover leaves of locks that were granted under load: all of them at `AllReplicas`, and
+//! at `Primary` not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use palisade::env::{Env as _, SystemEnv};
+use palisade::node::{MinReplicas, SentinelNode};
+use palisade::time::Moment;
+
+use super::support::group::{Groups, cli};
+use super::*;
+
+/// Long enough that no lock of a test ends by itself before it is looked for.
+const HELD: Duration = Duration::from_secs(29);
+
+/// One handle over one group, without a guard that could refuse anything.
+fn redlock(groups: &Groups, group: usize) -> Redlock {
+    let node = SentinelNode::new(groups.name(group), groups.sentinels(group)).unwrap();
+    let node = node.guard(MinReplicas::Off).trust_fresh(true);
+    Redlock::builder().node(node).ttl(HELD).build().unwrap()
+}
+
+/// Who the first Sentinel says is the master.
+fn master(groups: &Groups, group: usize) -> String {
+    let name = groups.name(group);
+    let words = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
+    words.lines().collect::<Vec<_>>().join(":")
+}
+
+/// Locks that were granted, by name, and until when their holders believe in them.
+type Granted = BTreeMap<String, Moment>;
+
+/// Eight callers that take one lock after the other, each its own.
+async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Granted {
+    let caller = |caller: usize| {
+        let (redlock, stop) = (redlock.clone(), Arc::clone(&stop));
+        tokio::spawn(async move {
+            let mut granted = Granted::new();
+            for turn in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = format!("{caller}-{turn}");
+                let mutex = redlock.mutex(&name).auto_renew(false).durability(level);
+                match mutex.try_acquire().await {
+                    Ok(TryAcquire::Acquired(guard)) => {
+                        granted.insert(name, guard.valid_until());
+                        // Its holder goes on to believe in it.
+                        std::mem::forget(guard);
+                    }
+                    // While masters change, and when the new one is in quarantine.
+                    _ => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+            granted
+        })
+    };
+    let callers: Vec<_> = (0..8).map(caller).collect();
+    let mut all = Granted::new();
+    for caller in callers {
+        all.append(&mut caller.await.unwrap());
+    }
+    all
+}
+
+/// Of the locks that are still believed in, those that the server does not know.
+fn lost(at: &str, granted: &Granted) -> Vec<String> {
+    let names: Vec<&str> = granted.keys().map(String::as_str).collect();
+    let mut lost = Vec::new();
+    for names in names.chunks(500) {
+        let mut ask = vec!["--json", "MGET"];
+        ask.extend(names);
+        let found: Vec<Option<String>> = serde_json::from_str(&cli(at, &ask)).unwrap();
+        assert_eq!(found.len(), names.len());
+        let now = SystemEnv.now();
+        let gone = names
+            .iter()
+            .zip(found)
+            .filter(|(name, found)| found.is_none() && now < granted[**name]);
+        lost.extend(gone.map(|(name, _)| (*name).to_owned()));
+    }
+    lost
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_switch_by_hand_under_load_loses_no_lock_that_all_replicas_have() {
+    let groups = Arc::new(Groups::up_with(2, 3_000, 0, &[]));
+    let stop = Arc::new(AtomicBool::new(false));
+    let levels = [Durability::AllReplicas, Durability::Primary];
+    let loads: Vec<_> = levels
+        .iter()
+        .enumerate()
+        .map(|(group, level)| {
+            tokio::spawn(load(redlock(&groups, group), *level, Arc::clone(&stop)))
+        })
+        .collect();
+    let before = [master(&groups, 0), master(&groups, 1)];
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let switch = Arc::clone(&groups);
+    let after = tokio::task::spawn_blocking(move || {
+        for group in 0..2 {
+            switch.break_("failover", group, &[]);
+        }
+        [0, 1].map(|group| {
+            until("another master is named", || master(&switch, group) != before[group]);
+            master(&switch, group)
+        })
+    });
+    let after = after.await.unwrap();
+    stop.store(true, Ordering::Relaxed);
+    for (load, (level, at)) in loads.into_iter().zip(levels.iter().zip(after)) {
+        let granted = load.await.unwrap();
+        let lost = lost(&at, &granted);
+        println!("{level}: {} granted, {} lost", granted.len(), lost.len());
+        assert!(granted.len() > 50, "hardly any load: {}", granted.len());
+        if *level == Durability::AllReplicas {
+            assert_eq!(lost, Vec::<String>::new());
+        } else {
+            // Else the test could not fail.
+            assert!(!lost.is_empty());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn all_replicas_are_those_that_the_sentinels_know() {
+    let groups = Groups::up_with(1, 3_000, 0, &[]);
+    let redlock = redlock(&groups, 0);
+    let servers = groups.servers(0);
+    let attempt =
+        async |name: &str, level| redlock.mutex(name).durability(level).try_acquire().await;
+    let guard = attempt("a", Durability::AllReplicas).await.unwrap().acquired().unwrap();
+    assert_eq!(guard.durability().replicas, 2);
+    for server in &servers[1..] {
+        assert_eq!(cli(server, &["EXISTS", "a"]), "1");
+    }
+
+    // One confirms and may never be promoted, the other may and does not have it. `WAIT` counts
+    // one, and does not say which.
+    assert_eq!(cli(&servers[1], &["CONFIG", "SET", "replica-priority", "0"]), "OK");
+    groups.break_("freeze", 0, &["--server", "a3"]);
+    let e = word(attempt("b", Durability::AllReplicas).await.unwrap_err());
+    assert_eq!(e.fault(), NodeFault::NotDurable);
+    assert!(e.detail().contains("1 of 2 replicas have it"), "{e}");
+    let one = attempt("c", Durability::Replicas(1)).await.unwrap().acquired().unwrap();
+    assert_eq!(one.durability().replicas, 1);
+    assert_eq!(cli(&servers[1], &["EXISTS", "c"]), "1");
+
+    // Down, and still one that may be promoted when it is back.
+    groups.break_("kill", 0, &["--server", "a3"]);
+    until("it is gone", || {
+        cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:1")
+    });
+    let e = word(attempt("d", Durability::AllReplicas).await.unwrap_err());
+    assert_eq!(e.fault(), NodeFault::NotDurable);
+    assert!(e.detail().contains("only 1 connected"), "{e}");
+    until("rolled back", || cli(&servers[0], &["EXISTS", "b", "d"]) == "0");
+}

@@ -1,0 +1,232 @@
+//! Durability levels against real servers: what counts, what is refused and leaves nothing behind,
+//! and what a failover leaves. What replicas have is asked of them by `redis-cli`.
+
+mod failover;
+mod refused;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use palisade::election::Election;
+use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
+use palisade::{
+    Advice, Durability, Idempotency, MemoryNode, Outcome, RedisNode, Redlock, RunError, TryAcquire,
+};
+use support::server::Server;
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// A master with two replicas that have it all.
+struct Trio {
+    master: Server,
+    replicas: [Server; 2],
+}
+
+impl Trio {
+    fn start() -> Self {
+        let master = Server::start(&["--repl-diskless-sync-delay", "0"]);
+        let port = master.port().to_string();
+        let replica = || Server::start(&["--replicaof", "127.0.0.1", &port]);
+        let replicas = [replica(), replica()];
+        let trio = Self { master, replicas };
+        trio.follow();
+        trio
+    }
+
+    /// Waits until both replicas confirm what is written. One that has just joined is sent nothing
+    /// before its first acknowledgement, which may take a second.
+    fn follow(&self) {
+        until("both replicas confirm a write", || {
+            self.master.session("SET warm up PX 1\nWAIT 2 500\n").trim_end().ends_with('2')
+        });
+    }
+
+    /// A handle with one node: this master.
+    fn redlock(&self) -> Redlock {
+        self.redlock_within(Duration::from_millis(250))
+    }
+
+    /// One that gives the node so long.
+    fn redlock_within(&self, node_deadline: Duration) -> Redlock {
+        let node = RedisNode::builder(self.master.url()).trust_fresh(true).build().unwrap();
+        Redlock::builder().node(node).ttl(TTL).node_deadline(node_deadline).build().unwrap()
+    }
+
+    /// On how many replicas something stands under the key now.
+    fn have(&self, key: &str) -> usize {
+        self.replicas.iter().filter(|r| r.cli(&["EXISTS", key]) == "1").count()
+    }
+}
+
+/// Waits for something that has to happen.
+fn until(what: &str, mut good: impl FnMut() -> bool) {
+    for _ in 0..1_000 {
+        if good() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never happened: {what}");
+}
+
+/// What the only node said.
+fn word(error: AcquireError) -> NodeError {
+    let AcquireError::NoQuorum(no) = error else { panic!("another error: {error}") };
+    match no.nodes.into_iter().next() {
+        Some((_, NodeOutcome::Failed(e))) => e,
+        other => panic!("not a fault: {other:?}"),
+    }
+}
+
+/// How often the server was told to do this.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn each_level_is_reached_and_readable() {
+    let trio = Trio::start();
+    let redlock = trio.redlock();
+    let before = calls(&trio.master, "wait");
+    let guard = redlock.mutex("plain").acquire().await.unwrap();
+    assert_eq!((guard.durability().level, guard.durability().replicas), (Durability::Primary, 0));
+    assert_eq!(calls(&trio.master, "wait"), before, "the default asks nobody");
+
+    let one = redlock.mutex("one").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    assert!(trio.have("one") >= 1);
+    assert!(one.durability().replicas >= 1);
+    assert_eq!(one.durability().level, Durability::Replicas(1));
+
+    for turn in 0..50 {
+        let name = format!("all-{turn}");
+        let all = redlock.mutex(&name).durability(Durability::AllReplicas).acquire().await;
+        assert_eq!(trio.have(&name), 2, "both have it when the guard is there");
+        let all = all.unwrap();
+        assert_eq!(all.durability().replicas, 2);
+        all.extend().await.unwrap();
+        assert_eq!(all.durability().replicas, 2, "and a renewal counts as the grant does");
+    }
+
+    let election = Election::new(&redlock, "lead").durability(Durability::AllReplicas);
+    let leadership = election.campaign("me").await.unwrap();
+    assert_eq!(trio.have("{election:lead}:meta"), 2, "the words, too");
+    assert_eq!(leadership.durability().replicas, 2);
+    leadership.proclaim("still me").await.unwrap();
+    assert_eq!(leadership.durability().replicas, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn results_are_as_durable_as_asked() {
+    let trio = Trio::start();
+    let redlock = trio.redlock();
+    let orders = |level| {
+        let builder = Idempotency::builder(&redlock).namespace("orders").durability(level);
+        builder.build().unwrap()
+    };
+    let all = orders(Durability::AllReplicas);
+    let handler = |cx: palisade::idempotency::Context| {
+        let (claimed, had) = (cx.durability(), trio.have("idem:orders:7"));
+        async move { Ok::<_, String>((claimed.replicas, had)) }
+    };
+    let out = all.key("7").run(handler).await.unwrap();
+    let Outcome::Executed { value, durability, .. } = out else { panic!("{out:?}") };
+    assert_eq!(value, (2, 2), "both knew of the attempt when the handler started");
+    assert_eq!((durability.level, durability.replicas), (Durability::AllReplicas, 2));
+    for replica in &trio.replicas {
+        assert_eq!(replica.cli(&["HGET", "idem:orders:7", "val"]), "[2,2]");
+    }
+
+    // A result that the replicas do not have is not told to anybody who asks for more.
+    trio.replicas[1].freeze();
+    let one = orders(Durability::Primary);
+    assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());
+    let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
+    match run().await {
+        Err(RunError::NoQuorum(no)) => {
+            let words = no.to_string();
+            assert!(words.contains("1 of 2 replicas have it within"), "{words}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        matches!(
+            all.key("9").run(|_| async { Err::<i32, _>("no") }).await,
+            Err(RunError::NoQuorum(_))
+        ),
+        "no handler without a durable claim"
+    );
+    trio.replicas[1].resume();
+    assert_eq!(run().await.unwrap(), Outcome::Replayed(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn many_locks_share_few_waits() {
+    let trio = Trio::start();
+    let redlock = trio.redlock_within(Duration::from_secs(2));
+    let before = calls(&trio.master, "wait");
+    let tasks: Vec<_> = (0..64)
+        .map(|task| {
+            let redlock = redlock.clone();
+            tokio::spawn(async move {
+                for turn in 0..20 {
+                    let mutex = redlock.mutex(&format!("{task}-{turn}")).auto_renew(false);
+                    let level = Durability::AllReplicas;
+                    let guard = mutex.durability(level).acquire().await.unwrap();
+                    assert_eq!(guard.durability().replicas, 2);
+                    std::mem::forget(guard);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (locks, waits) = (64 * 20, calls(&trio.master, "wait") - before);
+    println!("{locks} locks, {waits} WAITs, {} batches", calls(&trio.master, "evalsha"));
+    assert!(waits > 0 && waits * 4 < locks, "{waits} WAITs for {locks} locks");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn nodes_without_replicas_vote_where_none_can_lack_anything() {
+    let server = Server::start(&[]);
+    let lone = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let lone = Redlock::builder().node(lone).build().unwrap();
+    let memory = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+    for redlock in [&lone, &memory] {
+        let all = redlock.mutex("k").durability(Durability::AllReplicas).acquire().await.unwrap();
+        assert_eq!(all.durability().replicas, 0, "and it says so");
+        assert!(all.release().await.is_released());
+    }
+    let ask = |redlock: &Redlock| redlock.mutex("j").durability(Durability::Replicas(1));
+    let e = word(ask(&memory).try_acquire().await.unwrap_err());
+    assert_eq!((e.fault(), e.advice()), (NodeFault::Unsupported, Advice::Misconfigured));
+    let e = word(ask(&lone).try_acquire().await.unwrap_err());
+    assert_eq!(e.fault(), NodeFault::NotDurable);
+    assert!(e.detail().contains("only 0 connected"), "{e}");
+    // Rolled back: the next one without the wish gets it.
+    assert!(matches!(lone.mutex("j").try_acquire().await.unwrap(), TryAcquire::Acquired(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_level_that_asks_for_nothing_is_refused_before_anything_is_sent() {
+    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+    let none = Durability::Replicas(0);
+    let words = [
+        redlock.mutex("k").durability(none).check().unwrap_err().to_string(),
+        Election::new(&redlock, "k").durability(none).check().unwrap_err().to_string(),
+        Idempotency::builder(&redlock)
+            .namespace("k")
+            .durability(none)
+            .build()
+            .unwrap_err()
+            .to_string(),
+    ];
+    for words in words {
+        assert!(words.starts_with("`durability` is Replicas(0): at least 1 replica"), "{words}");
+    }
+    let refused = redlock.mutex("k").durability(none).try_acquire().await;
+    assert!(matches!(refused, Err(AcquireError::Config(_))), "{refused:?}");
+}

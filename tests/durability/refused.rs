@@ -1,0 +1,215 @@
+//! Too few replicas, another past, no permission: no grant, said in words, and nothing left behind.
+
+use std::sync::Arc;
+
+use palisade::durability::BarrierPoint;
+use palisade::env::{Env as _, SystemEnv};
+use palisade::node::LockNode;
+use palisade::op::{Batch, Op, Terms};
+
+use super::*;
+
+/// The rollback has reached the server, long before the ttl could have.
+fn nothing_stands(trio: &Trio, name: &str) {
+    until("the grant is rolled back", || trio.master.cli(&["EXISTS", name]) == "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_frozen_replica_is_a_typed_refusal_in_time() {
+    let trio = Trio::start();
+    let redlock = trio.redlock();
+    trio.replicas[0].freeze();
+    let all = redlock.mutex("k").durability(Durability::AllReplicas);
+    let refused = tokio::time::timeout(TTL / 2, all.try_acquire()).await.expect("in time");
+    let error = refused.unwrap_err();
+    assert!(matches!(error.advice(), Advice::RetryAfter(_)), "{error}");
+    let e = word(error);
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotDurable, true));
+    let words = e.to_string();
+    assert!(words.contains("1 of 2 replicas have it within"), "{words}");
+    assert!(words.contains("bring the replicas up, or ask for a lower durability"), "{words}");
+    nothing_stands(&trio, "k");
+
+    // One is enough for who asks for one.
+    for turn in 0..20 {
+        let name = format!("one-{turn}");
+        let one = redlock.mutex(&name).durability(Durability::Replicas(1)).try_acquire().await;
+        let guard = one.unwrap().acquired().unwrap();
+        assert_eq!(guard.durability().replicas, 1);
+        assert_eq!(trio.replicas[1].cli(&["EXISTS", &name]), "1");
+    }
+
+    // A held lock is not renewed, and not lost before its time.
+    let held = redlock.mutex("held").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    trio.replicas[1].freeze();
+    let until = held.valid_until();
+    let error = held.extend().await.unwrap_err();
+    assert!(error.to_string().contains("0 of 1 replicas have it"), "{error}");
+    assert_eq!((held.valid_until(), held.is_valid()), (until, true));
+
+    trio.replicas[0].resume();
+    trio.replicas[1].resume();
+    let guard = all.acquire().await.unwrap();
+    assert_eq!((guard.durability().replicas, trio.have("k")), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn nobody_waits_for_a_replica_that_only_others_need() {
+    let trio = Trio::start();
+    let redlock = trio.redlock_within(Duration::from_secs(5));
+    trio.replicas[0].freeze();
+    let all = redlock.mutex("all").durability(Durability::AllReplicas);
+    let stuck = tokio::spawn(async move { all.try_acquire().await });
+    until("somebody waits for both", || {
+        trio.master.cli(&["INFO", "clients"]).contains("blocked_clients:1")
+    });
+    for turn in 0..100 {
+        let one = redlock.mutex(&format!("one-{turn}")).durability(Durability::Replicas(1));
+        assert!(one.try_acquire().await.unwrap().acquired().is_some());
+    }
+    assert!(!stuck.is_finished(), "a hundred locks later it still waits");
+    trio.replicas[0].resume();
+    let guard = stuck.await.unwrap().unwrap().acquired().expect("and then both have it");
+    assert_eq!((guard.durability().replicas, trio.have("all")), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
+    let mut trio = Trio::start();
+    let node = |replicas: Option<u32>| {
+        let builder = RedisNode::builder(trio.master.url()).trust_fresh(true);
+        let builder = replicas.map_or(builder.clone(), |n| builder.replicas(n));
+        Redlock::builder().node(builder.build().unwrap()).ttl(TTL).build().unwrap()
+    };
+    let (seen, told) = (node(None), node(Some(2)));
+    let all = |r: &Redlock, name: &str| r.mutex(name).durability(Durability::AllReplicas);
+    assert!(all(&seen, "a").try_acquire().await.unwrap().acquired().is_some());
+    trio.replicas[0].kill();
+    until("it is gone", || {
+        trio.master.cli(&["INFO", "replication"]).contains("connected_slaves:1")
+    });
+    for (redlock, name) in [(&seen, "b"), (&told, "c")] {
+        let e = word(all(redlock, name).try_acquire().await.unwrap_err());
+        assert_eq!(e.fault(), NodeFault::NotDurable);
+        assert!(e.detail().contains("only 1 connected"), "{e}");
+        nothing_stands(&trio, name);
+    }
+    // Who neither was told nor ever saw it cannot know. A third one counts as soon as it is there.
+    let late = node(None);
+    let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
+    assert_eq!(guard.durability().replicas, 1);
+    trio.replicas[0].again();
+    trio.follow();
+    let guard = all(&late, "c").acquire().await.unwrap();
+    assert_eq!((guard.durability().replicas, trio.have("c")), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_master_demoted_while_it_waits_grants_nothing() {
+    let trio = Trio::start();
+    let redlock = trio.redlock_within(Duration::from_secs(8));
+    for replica in &trio.replicas {
+        replica.freeze();
+    }
+    let attempts: Vec<_> = [("k", Durability::AllReplicas), ("j", Durability::Replicas(1))]
+        .into_iter()
+        .map(|(name, level)| {
+            let mutex = redlock.mutex(name).durability(level);
+            tokio::spawn(async move { mutex.try_acquire().await })
+        })
+        .collect();
+    until("both wait", || trio.master.cli(&["INFO", "clients"]).contains("blocked_clients:2"));
+    assert_eq!(trio.master.cli(&["EXISTS", "k", "j"]), "2", "granted there, and nowhere else");
+    let port = trio.replicas[0].port().to_string();
+    assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    for attempt in attempts {
+        let e = word(attempt.await.unwrap().unwrap_err());
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotMaster, true), "{e}");
+    }
+    // Master again, and the replicas awake: what was refused is not granted by that.
+    assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    for replica in &trio.replicas {
+        replica.resume();
+    }
+    nothing_stands(&trio, "k");
+    nothing_stands(&trio, "j");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_barrier_knows_one_history_of_one_process() {
+    let mut trio = Trio::start();
+    let node = RedisNode::builder(trio.master.url()).trust_fresh(true).build().unwrap();
+    let node: Arc<dyn LockNode> = Arc::new(node);
+    let soon = || SystemEnv.now() + Duration::from_secs(5);
+    let point = async || {
+        let terms = Terms { max_ttl: TTL, clock_error: TTL };
+        let ops = vec![Op::Lookup { key: "r".into() }];
+        let facts = node.call(Batch { terms, ops }, soon()).await.facts.unwrap();
+        BarrierPoint { identity: facts.identity, generation: facts.generation }
+    };
+    let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());
+    let first = point().await;
+    assert_eq!(ask(&first).await, Ok(2));
+
+    // Demoted and promoted: the same process and address, and what it granted may be gone.
+    let port = trio.replicas[0].port().to_string();
+    assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let other = BarrierPoint { identity: "nobody".into(), ..first.clone() };
+    for at in [&first, &other] {
+        let e = ask(at).await.unwrap_err();
+        assert!(e.is_ambiguous(), "{e}");
+        assert_eq!(e.fault(), NodeFault::NotDurable, "{e}");
+    }
+    let second = point().await;
+    assert_eq!(second.identity, first.identity);
+    trio.follow();
+    assert_eq!(ask(&second).await, Ok(2));
+
+    // Another process at the same address.
+    trio.master.restart();
+    assert!(ask(&second).await.is_err());
+    let third = point().await;
+    assert_ne!(third.identity, second.identity);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_user_without_the_permission_is_told_which() {
+    let trio = Trio::start();
+    let grants = [
+        "-@all",
+        "+hello",
+        "+select",
+        "+info",
+        "+time",
+        "+script|load",
+        "+evalsha",
+        "+get",
+        "+mget",
+        "+exists",
+        "+set",
+        "+del",
+        "+pexpire",
+        "+pttl",
+        "+hset",
+        "+hmget",
+        "+hdel",
+        "+publish",
+        "+subscribe",
+    ];
+    let mut rule = vec!["ACL", "SETUSER", "palisade", "on", ">pw", "~*", "&palisade:changed"];
+    rule.extend(grants);
+    assert_eq!(trio.master.cli(&rule), "OK");
+    let node = RedisNode::builder(trio.master.url()).username("palisade").password("pw");
+    let node = node.trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
+    let all = redlock.mutex("k").durability(Durability::AllReplicas);
+    let error = all.try_acquire().await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Misconfigured);
+    let e = word(error);
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
+    assert!(e.detail().contains("wait"), "{e}");
+    nothing_stands(&trio, "k");
+    assert_eq!(trio.master.cli(&["ACL", "SETUSER", "palisade", "+wait"]), "OK");
+    assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
+}
