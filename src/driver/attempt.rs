@@ -51,7 +51,8 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// One attempt at this durability, with a fresh owner token. `wait` asks the nodes for a hint if it is refused.
+    /// One attempt at this durability, with a fresh owner token. `wait` asks the nodes for a hint
+    /// if it is refused.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,

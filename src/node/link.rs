@@ -76,8 +76,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// How many replicas of the server there are, those included that are down. `None`: nobody says,
-    /// and those count that were seen connected.
+    /// How many replicas of the server there are, those included that are down. `None`: nobody
+    /// says, and those count that were seen connected.
     fn replicas(&self) -> Result<Option<u32>, NodeError> {
         Ok(None)
     }
@@ -223,8 +223,8 @@ impl<R: Resolver> Link<R> {
         done.unwrap_or_else(|e| Replies::fail(n, &e))
     }
 
-    /// Waits until replicas have what the server granted. Only on the connection that granted: after
-    /// any doubt about it nobody knows whether the server is still the one.
+    /// Waits until replicas have what the server granted. Only while the connection that granted
+    /// stands: after any doubt about it nobody knows whether the server is still the one.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,

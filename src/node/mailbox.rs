@@ -1,7 +1,8 @@
 //! Where the replies of one attempt meet: one allocation, any number of lanes posting.
 //!
-//! It says at which durability an answer counts (the lanes see to it), and it remembers which nodes may hold something of the attempt (`may_hold`), for a release must
-//! go to all of those and to no other.
+//! It says at which durability an answer counts (the lanes see to it), and it remembers which nodes
+//! may hold something of the attempt (`may_hold`), for a release must go to all of those and to no
+//! other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -37,8 +37,8 @@ const EVENTS: usize = 1024;
 /// Redlock handles of one process can share their nodes.
 ///
 /// A new node is provably fresh: nothing was granted before, so it grants at once. It has no
-/// replicas: at [`Durability::AllReplicas`] it votes, for there is none that could lack anything; at
-/// `Replicas(k)` it does not.
+/// replicas: at [`Durability::AllReplicas`] it votes, for there is none that could lack anything;
+/// at `Replicas(k)` it does not.
 ///
 /// ```
 /// use palisade::node::{LockNode, MemoryNode};

@@ -2,8 +2,9 @@
 //!
 //! [`LockNode`] is the seam: one method takes a batch of ops and a deadline, another waits until
 //! replicas have what a batch did. Fault injection, metrics and quarantine in memory are wrappers.
-//! [`MemoryNode`] is the reference semantics and the embedded default; `contract` (feature `test-util`) is the suite that every node kind passes, and
-//! with which a third party's node can be tested.
+//! [`MemoryNode`] is the reference semantics and the embedded default; `contract` (feature
+//! `test-util`) is the suite that every node kind passes, and with which a third party's node can
+//! be tested.
 
 mod barrier;
 #[cfg(feature = "test-util")]

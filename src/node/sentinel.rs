@@ -61,9 +61,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
 ///
 /// **Durability.** All replicas are those that the Sentinels know (the largest number that one of
-/// them tells in `SENTINEL MASTER`), those included that are down, and any that is connected without
-/// being known. A replica with priority 0 cannot be promoted, but `WAIT` does not say who confirmed,
-/// so it is waited for, too. One that left the group for good has to be forgotten
+/// them tells in `SENTINEL MASTER`), those included that are down, and any that is connected
+/// without being known. A replica with priority 0 cannot be promoted, but `WAIT` does not say who
+/// confirmed, so it is waited for, too. One that left the group for good has to be forgotten
 /// (`SENTINEL RESET`).
 ///
 /// **What it asks.** Sentinels: every second (and after each event) the master's address, its

@@ -19,7 +19,8 @@ const HELD: Duration = Duration::from_secs(29);
 fn redlock(groups: &Groups, group: usize) -> Redlock {
     let node = SentinelNode::new(groups.name(group), groups.sentinels(group)).unwrap();
     let node = node.guard(MinReplicas::Off).trust_fresh(true);
-    Redlock::builder().node(node).ttl(HELD).build().unwrap()
+    let node_deadline = Duration::from_secs(1);
+    Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
 
 /// Who the first Sentinel says is the master.
@@ -131,7 +132,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     let servers = groups.servers(0);
     let attempt =
         async |name: &str, level| redlock.mutex(name).durability(level).try_acquire().await;
-    let guard = attempt("a", Durability::AllReplicas).await.unwrap().acquired().unwrap();
+    let all = redlock.mutex("a").durability(Durability::AllReplicas);
+    let guard = all.acquire().await.unwrap();
     assert_eq!(guard.durability().replicas, 2);
     for server in &servers[1..] {
         assert_eq!(cli(server, &["EXISTS", "a"]), "1");

@@ -44,7 +44,7 @@ impl Trio {
 
     /// A handle with one node: this master.
     fn redlock(&self) -> Redlock {
-        self.redlock_within(Duration::from_millis(250))
+        self.redlock_within(Duration::from_secs(1))
     }
 
     /// One that gives the node so long.

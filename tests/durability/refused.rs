@@ -79,7 +79,9 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
     let node = |replicas: Option<u32>| {
         let builder = RedisNode::builder(trio.master.url()).trust_fresh(true);
         let builder = replicas.map_or(builder.clone(), |n| builder.replicas(n));
-        Redlock::builder().node(builder.build().unwrap()).ttl(TTL).build().unwrap()
+        let node_deadline = Duration::from_secs(1);
+        let builder = Redlock::builder().node(builder.build().unwrap()).ttl(TTL);
+        builder.node_deadline(node_deadline).build().unwrap()
     };
     let (seen, told) = (node(None), node(Some(2)));
     let all = |r: &Redlock, name: &str| r.mutex(name).durability(Durability::AllReplicas);

@@ -25,9 +25,9 @@ use crate::error::{NodeError, NodeFault};
 use crate::time::Moment;
 
 /// Whoever has less left is answered with what there is: another round would come too late.
-const LAST: Duration = Duration::from_millis(20);
-/// What a round leaves of the time for its answer to come back, at most.
-const WAY_BACK: Duration = Duration::from_millis(20);
+const LAST: Duration = Duration::from_millis(100);
+/// What a round leaves of the time for its answer to come back: an eighth, at most so much.
+const WAY_BACK: Duration = Duration::from_millis(90);
 /// How long is waited for replicas that are not even connected.
 const LOOK: Duration = Duration::from_millis(5);
 /// A connection without work is closed after this.
@@ -223,7 +223,7 @@ impl Waiter {
                 // It cannot be enough unless one has just come: a short look.
                 left.min(LOOK)
             } else {
-                left - WAY_BACK.min(left / 4)
+                left.saturating_sub(WAY_BACK.min(left / 8))
             };
             match wire.round(self.k, within).await {
                 Ok(round) => {

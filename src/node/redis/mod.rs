@@ -204,10 +204,10 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// How many replicas the server has, those included that may be down: so many have to confirm at
-    /// [`Durability::AllReplicas`], or more if more are connected. Default: the most that were seen
-    /// connected since this node's own connection was made; one that was down all the time is then
-    /// not waited for.
+    /// How many replicas the server has, those included that may be down: so many have to confirm
+    /// at [`Durability::AllReplicas`], or more if more are connected. Default: the most that were
+    /// seen connected since this node's own connection was made; one that was down all the time is
+    /// then not waited for.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = Some(count);
         self
