@@ -20,6 +20,20 @@ impl Groups {
 
     /// `max_lag` of 0 leaves the guard off.
     pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
+        let up = Self::try_up_with(n, down_after_ms, max_lag, more);
+        up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
+    }
+
+    /// The same where it may not be possible.
+    ///
+    /// # Errors
+    /// The exit code of `sentinel-conf/up`, 77 where it is not possible here, and what it said.
+    pub fn try_up_with(
+        n: usize,
+        down_after_ms: u32,
+        max_lag: u32,
+        more: &[&str],
+    ) -> Result<Self, (Option<i32>, String)> {
         let out = Command::new(script("up"))
             .args(["--json", "--groups", &n.to_string()])
             .args(["--owner-pid", &std::process::id().to_string()])
@@ -28,11 +42,17 @@ impl Groups {
             .args(more)
             .output()
             .expect("sentinel-conf/up can be run");
-        let words = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "sentinel-conf/up failed: {words}");
+        if !out.status.success() {
+            return Err((out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned()));
+        }
         let json: Value = serde_json::from_slice(&out.stdout).expect("deployment.json");
         let dir = json["dir"].as_str().expect("dir").into();
-        Self { dir, json }
+        Ok(Self { dir, json })
+    }
+
+    /// The name of its network namespace, if it has one of its own.
+    pub fn netns(&self) -> Option<String> {
+        self.json["netns"].as_str().map(str::to_owned)
     }
 
     /// The group's name at its Sentinels.
