@@ -1,0 +1,99 @@
+//! Every line of the templates in `sentinel-conf` is there for a reason that the doctor knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use palisade::ops::doctor::checks;
+
+/// Checks that no setting of one file can satisfy or break.
+const NOT_SETTINGS: &[&str] = &[
+    "clock-skew",
+    "co-located",
+    "even-nodes",
+    "node-clocks",
+    "nodes-together",
+    "permissions",
+    "probe",
+    "same-server-twice",
+    "sentinel-sight",
+    "stale-sentinels",
+    "tilt",
+    "version",
+];
+
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("sentinel-conf").join(name);
+    std::fs::read_to_string(path).expect("it is part of the package")
+}
+
+/// Each setting with the checks named above it.
+fn settings(template: &str) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    let mut ids: Option<Vec<String>> = None;
+    for line in read(template).lines() {
+        if let Some(named) = line.strip_prefix("# doctor: ") {
+            let none = named.strip_prefix("none: ");
+            assert!(none.is_none_or(|why| why.len() > 10), "{template}: no reason: {line}");
+            let words = named.split_whitespace().map(str::to_owned);
+            ids = Some(if none.is_some() { Vec::new() } else { words.collect() });
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let mut words = line.split_whitespace();
+            let first = words.next().expect("a word");
+            let name = if first == "sentinel" { words.next().expect("its verb") } else { first };
+            let ids = ids.clone().unwrap_or_else(|| panic!("{template}: no check above: {line}"));
+            found.insert(name.to_owned(), ids);
+        }
+    }
+    assert!(found.len() > 10, "{template}: only {found:?} seen");
+    found
+}
+
+fn known() -> BTreeSet<String> {
+    checks().iter().map(|c| c.id.to_owned()).collect()
+}
+
+#[test]
+fn every_line_of_the_templates_names_checks_that_exist() {
+    let known = known();
+    let mut named = BTreeSet::new();
+    for template in ["templates/redis.conf", "templates/sentinel.conf"] {
+        for (setting, ids) in settings(template) {
+            for id in ids {
+                assert!(known.contains(&id), "{template}: {setting}: no check is called {id}");
+                named.insert(id);
+            }
+        }
+    }
+    // The other way round: a check about a setting has its line.
+    let free: BTreeSet<String> = NOT_SETTINGS.iter().map(|id| (*id).to_owned()).collect();
+    assert!(free.is_subset(&known), "{:?}", free.difference(&known));
+    let missing: Vec<_> = known.difference(&named).filter(|id| !free.contains(*id)).collect();
+    assert!(missing.is_empty(), "no line of the templates is there for {missing:?}");
+    let both: Vec<_> = named.intersection(&free).collect();
+    assert!(both.is_empty(), "{both:?} have their lines, and are called free of settings");
+}
+
+#[test]
+fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
+    let readme = read("README.md");
+    let known = known();
+    let table: Vec<&str> = readme.lines().filter(|l| l.starts_with("| ")).collect();
+    let mut seen = 0;
+    for row in table.iter().filter(|row| row.matches(" | ").count() == 2).skip(1) {
+        let ids = row.trim_end_matches(" |").rsplit(" | ").next().expect("a last column");
+        for id in ids.split(", ").filter(|id| *id != "–") {
+            let id = id.trim_matches('`');
+            assert!(known.contains(id), "no check is called {id:?}: {row}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "only {seen} ids seen: the table is read wrongly");
+    // What every server has, and says nothing about.
+    let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
+    for template in ["templates/redis.conf", "templates/sentinel.conf"] {
+        for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {
+            let told = table.iter().any(|row| row.split(" | ").next().unwrap().contains(setting));
+            assert!(told, "{template}: no reason is given for {setting}");
+        }
+    }
+}
