@@ -5,6 +5,7 @@
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--guards for plain writes under each guard, too
+# make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make fuzz          everything that is parsed, with garbage: CASES=100000
@@ -22,7 +23,7 @@ SEED ?=
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-conf nemesis failover-table bench soak fuzz lint doc
+.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table bench soak fuzz lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -41,6 +42,11 @@ test:
 	$(CARGO) test --workspace --exclude sim --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	@echo 'make test: everything passed'
+
+# Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
+doctor:
+	@scripts/need cargo
+	@$(CARGO) run --quiet --features cli,tls --bin palisade -- doctor $(ARGS)
 
 test-conf:
 	@scripts/need redis

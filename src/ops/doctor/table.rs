@@ -30,7 +30,8 @@ impl fmt::Display for Report {
         if self.count(Verdict::Unknown) > 0 {
             write!(f, "{} unknown, ", self.count(Verdict::Unknown))?;
         }
-        writeln!(f, "{} checks fine", fine.difference(&told).count())
+        let n = fine.difference(&told).count();
+        writeln!(f, "{n} check{} fine", if n == 1 { "" } else { "s" })
     }
 }
 
@@ -111,7 +112,7 @@ error    x-off
 unknown  z
          a: unknown (CONFIG not allowed)
 
-2 errors, 1 unknown, 1 checks fine
+2 errors, 1 unknown, 1 check fine
 ";
         assert_eq!(report.to_string(), want);
         assert_eq!((report.exit_code(false), report.exit_code(true)), (2, 2));
