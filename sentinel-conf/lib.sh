@@ -5,6 +5,7 @@
 #   palisade-deployment      marks it as ours: `down` removes nothing else
 #   deployment.json          for programs;  state: the same for these scripts
 #   netns                    name of its network namespace, if it has one
+#   secrets                  passwords by user, if its servers have ACLs (`up --acl`)
 #   up.pid watcher.pid timer.*.pid
 #   <group>/<id>/            redis.conf or sentinel.conf, log, pid, data
 # A pid file holds "<pid> <start time>": a pid that was given to another process
@@ -15,6 +16,7 @@ REDIS_SERVER=${PALISADE_REDIS_SERVER:-redis-server}
 REDIS_CLI=${PALISADE_REDIS_CLI:-redis-cli}
 MARK=palisade-deployment
 CANNOT=77 # exit code: this machine or user cannot do that (a test counts as skipped)
+OPERATOR='' # password of the user `operator`, where the servers have ACLs
 NET=()    # words in front of a command that must run inside the deployment's network
 
 say() { printf '%s\n' "$*" >&2; }
@@ -140,7 +142,12 @@ stop_all() { # SECONDS-TO-LEAVE PIDFILE...
 rcli() { # HOST PORT COMMAND...   (without a command: commands from stdin)
   local host=$1 port=$2
   shift 2
-  timeout 1 "${NET[@]}" "$REDIS_CLI" -h "$host" -p "$port" "$@" 2>/dev/null
+  # The password by environment: command lines can be read by everybody.
+  if [[ -n $OPERATOR ]]; then
+    REDISCLI_AUTH=$OPERATOR timeout 1 "${NET[@]}" "$REDIS_CLI" --user operator -h "$host" -p "$port" "$@" 2>/dev/null
+  else
+    timeout 1 "${NET[@]}" "$REDIS_CLI" -h "$host" -p "$port" "$@" 2>/dev/null
+  fi
 }
 
 # The value of field $2 in INFO text $1, as FIELD.
@@ -178,6 +185,15 @@ open_deployment() { # DIR
     NETNS=$(<"$DIR/netns")
     NET=(nsenter "--net=/run/netns/$NETNS" --)
   fi
+  OPERATOR=''
+  [[ ! -s $DIR/secrets ]] || OPERATOR=$(secret operator)
+}
+
+secret() { # USER
+  local user word
+  while read -r user word; do
+    [[ $user != "$1" ]] || printf '%s' "$word"
+  done <"$DIR/secrets"
 }
 
 load_state() {
@@ -215,7 +231,10 @@ json_string() { local s=${1//\\/\\\\}; printf '"%s"' "${s//\"/\\\"}"; }
 join() { local sep=$1 out='' x; shift; for x; do out+="${out:+$sep}$x"; done; printf '%s' "$out"; }
 
 deployment_json() {
-  local name id servers sentinels pids groups=() netns=null
+  local name id servers sentinels pids groups=() netns=null acl=null
+  if [[ -s $DIR/secrets ]]; then
+    acl="{\"username\":\"palisade\",\"password\":\"$(secret palisade)\",\"operator_password\":\"$(secret operator)\"}"
+  fi
   [[ -z $NETNS ]] || netns=$(json_string "$NETNS")
   for name in "${NAMES[@]}"; do
     servers=() sentinels=() pids=()
@@ -228,7 +247,7 @@ deployment_json() {
     done
     groups+=("{\"name\":\"$name\",\"quorum\":2,\"sentinels\":[$(join , "${sentinels[@]}")],\"servers\":[$(join , "${servers[@]}")],\"sentinel_pids\":[$(join , "${pids[@]}")]}")
   done
-  printf '{"dir":%s,"netns":%s,"groups":[%s]}\n' "$(json_string "$DIR")" "$netns" "$(join , "${groups[@]}")"
+  printf '{"dir":%s,"netns":%s,"acl":%s,"groups":[%s]}\n' "$(json_string "$DIR")" "$netns" "$acl" "$(join , "${groups[@]}")"
 }
 
 write_state() {

@@ -10,10 +10,11 @@ use palisade::OwnerToken;
 use palisade::env::{Env, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
 use palisade::name::LockKeys;
-use palisade::node::contract::{self, Hooks};
+use palisade::node::contract::Hooks;
 use palisade::node::{LockNode, MinReplicas, SentinelNode};
 use palisade::op::{Batch, Op, Replies, Reply, Terms};
 
+use support::contract::{disturbing_cases, group_hooks, needs_window, quiet_cases};
 use support::group::{Groups, cli, scripts_run};
 
 const MAX_TTL: Duration = Duration::from_secs(1);
@@ -326,80 +327,26 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
     assert!(text.contains("more than down-after-milliseconds (2000)"), "{text}");
 }
 
-/// Waits until the first server is a master with both replicas again.
-fn await_complete(groups: &Groups) {
-    let begun = Instant::now();
-    let master = groups.servers(0)[0].clone();
-    while !cli(&master, &["INFO", "replication"]).contains("min_slaves_good_slaves:2") {
-        assert!(begun.elapsed() < PATIENCE, "the group does not come back");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn hooks(groups: &Arc<Groups>) -> Hooks {
-    let [a, b, c, d] = [(); 4].map(|()| groups.clone());
-    let restart = |groups: &Groups, how| {
-        groups.break_(how, 0, &["--server", "a1"]);
-        await_complete(groups);
-        std::future::ready(())
-    };
-    Hooks::default()
-        .restart_empty(move || restart(&a, "restart-empty"))
-        .restart_keeping(move || restart(&b, "restart"))
-        .flush(move || {
-            c.break_("flushall", 0, &[]);
-            std::future::ready(())
-        })
-        .put_foreign(move |key, ttl| {
-            let master = d.servers(0)[0].clone();
-            cli(&master, &["DEL", &key]);
-            assert_eq!(cli(&master, &["HSET", &key, "field", "1"]), "1");
-            if let Some(ttl) = ttl {
-                cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
-            }
-            std::future::ready(())
-        })
-}
-
-/// Runs those cases of the contract suite that do or do not disturb the node.
-async fn contract(disturbing: bool) -> usize {
-    // A failover would be the answer to a slow restart, and is tested above: here the restart
-    // itself is. Without a window the quarantines are short.
+/// A failover would be the answer to a slow restart, and is tested above: here the restart itself
+/// is. Without a window the quarantines are short.
+fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
     let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();
-    let (node, hooks): (Arc<dyn LockNode>, _) = (Arc::new(node), hooks(&groups));
-    let cases = contract::cases().into_iter().filter(|c| c.disturbs() == disturbing);
-    let mut ran = 0;
-    if disturbing {
-        for case in cases {
-            ran += usize::from(case.run(node.clone(), &hooks).await);
-        }
-        return ran;
-    }
-    let mut all = tokio::task::JoinSet::new();
-    for case in cases {
-        let (node, hooks) = (node.clone(), hooks.clone());
-        all.spawn(async move { case.run(node, &hooks).await });
-    }
-    while let Some(done) = all.join_next().await {
-        ran += usize::from(done.unwrap());
-    }
-    ran
+    (Arc::new(node), group_hooks(&groups))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_the_contract() {
-    let all = contract::cases().iter().filter(|c| !c.disturbs()).count();
-    assert_eq!(contract(false).await, all);
+    let (node, hooks) = for_contract();
+    quiet_cases(node, &hooks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_the_contract_across_restarts() {
     // This node has no failover window; what holds in one is shown on `RedisNode`, whose script and
     // link are the same.
-    let needs_window = |c: &contract::Case| c.name().contains("failover_window");
-    let all = contract::cases().iter().filter(|c| c.disturbs() && !needs_window(c)).count();
-    assert_eq!(contract(true).await, all);
+    let (node, hooks) = for_contract();
+    assert!(disturbing_cases(node, &hooks, |c| !needs_window(c)).await > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

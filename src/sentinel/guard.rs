@@ -256,6 +256,18 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
         return None;
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
+    if facts.max_lag.is_none() && enough >= 1 {
+        // Nothing is known to be wrong on the servers; what was asked for is too weak.
+        return Some(format!(
+            "the server does not let this user see its min-replicas-max-lag (CONFIG), and the \
+             {} s that may be are, with {} s more, beyond Sentinel's down-after-milliseconds ({}): \
+             say `min_replicas(…)` with the lag that is set on all servers, at most {enough} s \
+             here, or allow the user +config|get",
+            lag.as_secs(),
+            LAG_SLACK.as_secs(),
+            down_after.as_millis(),
+        ));
+    }
     let mend = if enough >= 1 {
         format!(
             "on every server of the group run: CONFIG SET min-replicas-max-lag {enough} and then \
@@ -381,6 +393,12 @@ mod tests {
         assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(15) });
         let long = rule(MinReplicas::Require, 1, 20).judge(&facts, None, None);
         assert_eq!(long.window, S(22));
+        let fault = rule(MinReplicas::Require, 1, 10).judge(&facts, Some(S(5)), None).fault;
+        let fault = fault.unwrap();
+        assert!(
+            fault.contains("say `min_replicas(…)`") && fault.contains("at most 3 s"),
+            "{fault}"
+        );
     }
 
     #[test]

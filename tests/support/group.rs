@@ -72,6 +72,22 @@ impl Groups {
         list.iter().map(|s| text(&s["addr"])).collect()
     }
 
+    /// Password of the application's user `palisade`, if brought up with `--acl`.
+    pub fn password(&self) -> Option<String> {
+        self.json["acl"]["password"].as_str().map(ToOwned::to_owned)
+    }
+
+    /// As [`cli`], as the operator where the servers have users.
+    pub fn cli(&self, addr: &str, args: &[&str]) -> String {
+        match self.json["acl"]["operator_password"].as_str() {
+            Some(password) => {
+                let login = ["--user", "operator", "--pass", password, "--no-auth-warning"];
+                cli(addr, &[&login, args].concat())
+            }
+            None => cli(addr, args),
+        }
+    }
+
     /// `sentinel-conf/break DIR ACTION GROUP …`: kill, freeze, resume, restart, failover, …
     pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
         let out = Command::new(script("break"))

@@ -4,6 +4,7 @@
 #![allow(clippy::unused_self, clippy::unused_async)]
 
 pub mod candidate;
+pub mod contract;
 pub mod group;
 pub mod idem;
 pub mod proxy;

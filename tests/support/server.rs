@@ -22,6 +22,8 @@ pub struct Server {
     /// Serves TLS on the port, and nothing else.
     tls: bool,
     args: Vec<String>,
+    /// What `redis-cli` needs more to be let in.
+    login: Vec<String>,
     run: Option<Run>,
 }
 
@@ -52,17 +54,30 @@ impl Server {
         Self::start_any(program, "127.0.0.1", args, true)
     }
 
+    /// As `start`, with the users of this file; `cli` is one of them.
+    pub fn start_with_users(acl: &str, args: &[&str], (user, password): (&str, &str)) -> Self {
+        let dir = directory();
+        std::fs::write(dir.join("users.acl"), acl).expect("a file below it");
+        let args = [&["--aclfile", "users.acl"], args].concat();
+        let mut server = Self::start_in(dir, "redis-server", "127.0.0.1", &args, false);
+        let login = ["--no-auth-warning", "--user", user, "--pass", password];
+        server.login = login.map(ToOwned::to_owned).to_vec();
+        server
+    }
+
     fn start_any(program: &str, host: &str, args: &[&str], tls: bool) -> Self {
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        Self::start_in(directory(), program, host, args, tls)
+    }
+
+    fn start_in(dir: PathBuf, program: &str, host: &str, args: &[&str], tls: bool) -> Self {
         if program.ends_with("sentinel") {
             // A Sentinel wants a file it can write to: name it as the first argument.
             std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
         let (program, host) = (program.to_owned(), host.to_owned());
-        let mut server = Self { program, dir, host, port: free_port(), tls, args, run: None };
+        let port = free_port();
+        let mut server = Self { program, dir, host, port, tls, args, login: vec![], run: None };
         // Another process may take the free port before the server does: then take the next one.
         for _ in 0..5 {
             if server.spawn() {
@@ -140,11 +155,12 @@ impl Server {
         }
     }
 
-    /// Runs one command over the unix socket as the default user and gives the raw answer.
+    /// Runs one command over the unix socket, as the default user unless told otherwise, and gives the raw answer.
     pub fn cli(&self, args: &[&str]) -> String {
         let out = Command::new("redis-cli")
             .arg("-s")
             .arg(self.socket())
+            .args(&self.login)
             .args(args)
             .output()
             .unwrap_or_else(|e| panic!("redis-cli is missing ({e}): install redis-tools"));
@@ -248,6 +264,13 @@ impl Drop for Server {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+fn directory() -> PathBuf {
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("palisade-{}-{n}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+    dir
 }
 
 /// A port that was free a moment ago.

@@ -1,0 +1,115 @@
+//! Hooks that let the contract suite disturb real servers, and runs of its cases.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use palisade::node::LockNode;
+use palisade::node::contract::{self, Case, Hooks};
+
+use super::group::Groups;
+use super::server::Server;
+
+pub type Shared = Arc<Mutex<Server>>;
+
+/// Runs `f` on the server without holding up the runtime.
+async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
+    let server = Arc::clone(server);
+    let run = move || f(&mut server.lock().unwrap());
+    tokio::task::spawn_blocking(run).await.unwrap();
+}
+
+/// For a standalone server.
+pub fn server_hooks(server: &Shared) -> Hooks {
+    let all = [server; 4].map(Arc::clone);
+    let [empty, keeping, flush, foreign] = all.map(|s| move || Arc::clone(&s));
+    Hooks::default()
+        .restart_empty(move || {
+            let s = empty();
+            async move { on(&s, Server::restart_empty).await }
+        })
+        .restart_keeping(move || {
+            let s = keeping();
+            async move { on(&s, Server::restart).await }
+        })
+        .flush(move || {
+            let s = flush();
+            async move { on(&s, |s| assert_eq!(s.cli(&["flushall"]), "OK")).await }
+        })
+        .put_foreign(move |key, ttl| {
+            let s = foreign();
+            let put = move |s: &mut Server| {
+                assert_eq!(s.cli(&["hset", &key, "uuid:1", "1"]), "1");
+                if let Some(ttl) = ttl {
+                    s.cli(&["pexpire", &key, &ttl.as_millis().to_string()]);
+                }
+            };
+            async move { on(&s, put).await }
+        })
+}
+
+/// For the first group, whose first server is and stays the master.
+pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
+    let [a, b, c, d] = [(); 4].map(|()| groups.clone());
+    let restart = |groups: &Groups, how| {
+        groups.break_(how, 0, &["--server", "a1"]);
+        await_complete(groups);
+        std::future::ready(())
+    };
+    Hooks::default()
+        .restart_empty(move || restart(&a, "restart-empty"))
+        .restart_keeping(move || restart(&b, "restart"))
+        .flush(move || {
+            c.break_("flushall", 0, &[]);
+            std::future::ready(())
+        })
+        .put_foreign(move |key, ttl| {
+            let master = d.servers(0)[0].clone();
+            d.cli(&master, &["DEL", &key]);
+            assert_eq!(d.cli(&master, &["HSET", &key, "field", "1"]), "1");
+            if let Some(ttl) = ttl {
+                d.cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
+            }
+            std::future::ready(())
+        })
+}
+
+/// Waits until the first server is a master with both replicas again.
+fn await_complete(groups: &Groups) {
+    let begun = Instant::now();
+    let master = groups.servers(0)[0].clone();
+    while !groups.cli(&master, &["INFO", "replication"]).contains("min_slaves_good_slaves:2") {
+        assert!(begun.elapsed() < Duration::from_secs(40), "the group does not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+pub fn needs_window(case: &Case) -> bool {
+    case.name().contains("failover_window")
+}
+
+/// All cases that disturb nothing, at once.
+pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
+    let mut all = tokio::task::JoinSet::new();
+    for case in contract::cases().into_iter().filter(|c| !c.disturbs()) {
+        let (node, hooks) = (node.clone(), hooks.clone());
+        all.spawn(async move { (case.name(), case.run(node, &hooks).await) });
+    }
+    while let Some(done) = all.join_next().await {
+        let (name, ran) = done.expect("the case holds");
+        assert!(ran, "{name} lacks its hook");
+    }
+}
+
+/// Those of the cases that disturb the node and are picked, one after the other.
+pub async fn disturbing_cases(
+    node: Arc<dyn LockNode>,
+    hooks: &Hooks,
+    pick: impl Fn(&Case) -> bool,
+) -> usize {
+    let mut ran = 0;
+    for case in contract::cases().into_iter().filter(|c| c.disturbs() && pick(c)) {
+        assert!(case.run(node.clone(), hooks).await, "{} lacks its hook", case.name());
+        ran += 1;
+    }
+    ran
+}
