@@ -43,8 +43,10 @@ pub(crate) struct Plan {
     pub(crate) server_args: &'static [&'static str],
     /// Given to all Sentinels.
     pub(crate) sentinel_args: &'static [&'static str],
-    /// `SENTINEL SET` and `redis-cli` need them where there are passwords.
+    /// The data servers' password, for the Sentinels too.
     pub(crate) auth_pass: Option<&'static str>,
+    /// The Sentinels' own.
+    pub(crate) sentinel_pass: Option<&'static str>,
 }
 
 impl Default for Plan {
@@ -57,12 +59,14 @@ impl Default for Plan {
             server_args: &[],
             sentinel_args: &[],
             auth_pass: None,
+            sentinel_pass: None,
         }
     }
 }
 
 /// A master, two replicas, and Sentinels; all are ended on drop.
 pub(crate) struct Lab {
+    plan: Plan,
     /// The first is the master.
     pub(crate) servers: Vec<Server>,
     pub(crate) sentinels: Vec<Server>,
@@ -78,10 +82,11 @@ impl Lab {
         let servers: Vec<_> =
             (0..3).map(|i| Server::start_on(&host(i), "redis-server", &args)).collect();
         let proxies = servers.iter().filter(|_| plan.proxies).map(|s| Proxy::to(&s.addr()));
-        let mut lab = Self { proxies: proxies.collect(), servers, sentinels: Vec::new() };
-        lab.join(plan);
+        let proxies = proxies.collect();
+        let mut lab = Self { plan: *plan, proxies, servers, sentinels: Vec::new() };
+        lab.join();
         for i in 0..plan.sentinels {
-            lab.add_sentinel(&host(i), plan);
+            lab.add_sentinel(&host(i));
         }
         lab.settle();
         lab
@@ -97,68 +102,74 @@ impl Lab {
         self.sentinels.iter().map(Server::addr).collect()
     }
 
-    fn join(&self, plan: &Plan) {
+    fn join(&self) {
         for (i, proxy) in self.proxies.iter().enumerate() {
             let port = proxy.port().to_string();
-            self.at(plan, i, &["CONFIG", "SET", "replica-announce-port", &port]);
+            assert_eq!(self.ask(i, &["CONFIG", "SET", "replica-announce-port", &port]), "OK");
         }
         let master = self.known_as(0);
         let (host, port) = master.rsplit_once(':').expect("host:port");
         for i in 1..self.servers.len() {
-            self.at(plan, i, &["REPLICAOF", host, port]);
+            assert_eq!(self.ask(i, &["REPLICAOF", host, port]), "OK");
         }
-        let ready = |i: usize| {
-            let info = self.ask(plan, i, &["INFO", "replication"]);
+        wait_for("two replicas online", || {
+            let info = self.ask(0, &["INFO", "replication"]);
             info.contains("connected_slaves:2") && info.matches("state=online").count() == 2
-        };
-        wait_for("two replicas online", || ready(0));
+        });
     }
 
     /// Another Sentinel of the group.
-    pub(crate) fn add_sentinel(&mut self, host: &str, plan: &Plan) {
-        let args = [&["sentinel.conf"], plan.sentinel_args].concat();
-        let sentinel = Server::start_on(host, "redis-sentinel", &args);
+    pub(crate) fn add_sentinel(&mut self, host: &str) {
+        let args = [&["sentinel.conf"], self.plan.sentinel_args].concat();
+        self.sentinels.push(Server::start_on(host, "redis-sentinel", &args));
+        let i = self.sentinels.len() - 1;
+        let say = |words: &[&str]| assert_eq!(self.say(i, words), "OK", "{words:?}");
+        // Only quicker than usual in what it looks at and tells, not in what it decides.
+        say(&["SENTINEL", "DEBUG", "info-period", "300", "publish-period", "200"]);
         let master = self.known_as(0);
         let (host, port) = master.rsplit_once(':').expect("host:port");
-        // Only quicker than usual in what it looks at and tells, not in what it decides.
-        sentinel.cli(&["SENTINEL", "DEBUG", "info-period", "300", "publish-period", "200"]);
-        let quorum = plan.quorum.to_string();
-        assert_eq!(sentinel.cli(&["SENTINEL", "MONITOR", NAME, host, port, &quorum]), "OK");
-        let set = ["SENTINEL", "SET", NAME, "down-after-milliseconds", "5000"];
-        let more = ["failover-timeout", "15000", "parallel-syncs", "1"];
-        assert_eq!(sentinel.cli(&[&set[..], &more].concat()), "OK");
-        if let Some(password) = plan.auth_pass {
-            assert_eq!(sentinel.cli(&["SENTINEL", "SET", NAME, "auth-pass", password]), "OK");
+        let quorum = self.plan.quorum.to_string();
+        say(&["SENTINEL", "MONITOR", NAME, host, port, &quorum]);
+        say(&["SENTINEL", "SET", NAME, "down-after-milliseconds", "5000"]);
+        say(&["SENTINEL", "SET", NAME, "failover-timeout", "15000"]);
+        if let Some(password) = self.plan.auth_pass {
+            say(&["SENTINEL", "SET", NAME, "auth-pass", password]);
         }
-        self.sentinels.push(sentinel);
     }
 
     /// Waits until every Sentinel knows all others and both replicas, and finds nobody down.
     pub(crate) fn settle(&self) {
         wait_for("Sentinels that know and see everybody", || {
-            self.sentinels.iter().all(|s| self.sees_all(s))
+            (0..self.sentinels.len()).all(|i| self.sees_all(i))
         });
     }
 
-    fn sees_all(&self, sentinel: &Server) -> bool {
-        let list = |what| sentinel.cli(&["SENTINEL", what, NAME]);
+    fn sees_all(&self, i: usize) -> bool {
+        let list = |what| self.say(i, &["SENTINEL", what, NAME]);
         let (master, replicas, others) = (list("MASTER"), list("REPLICAS"), list("SENTINELS"));
         let all = [&*master, &*replicas, &*others].join("\n");
-        let well = !["s_down", "disconnected", "link-status\nerr"].iter().any(|w| all.contains(w));
+        let well = !["s_down", "disconnected"].iter().any(|w| all.contains(w));
         well && replicas.matches("\nmaster-link-status\nok\n").count() == 2
-            && others.matches("runid\n").count() == self.sentinels.len() - 1
+            && replicas.matches("\nrunid\n").count() == 2
+            && others.matches("\nrunid\n").count() == self.sentinels.len() - 1
             && !others.contains("runid\n\n")
     }
 
-    fn at(&self, plan: &Plan, i: usize, command: &[&str]) {
-        assert_eq!(self.ask(plan, i, command), "OK", "{command:?}");
+    /// A command to a data server.
+    pub(crate) fn ask(&self, i: usize, command: &[&str]) -> String {
+        authenticated(&self.servers[i], self.plan.auth_pass, command)
     }
 
-    fn ask(&self, plan: &Plan, i: usize, command: &[&str]) -> String {
-        let login = plan.auth_pass.map(|p| ["--no-auth-warning", "-a", p]);
-        let login = login.as_ref().map_or(&[][..], |l| &l[..]);
-        self.servers[i].cli(&[login, command].concat())
+    /// A command to a Sentinel.
+    pub(crate) fn say(&self, i: usize, command: &[&str]) -> String {
+        authenticated(&self.sentinels[i], self.plan.sentinel_pass, command)
     }
+}
+
+fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> String {
+    let login = password.map(|p| ["--no-auth-warning", "-a", p]);
+    let login = login.as_ref().map_or(&[][..], |l| &l[..]);
+    server.cli(&[login, command].concat())
 }
 
 fn local() -> String {

@@ -1,9 +1,12 @@
 //! `palisade doctor` on real deployments: what is broken is found, exactly that and nothing else,
 //! and what is good is found good.
 
+mod access;
 mod bench;
 mod doctor;
 mod lab;
+mod middle;
+mod program;
 mod settings;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! Do the replicas follow, closely, and do they take no writes of their own?
 
-use super::super::facts::{Facts, Group, Server, host_of, join};
+use super::super::facts::{Facts, Server, join};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
@@ -9,11 +9,10 @@ const LAG: u64 = 3;
 
 pub(super) const CHECK: Check = Check {
     id: "replicas",
-    severity: Severity::Error,
+    severity: Severity::Warning,
     title: "replicas follow the master closely and take no writes",
     why: "a replica without link or with old data loses grants when it is promoted, and does not \
-          count for the guard; what is written to a replica is granted by nobody; a second master \
-          grants the same locks again",
+          count for the guard; what is written to a replica is granted by nobody",
     run,
 };
 
@@ -21,24 +20,20 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for group in &facts.groups {
         let Some(master) = group.master() else { continue };
-        let reached = group.replicas().filter(|s| s.reached.is_ok());
-        found.extend(reached.map(|replica| judge(group, master, replica)));
+        for replica in group.replicas().filter(|s| s.reached.is_ok()) {
+            let subject = format!("{} {}", group.name, replica.at);
+            match replica.info("role") {
+                // `two-masters` tells that.
+                Ok("master") => {}
+                Ok(_) => found.push(judge(subject, master, replica)),
+                Err(why) => found.push(Finding::unknown(subject, why)),
+            }
+        }
     }
     found
 }
 
-fn judge(group: &Group, master: &Server, replica: &Server) -> Finding {
-    let subject = format!("{} {}", group.name, replica.at);
-    let role = match replica.info("role") {
-        Ok(role) => role,
-        Err(why) => return Finding::unknown(subject, why),
-    };
-    if role == "master" {
-        let says = format!("it calls itself master beside {}", master.at);
-        let port = master.at.rsplit_once(':').map_or("6379", |(_, port)| port);
-        let follow = format!("REPLICAOF {} {port}", host_of(&master.at));
-        return Finding::error(subject, says, "role:master").mend([replica.by_hand(&follow)]);
-    }
+fn judge(subject: String, master: &Server, replica: &Server) -> Finding {
     let link = replica.info("master_link_status").unwrap_or("unknown");
     let writable = replica.info("slave_read_only") == Ok("0");
     let seen = line_of(master, &replica.at);
@@ -109,7 +104,6 @@ fn is_line(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, info_on};
 
     #[test]
@@ -142,10 +136,5 @@ mod tests {
         });
         let mend = "redis-cli -h 10.0.0.3 -p 6379 CONFIG SET replica-read-only yes";
         assert_eq!(found.mend[0], mend);
-        let found = broken("replicas", |f| {
-            info_on(&mut f.groups[0].servers[2], "role", "master");
-        });
-        assert_eq!(found.verdict, Verdict::Error);
-        assert_eq!(found.mend, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
     }
 }

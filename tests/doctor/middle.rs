@@ -1,0 +1,164 @@
+//! What servers cannot be talked into, told by a man in the middle: wrong clocks, other versions,
+//! late replicas, addresses that are not their own.
+
+use crate::bench::Bench;
+use crate::doctor::Patient;
+use crate::doctor::Verdict::{Error, Warning};
+use crate::lab::{Lab, NAME, Plan, wait_for};
+use crate::settings::Ward;
+use crate::support::proxy::{Proxy, overwrite, shift_time};
+
+fn subject(at: &str) -> String {
+    format!("{NAME} {at}")
+}
+
+#[test]
+fn clocks_versions_and_lag() {
+    let lab = Lab::up(&Plan { proxies: true, ..Plan::default() });
+    let bench = Bench::new(Patient::group(NAME, &lab.sentinel_addrs()));
+    let at = |i: usize| subject(&lab.known_as(i));
+    let report = bench.exactly(
+        "a replica two seconds ahead",
+        &[("clock-skew", Warning, at(1))],
+        || lab.proxies[1].edit(shift_time(2)),
+        || lab.proxies[1].honest(),
+    );
+    let says = &report.of("clock-skew", &at(1)).says;
+    assert!(says.contains("19") || says.contains("20"), "{says}");
+    bench.exactly(
+        "a master some seconds behind",
+        &[("clock-skew", Warning, at(0))],
+        || lab.proxies[0].edit(shift_time(-6)),
+        || lab.proxies[0].honest(),
+    );
+    bench.exactly(
+        "this machine is the one that is wrong",
+        &[("clock-skew", Warning, "this machine".to_owned())],
+        || lab.proxies.iter().for_each(|p| p.edit(shift_time(-3))),
+        || lab.proxies.iter().for_each(Proxy::honest),
+    );
+    bench.exactly(
+        "a server that is too old",
+        &[("version", Error, at(2)), ("version", Warning, at(0)), ("version", Warning, at(1))],
+        || lab.proxies[2].edit(overwrite("redis_version:", "6.0.1")),
+        || lab.proxies[2].honest(),
+    );
+    bench.exactly(
+        "two versions in one group",
+        &[0, 1, 2].map(|i| ("version", Warning, at(i))),
+        || lab.proxies[1].edit(overwrite("redis_version:", "7.9")),
+        || lab.proxies[1].honest(),
+    );
+    // The links of the replicas lead through the master's proxy.
+    bench.exactly(
+        "replicas whose acknowledgements do not come",
+        &[1, 2].map(|i| ("replicas", Warning, at(i))),
+        || lab.proxies[0].mute(true),
+        || lab.proxies[0].mute(false),
+    );
+    bench.exactly(
+        "replicas that get nothing",
+        &[1, 2].map(|i| ("replicas", Warning, at(i))),
+        || {
+            lab.servers[0].cli(&["CONFIG", "SET", "repl-backlog-size", "16mb"]);
+            lab.proxies[0].deaf(true);
+            fill(&lab);
+        },
+        || {
+            lab.proxies[0].deaf(false);
+            lab.servers[0].cli(&["CONFIG", "SET", "repl-backlog-size", "64mb"]);
+        },
+    );
+}
+
+/// Ten megabytes, of which the replicas hear nothing.
+fn fill(lab: &Lab) {
+    let script = "for i = 1, 10 do redis.call('SET', 'big', string.rep('x', 1048576)) end";
+    lab.servers[0].cli(&["EVAL", script, "0"]);
+}
+
+#[test]
+fn one_server_under_two_addresses() {
+    let lab = Lab::up(&Plan { proxies: true, ..Plan::default() });
+    let bench = Bench::new(Patient::group(NAME, &lab.sentinel_addrs()));
+    // Of two addresses the later is told.
+    let mut both = [lab.known_as(1), lab.servers[1].addr()];
+    both.sort();
+    let announce = |port: u16| {
+        let set = ["CONFIG", "SET", "replica-announce-port", &port.to_string()];
+        assert_eq!(lab.servers[1].cli(&set), "OK");
+        lab.servers[1].cli(&["CLIENT", "KILL", "TYPE", "master"]);
+    };
+    bench.exactly(
+        "a replica that changed its address",
+        &[("announced-address", Warning, subject(&both[1]))],
+        || announce(lab.servers[1].port()),
+        || {
+            announce(lab.proxies[1].port());
+            reset(&lab);
+        },
+    );
+}
+
+/// What the doctor says to do; here all Sentinels at once.
+fn reset(lab: &Lab) {
+    let known = |port: u16| {
+        let info = lab.servers[0].cli(&["INFO", "replication"]);
+        info.contains(&format!("port={port},state=online"))
+    };
+    wait_for("the old address", || known(lab.proxies[1].port()));
+    for sentinel in &lab.sentinels {
+        sentinel.cli(&["SENTINEL", "RESET", NAME]);
+    }
+    lab.settle();
+}
+
+#[test]
+fn addresses_that_lead_nowhere_or_to_oneself() {
+    let ward = Ward::new();
+    let bench = Bench::new(ward.patient());
+    let nobody = crate::support::server::free_port();
+    let (replica, master) = (&ward.servers[1], &ward.servers[0]);
+    let announce = |port: u16| {
+        ward.set(1, "replica-announce-port", &port.to_string());
+        crate::support::group::cli(replica, &["CLIENT", "KILL", "TYPE", "master"]);
+    };
+    bench.exactly(
+        "a replica behind NAT",
+        &[("unreachable", Error, subject_of(&ward, nobody))],
+        || announce(nobody),
+        || {
+            announce(0);
+            wait_for("the old address", || {
+                let info = crate::support::group::cli(master, &["INFO", "replication"]);
+                !info.contains(&format!("port={nobody},"))
+            });
+            for at in &ward.sentinels {
+                crate::support::group::cli(at, &["SENTINEL", "RESET", &ward.name]);
+            }
+        },
+    );
+    // Seen from another machine, 127.0.0.1 is none of ours.
+    let Some(ip) = own_address() else { return };
+    let elsewhere = Proxy::between((ip, 0).into(), &ward.sentinels[0]);
+    let report = Patient::group(&ward.name, &[elsewhere.addr()]).arg("--no-probe").examine();
+    let errors = report.all(Error);
+    let subject = format!("{} Sentinel {}", ward.name, elsewhere.addr());
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    assert_eq!((&*errors[0].check, &errors[0].subject), ("announced-address", &subject));
+    let (_, port) = master.rsplit_once(':').expect("host:port");
+    let monitor = format!("SENTINEL MONITOR {} {ip} {port} 2", ward.name);
+    assert!(errors[0].mend.iter().any(|m| m.ends_with(&monitor)), "{:#?}", errors[0]);
+}
+
+fn subject_of(ward: &Ward, port: u16) -> String {
+    format!("{} 127.0.0.1:{port}", ward.name)
+}
+
+/// An address of this machine that others could use; nothing is sent to find it.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.connect(("192.0.2.1", 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
+}
