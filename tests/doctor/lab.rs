@@ -33,6 +33,8 @@ const SERVER: &[&str] = &[
 /// What is to be built.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
+    /// Data servers.
+    pub(crate) servers: usize,
     pub(crate) sentinels: usize,
     pub(crate) quorum: usize,
     /// A loopback address for each box, instead of 127.0.0.1 for all.
@@ -52,6 +54,7 @@ pub(crate) struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
+            servers: 3,
             sentinels: 3,
             quorum: 2,
             boxes: false,
@@ -64,7 +67,7 @@ impl Default for Plan {
     }
 }
 
-/// A master, two replicas, and Sentinels; all are ended on drop.
+/// A master, its replicas, and Sentinels; all are ended on drop.
 pub(crate) struct Lab {
     plan: Plan,
     /// The first is the master.
@@ -80,7 +83,7 @@ impl Lab {
         let host = |i: usize| if plan.boxes { format!("127.0.0.{}", i + 2) } else { local() };
         let args = [SERVER, plan.server_args].concat();
         let servers: Vec<_> =
-            (0..3).map(|i| Server::start_on(&host(i), "redis-server", &args)).collect();
+            (0..plan.servers).map(|i| Server::start_on(&host(i), "redis-server", &args)).collect();
         let proxies = servers.iter().filter(|_| plan.proxies).map(|s| Proxy::to(&s.addr()));
         let proxies = proxies.collect();
         let mut lab = Self { plan: *plan, proxies, servers, sentinels: Vec::new() };
@@ -102,6 +105,10 @@ impl Lab {
         self.sentinels.iter().map(Server::addr).collect()
     }
 
+    fn replicas(&self) -> usize {
+        self.servers.len() - 1
+    }
+
     fn join(&self) {
         for (i, proxy) in self.proxies.iter().enumerate() {
             let port = proxy.port().to_string();
@@ -112,9 +119,9 @@ impl Lab {
         for i in 1..self.servers.len() {
             assert_eq!(self.ask(i, &["REPLICAOF", host, port]), "OK");
         }
-        wait_for("two replicas online", || {
+        wait_for("replicas online", || {
             let info = self.ask(0, &["INFO", "replication"]);
-            info.contains("connected_slaves:2") && info.matches("state=online").count() == 2
+            info.matches("state=online").count() == self.replicas()
         });
     }
 
@@ -137,7 +144,7 @@ impl Lab {
         }
     }
 
-    /// Waits until every Sentinel knows all others and both replicas, and finds nobody down.
+    /// Waits until every Sentinel knows all others and the replicas, and finds nobody down.
     pub(crate) fn settle(&self) {
         wait_for("Sentinels that know and see everybody", || {
             (0..self.sentinels.len()).all(|i| self.sees_all(i))
@@ -149,8 +156,8 @@ impl Lab {
         let (master, replicas, others) = (list("MASTER"), list("REPLICAS"), list("SENTINELS"));
         let all = [&*master, &*replicas, &*others].join("\n");
         let well = !["s_down", "disconnected"].iter().any(|w| all.contains(w));
-        well && replicas.matches("\nmaster-link-status\nok\n").count() == 2
-            && replicas.matches("\nrunid\n").count() == 2
+        well && replicas.matches("\nmaster-link-status\nok\n").count() == self.replicas()
+            && replicas.matches("\nrunid\n").count() == self.replicas()
             && others.matches("\nrunid\n").count() == self.sentinels.len() - 1
             && !others.contains("runid\n\n")
     }

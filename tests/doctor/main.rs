@@ -8,6 +8,7 @@ mod lab;
 mod middle;
 mod program;
 mod settings;
+mod shapes;
 #[path = "../support/mod.rs"]
 mod support;
 

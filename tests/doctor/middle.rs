@@ -49,6 +49,12 @@ fn clocks_versions_and_lag() {
         || lab.proxies[1].edit(overwrite("redis_version:", "7.9")),
         || lab.proxies[1].honest(),
     );
+    bench.exactly(
+        "a clock beyond what tokens are made for",
+        &[("clock-skew", Warning, at(2)), ("node-clocks", Error, at(2))],
+        || lab.proxies[2].edit(shift_time(60)),
+        || lab.proxies[2].honest(),
+    );
     // The links of the replicas lead through the master's proxy.
     bench.exactly(
         "replicas whose acknowledgements do not come",
@@ -125,7 +131,11 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     };
     bench.exactly(
         "a replica behind NAT",
-        &[("unreachable", Error, subject_of(&ward, nobody))],
+        // Whoever is there would make four.
+        &[
+            ("unreachable", Error, subject_of(&ward, nobody)),
+            ("two-halves", Warning, ward.name.clone()),
+        ],
         || announce(nobody),
         || {
             announce(0);

@@ -61,14 +61,44 @@ fn settings_of_data_servers() {
     links(&ward, &bench);
 }
 
-/// 1, 3: the min-replicas guard.
+/// 1 to 3, 9, 10: the min-replicas guard, and who may be promoted.
 fn guard(ward: &Ward, bench: &Bench) {
     let set_all = |name: &str, value: &str| (0..3).for_each(|i| ward.set(i, name, value));
+    bench.exactly(
+        "no guard on the master",
+        &[("min-replicas-off", Error, ward.server(0))],
+        || ward.set(0, "min-replicas-to-write", "0"),
+        || ward.set(0, "min-replicas-to-write", "1"),
+    );
+    bench.exactly(
+        "a guard on the master alone",
+        &[1, 2].map(|i| ("min-replicas-replica", Error, ward.server(i))),
+        || [1, 2].iter().for_each(|i| ward.set(*i, "min-replicas-to-write", "0")),
+        || [1, 2].iter().for_each(|i| ward.set(*i, "min-replicas-to-write", "1")),
+    );
     bench.exactly(
         "a lag above down-after",
         &[0, 1, 2].map(|i| ("min-replicas-lag", Error, ward.server(i))),
         || set_all("min-replicas-max-lag", "10"),
         || set_all("min-replicas-max-lag", "2"),
+    );
+    bench.exactly(
+        "a backlog that is dropped",
+        &[("backlog-ttl", Warning, ward.server(2))],
+        || ward.set(2, "repl-backlog-ttl", "3600"),
+        || ward.set(2, "repl-backlog-ttl", "0"),
+    );
+    bench.exactly(
+        "a preferred replica",
+        &[("replica-priority-unequal", Warning, ward.name.clone())],
+        || ward.set(1, "replica-priority", "10"),
+        || ward.set(1, "replica-priority", "100"),
+    );
+    bench.exactly(
+        "no replica that may be promoted",
+        &[0, 1, 2].map(|i| ("no-promotable-replica", Error, ward.sentinel(i))),
+        || [1, 2].iter().for_each(|i| ward.set(*i, "replica-priority", "0")),
+        || [1, 2].iter().for_each(|i| ward.set(*i, "replica-priority", "100")),
     );
 }
 
@@ -196,7 +226,64 @@ fn settings_of_sentinels() {
     let mend = &report.of("failover-timeout", &ward.sentinel(1)).mend[0];
     let set = format!("SENTINEL SET {} failover-timeout 15000", ward.name);
     assert_eq!(*mend, format!("redis-cli -h {host} -p {port} {set}"));
-    // A process that stood still for more than two seconds does not trust its clock.
+    let tell_all = |name: &str, value: &str| (0..3).for_each(|i| ward.tell(i, name, value));
+    bench.exactly(
+        "one Sentinel is enough to call the master down",
+        &[0, 1, 2].map(|i| ("quorum-low", Error, ward.sentinel(i))),
+        || tell_all("quorum", "1"),
+        || tell_all("quorum", "2"),
+    );
+    bench.exactly(
+        "a down-after that differs",
+        &[("sentinel-disagreement", Error, ward.name.clone())],
+        || ward.tell(2, "down-after-milliseconds", "6000"),
+        || ward.tell(2, "down-after-milliseconds", "5000"),
+    );
+    // No guard is quick enough for this.
+    let hasty = [0, 1, 2].map(|i| ("down-after", Warning, ward.sentinel(i)));
+    let late = [0, 1, 2].map(|i| ("min-replicas-lag", Error, ward.server(i)));
+    bench.exactly(
+        "a hasty down-after",
+        &[hasty, late].concat(),
+        || tell_all("down-after-milliseconds", "1500"),
+        || tell_all("down-after-milliseconds", "5000"),
+    );
+    tilt(&ward, &bench);
+    lost(&ward, &bench);
+    let slow = Bench::new(ward.patient().arg("--ttl").arg("6"));
+    slow.exactly(
+        "leases that are over before a failover",
+        &[0, 1, 2].map(|i| ("down-after", Warning, ward.sentinel(i))),
+        || tell_all("down-after-milliseconds", "8000"),
+        || tell_all("down-after-milliseconds", "5000"),
+    );
+}
+
+/// 6: without two of three no failover can be made, and the third says so.
+fn lost(ward: &Ward, bench: &Bench) {
+    bench.exactly(
+        "Sentinels that are lost",
+        &[
+            ("sentinel-disagreement", Error, ward.sentinel(0)),
+            ("unreachable", Error, ward.sentinel(1)),
+            ("unreachable", Error, ward.sentinel(2)),
+        ],
+        || {
+            for id in ["sa2", "sa3"] {
+                ward.groups.break_("freeze", 0, &["--server", id]);
+            }
+        },
+        || {
+            ward.groups.break_("resume", 0, &[]);
+            for at in &ward.sentinels {
+                ok(at, &["SENTINEL", "DEBUG", "tilt-period", "100"]);
+            }
+        },
+    );
+}
+
+/// 19: a process that stood still for more than two seconds does not trust its clock.
+fn tilt(ward: &Ward, bench: &Bench) {
     bench.exactly(
         "a Sentinel in TILT",
         &[("tilt", Warning, ward.sentinel(0))],

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Changes one piece of what the server says. The length must stay.
-pub type Edit = Box<dyn Fn(&mut [u8]) + Send>;
+/// Changes one piece of what the server says.
+pub type Edit = Box<dyn Fn(&mut Vec<u8>) + Send>;
 
 /// Listens until it is dropped.
 pub struct Proxy {
@@ -62,7 +62,7 @@ impl Proxy {
     }
 
     /// From now on, on all connections.
-    pub fn edit(&self, edit: impl Fn(&mut [u8]) + Send + 'static) {
+    pub fn edit(&self, edit: impl Fn(&mut Vec<u8>) + Send + 'static) {
         *self.rules.edit.lock().unwrap() = Some(Box::new(edit));
     }
 
@@ -123,11 +123,12 @@ impl Rules {
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8])) {
+fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut Vec<u8>)) {
     let mut room = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut room) {
-        each(&mut room[..n]);
-        if to.write_all(&room[..n]).is_err() {
+        let mut piece = room[..n].to_vec();
+        each(&mut piece);
+        if to.write_all(&piece).is_err() {
             break;
         }
     }
@@ -136,7 +137,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8]))
 }
 
 /// Moves the seconds of each answer to TIME by so many.
-pub fn shift_time(seconds: i64) -> impl Fn(&mut [u8]) + Send {
+pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let head = b"*2\r\n$10\r\n";
         for at in 0..bytes.len().saturating_sub(head.len() + 10) {
@@ -154,7 +155,7 @@ pub fn shift_time(seconds: i64) -> impl Fn(&mut [u8]) + Send {
 }
 
 /// Puts this in the place of what stands behind `name`, as far as it goes.
-pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut [u8]) + Send {
+pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let (name, with) = (name.as_bytes(), with.as_bytes());
         for at in 0..bytes.len().saturating_sub(name.len() + with.len()) {
@@ -163,4 +164,24 @@ pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut [u8]) +
             }
         }
     }
+}
+
+/// Puts this in the place of the text that follows the text `name` in a list.
+pub fn answer(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
+    move |bytes| {
+        let name = format!("${}\r\n{name}\r\n", name.len());
+        let with = format!("${}\r\n{with}\r\n", with.len());
+        let mut at = 0;
+        while let Some(found) = find(&bytes[at..], name.as_bytes()) {
+            let value = at + found + name.len();
+            let Some(head) = find(&bytes[value..], b"\r\n") else { return };
+            let Some(end) = find(&bytes[value + head + 2..], b"\r\n") else { return };
+            bytes.splice(value..value + head + 2 + end + 2, with.bytes());
+            at = value + with.len();
+        }
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|w| w == what)
 }

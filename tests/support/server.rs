@@ -211,6 +211,8 @@ wait $p 2>/dev/null"#;
         all.extend(["--bind".into(), self.host.clone()]);
         if self.host != "127.0.0.1" {
             all.extend(["--bind-source-addr".into(), self.host.clone()]);
+            // Which lets in 127.0.0.1 alone.
+            all.extend(["--protected-mode".into(), "no".into()]);
         }
         all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
         let mut shell = Command::new("sh")

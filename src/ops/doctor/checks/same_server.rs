@@ -1,6 +1,6 @@
 //! Each node is a server of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::super::facts::Facts;
 use super::super::report::{Finding, Severity};
@@ -17,19 +17,20 @@ pub(super) const CHECK: Check = Check {
 
 fn run(facts: &Facts) -> Vec<Finding> {
     // Nodes by the process ids of their servers.
-    let mut seen: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, BTreeMap<usize, String>> = BTreeMap::new();
     for (n, group) in facts.groups.iter().enumerate() {
         for server in &group.servers {
             if let Ok(id) = server.info("run_id") {
                 let label = format!("{} ({}, node {})", group.name, server.at, n + 1);
-                seen.entry(id).or_default().insert(label);
+                // Two addresses in one group are one vote; `announced-address` tells them.
+                seen.entry(id).or_default().entry(n).or_insert(label);
             }
         }
     }
     for (n, server) in facts.nodes.iter().enumerate() {
         if let Ok(id) = server.info("run_id") {
-            let label = format!("{} (node {})", server.at, facts.groups.len() + n + 1);
-            seen.entry(id).or_default().insert(label);
+            let n = facts.groups.len() + n;
+            seen.entry(id).or_default().insert(n, format!("{} (node {})", server.at, n + 1));
         }
     }
     let Some(any) = facts
@@ -44,7 +45,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter(|(_, labels)| labels.len() > 1)
         .map(|(id, labels)| {
-            let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+            let labels: Vec<_> = labels.values().map(String::as_str).collect();
             let says = format!("one process, counted twice: {}", labels.join(" and "));
             Finding::error("nodes", says, format!("run_id {id}"))
         })
