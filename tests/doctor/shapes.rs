@@ -89,7 +89,9 @@ fn a_sentinel_that_is_gone_for_good() {
         &[&stale[..], &absent].concat(),
         || {
             dead.borrow_mut().kill();
-            proxies.iter().for_each(|p| p.edit(answer("s-down-time", "700000")));
+            for proxy in &proxies {
+                proxy.edit(answer("s-down-time", "700000"));
+            }
             wait_for("the others to see it down", || {
                 (0..4).all(|i| lab.say(i, &["SENTINEL", "SENTINELS", NAME]).contains("s_down"))
             });

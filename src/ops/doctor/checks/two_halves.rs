@@ -47,7 +47,7 @@ fn judge(group: &Group) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{broken, close_config, fine, unknown};
+    use super::super::tests::{broken, close_config, fine, info_on, unknown, with};
 
     #[test]
     fn four_servers_with_one_replica_each_way_are_told() {
@@ -55,10 +55,18 @@ mod tests {
         let found = broken("two-halves", |f| {
             let mut fourth = f.groups[0].servers[2].clone();
             fourth.at = "10.0.0.4:6379".into();
+            info_on(&mut fourth, "run_id", &"4".repeat(40));
             f.groups[0].servers.push(fourth);
         });
         assert!(found.mend[0].ends_with("CONFIG SET min-replicas-to-write 2"), "{found:?}");
         assert_eq!(found.read, "min-replicas-to-write 1, 4 servers");
+        // One server under two addresses is still one.
+        let again = |f: &mut super::Facts| {
+            let mut again = f.groups[0].servers[2].clone();
+            again.at = "10.0.0.4:6379".into();
+            f.groups[0].servers.push(again);
+        };
+        with("two-halves", again, |_| {});
         assert_eq!(unknown("two-halves", close_config).says, "unknown (CONFIG not allowed)");
     }
 }
