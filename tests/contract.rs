@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use palisade::durability::{BarrierPoint, Durability};
+use palisade::error::NodeError;
 use palisade::node::contract::{self, Hooks};
 use palisade::node::fault::Fault;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
@@ -143,6 +145,52 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     let error = result.expect_err(what);
     let text = *error.into_panic().downcast::<String>().unwrap();
     assert!(text.contains("mutant") && text.contains(by) && text.contains(';'), "{what}: {text}");
+}
+
+/// A node that says yes to every barrier, or hangs over it.
+struct Eager {
+    inner: MemoryNode,
+    hangs: bool,
+}
+
+impl LockNode for Eager {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.inner.call(batch, deadline)
+    }
+
+    fn barrier(
+        &self,
+        _after: BarrierPoint,
+        _level: Durability,
+        _deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(
+            async move { if self.hangs { std::future::pending().await } else { Ok(2_000_000) } },
+        )
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "eager".into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_barriers_are_caught() {
+    for (hangs, by) in [
+        (false, "a_barrier_of_another_past_confirms_nothing"),
+        (false, "a_barrier_without_enough_replicas_refuses"),
+        (true, "a_barrier_over_all_replicas_is_answered"),
+    ] {
+        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+        let node = Arc::new(Eager { inner: memory(), hangs });
+        let run = tokio::spawn(async move { case.run(node, &Hooks::default()).await }).await;
+        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
+        assert!(text.contains("eager") && text.contains(by), "{text}");
+    }
 }
 
 fn as_is(_: &mut Op) {}

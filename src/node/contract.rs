@@ -17,6 +17,7 @@
 // owners, t is a token, everywhere.
 #![allow(clippy::many_single_char_names)]
 
+mod barriers;
 mod batches;
 mod bench;
 mod claims;
@@ -174,6 +175,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(extends::cases());
     all.extend(hints::cases());
     all.extend(batches::cases());
+    all.extend(barriers::cases());
     all.extend(claims::cases());
     all.extend(completes::cases());
     all.extend(crash::cases());

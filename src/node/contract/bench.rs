@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{Hooks, LockNode};
+use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
+use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, RecordKey, Replies, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
@@ -98,6 +100,20 @@ impl Bench {
         let op = Op::Lookup { key: self.key() };
         let replies = self.send(vec![op]).await;
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
+    }
+
+    /// Asks who has it; that an answer comes in time is a rule of its own.
+    pub(super) async fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+    ) -> Result<u32, NodeError> {
+        let limit = Duration::from_secs(5);
+        let asked = self.node.barrier(after, level, self.env.now() + limit);
+        match tokio::time::timeout(2 * limit, asked).await {
+            Ok(answer) => answer,
+            Err(_) => self.broken("a barrier is answered by its deadline", &"nothing"),
+        }
     }
 
     /// The lowest fence the node now gives to a new name (its floor, or its clock less E).
