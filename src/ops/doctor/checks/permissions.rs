@@ -15,8 +15,13 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Refused, these cost only the hints: waiters then poll.
-const HINTS: [&str; 2] = ["PUBLISH", "SUBSCRIBE"];
+/// What a node can do without, and what that costs.
+const SPARED: [(&str, &str); 4] = [
+    ("PUBLISH", "waiters are not woken, they poll"),
+    ("SUBSCRIBE", "waiters are not woken, they poll"),
+    ("ROLE", "grants have no receipts: after a failover nobody is told whether a lock survived"),
+    ("WAIT", "no durability above `Primary` is possible"),
+];
 
 fn run(facts: &Facts) -> Vec<Finding> {
     facts.servers().filter(|(_, s)| s.reached.is_ok()).map(|(name, s)| judge(name, s)).collect()
@@ -45,8 +50,10 @@ fn judge(name: &str, server: &Server) -> Finding {
     let read = refused.iter().map(|(command, why)| format!("{}: {why}", verb(command)));
     let read = read.collect::<Vec<_>>().join("; ");
     let says = format!("{user} may not send {}", names.join(", "));
-    if names.iter().all(|name| HINTS.contains(&&**name)) {
-        let says = format!("{says}: waiters are not woken, they poll");
+    let costs = |name: &String| SPARED.iter().find(|(n, _)| n == name).map(|(_, costs)| *costs);
+    if let Some(costs) = names.iter().map(costs).collect::<Option<BTreeSet<_>>>() {
+        let costs: Vec<_> = costs.into_iter().collect();
+        let says = format!("{says}: {}", costs.join("; "));
         return Finding::warning(subject, says, read).mend(mend);
     }
     Finding::error(subject, says, read).mend(mend)
@@ -112,6 +119,9 @@ mod tests {
         let found = told("SUBSCRIBE", "access the 'palisade:changed' channel");
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.mend[0].ends_with("default '&palisade:changed'"), "{found:?}");
+        let found = told("WAIT", "run the 'wait' command");
+        assert_eq!(found.verdict, Verdict::Warning);
+        assert!(found.says.ends_with("no durability above `Primary` is possible"), "{found:?}");
         let closed = |f: &mut Facts| {
             f.groups[0].servers[2].may = Read::Closed("ACL DRYRUN not allowed".into());
         };
