@@ -84,6 +84,9 @@ struct DoctorArgs {
     /// The application's longest lease in seconds, if it is not the library's default of 30
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_ttl: Option<Duration>,
+    /// What the application says by `min_replicas(_, SECONDS)`, if it does
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    max_lag: Option<Duration>,
     /// For each server and Sentinel, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "2")]
     timeout: Duration,
@@ -205,6 +208,9 @@ impl Told {
         if let Some(max_ttl) = args.max_ttl {
             doctor = doctor.max_ttl(max_ttl);
         }
+        if let Some(max_lag) = args.max_lag {
+            doctor = doctor.max_lag(max_lag);
+        }
         #[cfg(feature = "tls")]
         let doctor = args.tls.of(doctor)?;
         Ok(doctor)
@@ -213,6 +219,15 @@ impl Told {
 
 #[cfg(feature = "tls")]
 impl TlsArgs {
+    /// The same for `redis-cli`.
+    fn by_hand(&self) -> String {
+        let given = [("--cacert", &self.cacert), ("--cert", &self.cert), ("--key", &self.key)];
+        let words = given.iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        let words: Vec<_> =
+            words.map(|(name, path)| format!("{name} {}", path.display())).collect();
+        words.join(" ")
+    }
+
     fn of(self, mut doctor: Doctor) -> Result<Doctor, String> {
         // Of a program there is one provider; a library leaves the choice to its program.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -222,6 +237,7 @@ impl TlsArgs {
             (Some(cert), Some(key)) => Some((pem(cert)?, pem(key)?)),
             _ => None,
         };
+        doctor = doctor.redis_cli(&self.by_hand());
         if self.tls {
             doctor = doctor.tls(root.clone(), client.clone());
         }

@@ -29,6 +29,8 @@ pub(crate) struct Login {
     pub(crate) password: Option<String>,
     /// Plain TCP if `None`; else TLS with these parameters, whatever address stands in it.
     pub(crate) tls: Option<ConnectionAddr>,
+    /// What else `redis-cli` needs.
+    pub(crate) more: String,
 }
 
 impl fmt::Debug for Login {
@@ -45,7 +47,7 @@ impl Login {
     /// The beginning of a `redis-cli` command line to `host:port`, or to a socket's path.
     pub(crate) fn by_hand(&self, at: &str) -> String {
         let (user, password) = (self.username.as_deref(), self.password.is_some());
-        by_hand(at, user, password, self.tls.is_some())
+        by_hand(at, (user, password), self.tls.is_some(), &self.more)
     }
 
     /// Over TLS, if certificates are given.
@@ -86,7 +88,8 @@ pub(crate) fn lone(
             target = target.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params });
         }
     }
-    let hand = by_hand(name, redis.username(), redis.password().is_some(), over_tls);
+    let login = (redis.username(), redis.password().is_some());
+    let hand = by_hand(name, login, over_tls, &data.more);
     Ok(Lone { at: name.to_owned(), hand, target: target.set_redis_settings(redis) })
 }
 
@@ -118,7 +121,8 @@ fn transport(field: &'static str, _: &Certificates) -> Result<ConnectionAddr, Co
 }
 
 /// As [`Login::by_hand`]; a password is asked for and never stands on the line.
-pub(crate) fn by_hand(at: &str, user: Option<&str>, password: bool, tls: bool) -> String {
+fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> String {
+    let (user, password) = login;
     let mut line = if at.contains('/') {
         format!("redis-cli -s {at}")
     } else {
@@ -127,6 +131,10 @@ pub(crate) fn by_hand(at: &str, user: Option<&str>, password: bool, tls: bool) -
     };
     if tls {
         line.push_str(" --tls");
+        if !more.is_empty() {
+            line.push(' ');
+            line.push_str(more);
+        }
     }
     if let Some(user) = user {
         line.push_str(" --user ");
@@ -152,7 +160,10 @@ mod tests {
         let line = login.by_hand("10.0.0.1:6379");
         assert_eq!(line, "redis-cli -h 10.0.0.1 -p 6379 --user ops --askpass");
         assert!(!format!("{login:?}").contains("s3cret"));
-        assert_eq!(by_hand("[::1]:5", None, false, true), "redis-cli -h ::1 -p 5 --tls");
-        assert_eq!(by_hand("/run/r.sock", None, false, false), "redis-cli -s /run/r.sock");
+        assert_eq!(
+            by_hand("[::1]:5", (None, false), true, "--cacert ca.pem"),
+            "redis-cli -h ::1 -p 5 --tls --cacert ca.pem"
+        );
+        assert_eq!(by_hand("/run/r.sock", (None, false), false, "x"), "redis-cli -s /run/r.sock");
     }
 }

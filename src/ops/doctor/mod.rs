@@ -91,6 +91,7 @@ pub struct Doctor {
     within: Duration,
     ttl: Option<Duration>,
     max_ttl: Duration,
+    max_lag: Option<Duration>,
     probe: bool,
 }
 
@@ -114,6 +115,7 @@ impl Doctor {
             within: Duration::from_secs(2),
             ttl: None,
             max_ttl: Duration::from_secs(30),
+            max_lag: None,
             probe: true,
         }
     }
@@ -183,6 +185,21 @@ impl Doctor {
         self
     }
 
+    /// The second of what the application says by `SentinelNode::min_replicas`, if it does. It is
+    /// what the trial lock goes by where `CONFIG GET` is not allowed.
+    pub fn max_lag(mut self, max_lag: Duration) -> Self {
+        self.max_lag = Some(max_lag);
+        self
+    }
+
+    /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.
+    /// No secrets.
+    pub fn redis_cli(mut self, words: &str) -> Self {
+        words.clone_into(&mut self.data.more);
+        words.clone_into(&mut self.sentinels.more);
+        self
+    }
+
     /// Whether a lock of a random name is taken and released on each node; default true. Without it
     /// nothing is written anywhere.
     pub fn probe(mut self, probe: bool) -> Self {
@@ -238,6 +255,13 @@ impl Doctor {
             }
             if watch.sentinels.is_empty() {
                 return nothing("sentinel", "a master needs the Sentinels that know it");
+            }
+        }
+        for (field, login) in [("username", &self.data), ("sentinel_username", &self.sentinels)] {
+            if let (Some(name), None) = (&login.username, &login.password) {
+                // A client would go on as the default user, and who is examined is another one.
+                let rule = "needs its password; the empty one, if it has none";
+                return Err(ConfigError::new(field, format!("{name:?}"), rule));
             }
         }
         let range = Duration::from_millis(50)..=Duration::from_secs(60);

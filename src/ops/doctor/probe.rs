@@ -78,6 +78,9 @@ impl Plan {
 
 fn group(doctor: &Doctor, at: &[String], master: &str) -> Result<SentinelNode, ConfigError> {
     let mut node = SentinelNode::new(master, at.iter().cloned())?;
+    if let Some(max_lag) = doctor.max_lag {
+        node = node.min_replicas(1, max_lag)?;
+    }
     if let Some(name) = &doctor.data.username {
         node = node.username(name);
     }
