@@ -5,6 +5,7 @@ mod failover;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;
+mod votes;
 
 use std::time::Duration;
 
