@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{Hooks, LockNode};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
-use crate::error::NodeError;
+use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, RecordKey, Replies, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
@@ -66,11 +66,20 @@ impl Bench {
     }
 
     pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
-        let deadline = self.env.now() + Duration::from_secs(10);
         let (n, terms) = (ops.len(), self.terms);
-        let replies = self.node.call(Batch { terms, ops }, deadline).await;
-        self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
-        replies
+        for _ in 1..POLLS {
+            let deadline = self.env.now() + Duration::from_secs(10);
+            let replies = self.node.call(Batch { terms, ops: ops.clone() }, deadline).await;
+            self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
+            // After a restart a node may still tell for a moment that it could not connect; then
+            // nothing of the batch was executed.
+            let refused = |e: &NodeError| e.fault() == NodeFault::Unreachable && !e.is_ambiguous();
+            if !replies.items.first().is_some_and(|r| r.as_ref().is_err_and(refused)) {
+                return replies;
+            }
+            sleep(POLL).await;
+        }
+        self.broken("a node that was restarted is reached again", &"unreachable")
     }
 
     pub(super) async fn all(&self, ops: Vec<Op>) -> Vec<Reply> {
