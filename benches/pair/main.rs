@@ -5,6 +5,7 @@
 //! all of them. Speed is shown here and asserted nowhere.
 
 mod contenders;
+mod receipts;
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
 mod server;
@@ -44,6 +45,9 @@ struct Args {
     /// Ours alone, without comparison, for a profiler.
     #[arg(long)]
     profile: bool,
+    /// Ours with and without receipts, on the same servers.
+    #[arg(long)]
+    receipts: bool,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -69,7 +73,7 @@ fn main() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        if !args.json {
+        if !args.json && !args.receipts && !args.profile {
             println!(
                 "{:>5} {:>5} {:>6} | {:>13} {:>9} {:>11} | {:>9} {:>9}",
                 "nodes",
@@ -92,10 +96,15 @@ fn main() {
         ] {
             let wanted = |want: Option<usize>, is: usize| want.is_none_or(|w| w == is);
             if wanted(args.nodes, nodes) && wanted(args.tasks, tasks) {
-                case(&args, &Case { nodes, tasks, frozen }).await;
+                let it = Case { nodes, tasks, frozen };
+                match args.receipts {
+                    true if frozen => {}
+                    true => receipts::compare(&args, &it).await,
+                    false => case(&args, &it).await,
+                }
             }
         }
-        if args.nodes.is_none() && args.tasks.is_none() {
+        if args.nodes.is_none() && args.tasks.is_none() && !args.receipts {
             memory(&args).await;
         }
     });
@@ -155,17 +164,19 @@ async fn case(args: &Args, case: &Case) {
     }
 }
 
+/// Processor time of a process so far, in µs.
+fn cpu(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let of_thread = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = of_thread.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
+}
+
 /// Processor time per pair, ours and the server's: what counts when the machine is busy.
 async fn profile(servers: &[Server], urls: &[String], case: &Case, span: Duration) {
     for who in ["ours", "raw", "rslock"] {
         let contender = contender(who, urls).await;
         run(&contender, who, case, span / 4).await;
-        let cpu = |pid: u32| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let of_thread = stat.rsplit(") ").next().unwrap_or_default();
-            let ticks = of_thread.split_whitespace().skip(11).take(2);
-            ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
-        };
         let spent = || (cpu(std::process::id()), servers.iter().map(|s| cpu(s.pid())).sum::<f64>());
         let before = spent();
         let done = run(&contender, who, case, span).await;

@@ -87,6 +87,12 @@ impl Keeper {
         }
     }
 
+    /// One of the leases that are held.
+    pub(crate) fn any(&self) -> Option<Arc<Lease>> {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).next().cloned()
+    }
+
     /// All leases that are held.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let s = self.lock();

@@ -253,6 +253,14 @@ impl Lease {
         Some(Op::Release { keys: keys.clone(), owner: self.owner, words })
     }
 
+    /// The op that reads this lease's key on one node.
+    pub(crate) fn look_op(&self) -> Op {
+        match &self.subject {
+            Subject::Lock { keys, .. } => Op::Inspect { keys: keys.clone(), wait: false },
+            Subject::Claim { key, .. } => Op::Lookup { key: Arc::clone(key) },
+        }
+    }
+
     /// Changes the holder's words; the next extension carries them to the nodes.
     pub(crate) fn set_meta(&self, words: Arc<[u8]>) {
         if let Subject::Lock { meta, .. } = &self.subject {

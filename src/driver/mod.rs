@@ -201,8 +201,9 @@ impl Core {
             let (node, core) = (Arc::downgrade(lane.node()), Arc::downgrade(self));
             let (name, events) = (Arc::clone(&self.names[i]), self.events.clone());
             let task = forward_hints(node, core, move |core, event| match event {
-                NodeEvent::Changed(key) => core.hints.changed(i, &key),
-                event => {
+                None => core.look_at(i),
+                Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
+                Some(event) => {
                     if let NodeEvent::Switched { generation, predecessor } = event {
                         core.verdicts.hear(i, Server { generation, predecessor });
                     }
@@ -211,6 +212,15 @@ impl Core {
                 }
             });
             listeners.push(self.env.spawn(&runtime, Box::pin(task)));
+        }
+    }
+
+    /// Hints of the node were missed, perhaps one that it is another server: reads something there
+    /// if anything is held, for any answer tells what server gave it.
+    fn look_at(&self, node: usize) {
+        if let Some(lease) = self.keeper.any() {
+            let deadline = self.node_deadline(self.env.now());
+            self.send(node, lease.look_op(), deadline, &Mailbox::new(self.n()));
         }
     }
 }

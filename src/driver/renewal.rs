@@ -81,8 +81,8 @@ impl Core {
         }
     }
 
-    /// Whether no majority can ever confirm the lease again: on too many nodes its last write is not
-    /// certain to stand, and they are shut.
+    /// Whether no majority can ever confirm the lease again: too many nodes are shut, and it is not
+    /// certain that its last write stands there.
     fn is_hopeless(&self, lease: &Lease, doors: Doors) -> bool {
         let gone = |node: &usize| {
             let fate = self.verdicts.fate(lease, *node);

@@ -10,6 +10,7 @@ use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Achieved;
 use crate::op::RecordKey;
+use crate::receipt::Receipt;
 use crate::token::FencingToken;
 
 /// Handed to the handler and to the probe. Cheap to clone, and owned, so that it can move into the
@@ -105,6 +106,13 @@ impl Context {
     /// the nodes still know that this attempt began.
     pub fn durability(&self) -> Achieved {
         self.0.lease.durability()
+    }
+
+    /// Where the claim's last write that each node confirmed stands, and what became of it if the
+    /// node is another server since; as
+    /// [`LockGuard::receipts`](crate::LockGuard::receipts). Asks nobody.
+    pub fn receipts(&self) -> Vec<Receipt> {
+        self.0.core.verdicts.receipts(&self.0.lease)
     }
 
     /// Resolves when the lease is lost (somebody else may run this key now), or when the call that

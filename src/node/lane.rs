@@ -465,22 +465,23 @@ async fn sleep_or_forever(wait: Option<Duration>) {
     }
 }
 
-/// Forwards a node's hints until the receiver is gone.
+/// Forwards a node's hints until the receiver is gone; nothing where some were missed.
 pub(crate) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
-    deliver: impl Fn(&T, crate::node::NodeEvent),
+    deliver: impl Fn(&T, Option<NodeEvent>),
 ) {
     let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
     loop {
-        match events.recv().await {
-            Ok(event) => match target.upgrade() {
-                Some(target) => deliver(&target, event),
-                None => return,
-            },
-            // Missed some: hints may be lost, the waiters' own timers stand behind them.
-            Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
-            Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+        let event = match events.recv().await {
+            Ok(event) => Some(event),
+            // Hints may be lost, the waiters' own timers stand behind them.
+            Err(broadcast::error::RecvError::Lagged(_)) => None,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        match target.upgrade() {
+            Some(target) => deliver(&target, event),
+            None => return,
         }
     }
 }

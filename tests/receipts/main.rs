@@ -4,6 +4,7 @@
 
 mod judge;
 mod lone;
+mod memory;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -27,6 +27,7 @@ async fn a_user_with_few_rights_is_enough_and_one_with_fewer_is_told() {
         "+script|load",
         "+hello",
         "+info",
+        "+role",
         "+time",
         "+get",
         "+mget",

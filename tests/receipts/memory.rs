@@ -1,0 +1,92 @@
+//! The same on nodes in memory, where any history can be had at once.
+
+use std::time::Duration;
+
+use palisade::{Fate, LockGuard, MemoryNode, Redlock};
+use tokio::time::{Instant, sleep};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn three() -> (Vec<MemoryNode>, Redlock) {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let builder = nodes.iter().cloned().fold(Redlock::builder(), palisade::RedlockBuilder::node);
+    (nodes, builder.ttl(TTL).max_ttl(TTL).build().unwrap())
+}
+
+fn fates(guard: &LockGuard) -> Vec<Fate> {
+    guard.receipts().iter().map(|r| r.fate).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_node_has_a_fate_of_its_own() {
+    let (nodes, redlock) = three();
+    let before = nodes[1].snapshot();
+    let guard = redlock.mutex("k").acquire().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fates(&guard), [Fate::Standing; 3]);
+    let started = Instant::now();
+    nodes[0].restart_keeping();
+    nodes[1].restore(before);
+    nodes[2].restart_empty();
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let receipt = guard.failover().await.expect("held");
+        told.push((receipt.node.to_string(), receipt.fate));
+    }
+    told.sort_by_key(|(node, _)| nodes.iter().position(|n| *palisade::LockNode::name(n) == **node));
+    let told: Vec<_> = told.into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(told, [Fate::Survived, Fate::Unknown, Fate::Unknown]);
+    sleep(Duration::from_millis(10)).await;
+    assert!(started.elapsed() < TTL / 3, "no renewal was due");
+    // The lost ones made it come: all three know it again.
+    assert_eq!(fates(&guard), [Fate::Standing; 3]);
+    assert!(nodes.iter().all(|n| !n.is_empty()));
+    assert!(guard.release().await.is_released());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lagging_copy_tells_lost_from_survived_by_the_offset() {
+    let (nodes, redlock) = three();
+    let early = redlock.mutex("early").auto_renew(false).acquire().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    let copies: Vec<_> = nodes.iter().map(MemoryNode::snapshot).collect();
+    let late = redlock.mutex("late").auto_renew(false).acquire().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    for (node, copy) in nodes.iter().zip(&copies) {
+        node.restore(copy.clone());
+    }
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fates(&early), [Fate::Survived; 3]);
+    assert_eq!(fates(&late), [Fate::Lost; 3]);
+    // A second switch, of a server that keeps all it has: what survived does so again.
+    nodes.iter().for_each(MemoryNode::restart_keeping);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fates(&early), [Fate::Survived; 3]);
+    assert_eq!(fates(&late), [Fate::Lost; 3]);
+    // And one that goes back to the first copy says nothing of what came between.
+    for (node, copy) in nodes.iter().zip(copies) {
+        node.restore(copy);
+    }
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fates(&early), [Fate::Survived; 3]);
+    let mut told = Vec::new();
+    while let Some(Some(next)) = futures_util::FutureExt::now_or_never(early.failover()) {
+        told.push(next.fate);
+    }
+    assert_eq!(told, [Fate::Survived; 9], "three switches of three nodes, each told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future() {
+    let (nodes, redlock) = three();
+    let guard = redlock.mutex("k").acquire().await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    let asking = tokio::time::timeout(Duration::from_millis(5), guard.failover()).await;
+    assert!(asking.is_err(), "nothing to tell");
+    nodes[0].restart_empty();
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(guard.failover().await.expect("held").fate, Fate::Unknown);
+    nodes.iter().for_each(MemoryNode::restart_empty);
+    redlock.mutex("other").try_acquire().await.unwrap_err();
+    assert!(guard.is_valid(), "a sitting holder puts it back");
+}
