@@ -14,11 +14,11 @@ use crate::error::ConfigError;
 /// - **`Primary`** costs nothing and closes nothing: a failover loses the last moments before it, a
 ///   switch by hand under load about 5 000 grants.
 /// - **`Replicas(k)`** survives the death of the master if a replica that has it takes over. But
-///   nobody promotes by what was confirmed: of about 5 500 grants that one of two replicas had, a
-///   switch by hand lost 400; with the master and that replica cut off from all others, 11 996 of
-///   11 999 were lost.
+///   nobody promotes by what was confirmed: a switch by hand still lost about 400 that one of two
+///   replicas had, and with the master and that replica cut off from all others, 11 996 of 11 999
+///   were lost.
 /// - **`AllReplicas`** survives each failover to a replica that the node knows of, for whichever it
-///   is has it: none was lost in any of these. In return one replica that is down or frozen stops
+///   is has it: none was lost in either. In return one replica that is down or frozen stops
 ///   all grants of this node (of several nodes a majority goes on).
 ///
 /// Waiting takes time out of the validity, which counts from the send, and each wait ends at the
@@ -26,8 +26,9 @@ use crate::error::ConfigError;
 /// node's answer is [`NodeFault::NotDurable`](crate::error::NodeFault::NotDurable): no vote, and
 /// what it granted is rolled back.
 ///
-/// The figures are of real servers, one master with two replicas. No level protects from what also
-/// the replicas forget: `FLUSHALL`, or a restart of all at once without persistence.
+/// The figures are of real servers, one master with two replicas; the
+/// [manual](crate::manual::durability) has all of them. No level protects from what the replicas
+/// forget too: `FLUSHALL`, or a restart of all at once without persistence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Durability {

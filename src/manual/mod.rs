@@ -1,4 +1,7 @@
 //! The manual: what code alone does not tell.
 
+#[doc = include_str!("durability.md")]
+pub mod durability {}
+
 #[doc = include_str!("how_this_is_tested.md")]
 pub mod how_this_is_tested {}
