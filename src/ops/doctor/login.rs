@@ -39,7 +39,7 @@ impl fmt::Debug for Login {
             .field("username", &self.username)
             .field("password", &self.password.as_ref().map(|_| "…"))
             .field("tls", &self.tls.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

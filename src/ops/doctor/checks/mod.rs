@@ -31,6 +31,7 @@ mod sentinel_sight;
 mod stale_sentinels;
 mod tilt;
 mod two_halves;
+mod two_masters;
 mod version;
 
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub(crate) const CHECKS: &[Check] = &[
     probe::CHECK,
     same_server::CHECK,
     not_master::CHECK,
+    two_masters::CHECK,
     min_replicas_off::CHECK,
     min_replicas_replica::CHECK,
     min_replicas_lag::CHECK,
