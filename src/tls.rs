@@ -56,7 +56,7 @@ pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<String> {
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use self::handshake::{check, provider, refusal};
+pub(crate) use self::handshake::{check, provider, refusal, server_name};
 
 #[cfg(test)]
 mod tests {

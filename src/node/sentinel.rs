@@ -243,8 +243,9 @@ impl SentinelNode {
 #[cfg(feature = "tls")]
 impl SentinelNode {
     /// TLS to the data servers, with the system's or the given root certificate (PEM) and, if
-    /// given, a client certificate with its key (PEM). The servers' names must be in their
-    /// certificates: have the Sentinels announce host names, or use [`Self::map_address`].
+    /// given, a client certificate with its key (PEM). The address that the Sentinels announce must
+    /// be in the servers' certificates: else name what is in them by [`Self::tls_server_name`], have
+    /// the Sentinels announce host names, or use [`Self::map_address`].
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.
@@ -267,6 +268,29 @@ impl SentinelNode {
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
         self.settings.access.tls = Some(tls_transport("sentinel_tls", root, client)?);
+        Ok(self)
+    }
+
+    /// The name that every data server's certificate is for, where the Sentinels announce IP
+    /// addresses: they are connected to where they are announced, and the certificate is looked at
+    /// as this name's. Needs [`Self::tls`]; the Sentinels are not concerned.
+    ///
+    /// # Errors
+    /// Neither a host name nor an IP address.
+    pub fn tls_server_name(mut self, name: impl AsRef<str>) -> Result<Self, ConfigError> {
+        crate::tls::server_name("tls_server_name", name.as_ref())?;
+        self.settings.data.tls_name = Some(name.as_ref().into());
+        Ok(self)
+    }
+
+    /// The name that every Sentinel's certificate is for, as [`Self::tls_server_name`] and
+    /// independent of it. Needs [`Self::sentinel_tls`].
+    ///
+    /// # Errors
+    /// Neither a host name nor an IP address.
+    pub fn sentinel_tls_server_name(mut self, name: impl AsRef<str>) -> Result<Self, ConfigError> {
+        crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;
+        self.settings.access.tls_name = Some(name.as_ref().into());
         Ok(self)
     }
 }

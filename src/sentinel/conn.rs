@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
+use super::named;
 use crate::tls;
 
 /// What a change of the group shows itself by. Hints only: messages may be lost.
@@ -36,6 +37,8 @@ pub(crate) struct Access {
     pub(crate) password: Option<String>,
     /// Plain TCP if `None`; else TLS with these parameters, whatever address stands in it.
     pub(crate) tls: Option<ConnectionAddr>,
+    /// The name that is looked for in a certificate, if it is not the host.
+    pub(crate) tls_name: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Access {
@@ -49,7 +52,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    fn client(&self, at: &Address) -> RedisResult<Client> {
+    fn client(&self, at: &Address) -> RedisResult<(Client, AsyncConnectionConfig)> {
         let mut login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name();
@@ -69,9 +72,11 @@ impl Access {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
+        let (addr, config) = named::under(self.tls_name.as_ref(), addr);
         let info: ConnectionInfo = addr.into_connection_info()?;
         let tcp = TcpSettings::default().set_nodelay(true);
-        Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
+        let client = Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))?;
+        Ok((client, config))
     }
 }
 
@@ -99,9 +104,9 @@ impl SentinelConn {
         hint: Arc<Notify>,
         within: Duration,
     ) -> Result<(Self, Heard), (Trouble, Box<str>)> {
-        let client = access.client(at).map_err(|e| trouble(&e))?;
+        let (client, config) = access.client(at).map_err(|e| trouble(&e))?;
         let ours = name.clone();
-        let config = AsyncConnectionConfig::new()
+        let config = config
             .set_connection_timeout(Some(within))
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 
 use super::inside;
@@ -57,6 +57,14 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// A name that can stand in a certificate.
+pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
+    ServerName::try_from(name).map(|_| ()).map_err(|_| {
+        let shown: String = name.chars().take(64).collect();
+        ConfigError::new(field, format!("{shown:?}"), "must be a host name or an IP address")
+    })
+}
+
 fn certificates(
     pem: &[u8],
     field: &'static str,
@@ -85,7 +93,8 @@ fn remedy(e: &rustls::Error) -> &'static str {
         }
         E::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => {
             "the server's certificate is for another name; connect by a name that is in it (to \
-             Sentinel groups by announced host names or `map_address`)"
+             Sentinel groups by announced host names or `map_address`), or say which by \
+             `tls_server_name` (`sentinel_tls_server_name`)"
         }
         E::InvalidCertificate(
             C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. },

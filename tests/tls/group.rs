@@ -84,3 +84,55 @@ async fn tls_to_both_with_a_name_for_an_announced_address() {
     let wrong = node().tls(Some(watchers.root()), None).unwrap();
     assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
 }
+
+/// Nothing resolves these names: only the certificates have them, and nobody's address changes.
+#[tokio::test]
+async fn tls_to_both_by_names_that_lead_nowhere() {
+    let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
+    let master = data.serve("redis-server", &["data.invalid"], OVER_TLS);
+    let flags = ["--tls-auth-clients", "no", "--tls-replication", "yes"];
+    let sentinel = watchers.serve("redis-sentinel", &["watchers.invalid"], &flags);
+    watch(&sentinel, &master);
+    let node = || {
+        let node = node(&sentinel.addr()).tls(Some(data.root()), None).unwrap();
+        node.sentinel_tls(Some(watchers.root()), None).unwrap()
+    };
+    let e = refusal(&node()).await;
+    assert_eq!(e.fault(), NodeFault::Tls, "{e}");
+    assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
+    assert!(e.to_string().contains(&sentinel.addr()), "{e}");
+    // One does not stand for the other.
+    let half = node().sentinel_tls_server_name("watchers.invalid").unwrap();
+    let e = refusal(&half).await;
+    assert!(e.to_string().contains("`tls_server_name`"), "{e}");
+    assert!(e.to_string().contains("data.invalid"), "which names it has: {e}");
+    let both = || half_named(node()).tls_server_name("data.invalid").unwrap();
+    let named = both();
+    assert!(acquire(&named).await.is_ok());
+    assert_eq!(named.status().master, Some(master.addr()), "as announced");
+    works(named).await;
+    // It is looked for, not merely sent.
+    let wrong = half_named(node()).tls_server_name("other.invalid").unwrap();
+    assert_eq!(refusal(&wrong).await.fault(), NodeFault::Tls);
+    let e = node().tls_server_name("not a name").unwrap_err();
+    assert!(
+        e.to_string().starts_with("`tls_server_name` is \"not a name\": must be a host"),
+        "{e}"
+    );
+}
+
+fn half_named(node: SentinelNode) -> SentinelNode {
+    node.sentinel_tls_server_name("watchers.invalid").unwrap()
+}
+
+#[tokio::test]
+async fn a_lone_server_by_the_name_in_its_certificate() {
+    let ca = Authority::new("ours");
+    let server = ca.serve("redis-server", &["redis.invalid"], &[]);
+    let named = builder(tls_url(&server)).tls(Some(ca.root()), None);
+    let named = named.tls_server_name("redis.invalid").build().unwrap();
+    assert_eq!(*named.name(), *server.addr());
+    works(named).await;
+    let plain = builder(server.url()).tls_server_name("redis.invalid").build().unwrap_err();
+    assert!(plain.to_string().contains("needs TLS"), "{plain}");
+}

@@ -2,11 +2,15 @@
 //! with its password.
 
 use std::fmt;
+use std::sync::Arc;
 
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+};
 
 use crate::error::ConfigError;
+use crate::sentinel::named;
 #[cfg(feature = "tls")]
 use crate::tls;
 
@@ -15,7 +19,11 @@ const DB_MAX: i64 = i32::MAX as i64;
 
 /// One server's address with the credentials for it. Cheap enough to clone per connection.
 #[derive(Clone)]
-pub(crate) struct Endpoint(ConnectionInfo);
+pub(crate) struct Endpoint {
+    info: ConnectionInfo,
+    /// The name that is looked for in a certificate, if it is not the host.
+    tls_name: Option<Arc<str>>,
+}
 
 impl Endpoint {
     /// Reads `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
@@ -39,12 +47,12 @@ impl Endpoint {
                 format!("must be redis://, rediss:// or unix:// with host or path ({cause})");
             ConfigError::new("url", redacted(url), rule)
         })?;
-        Self(info).checked()
+        Self { info, tls_name: None }.checked()
     }
 
     /// A TCP address, as a Sentinel names it, with the login and transport of `like`.
     pub(crate) fn at(host: &str, port: u16, like: &Self) -> Self {
-        let addr = match like.0.addr() {
+        let addr = match like.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
                 host: host.to_owned(),
                 port,
@@ -53,12 +61,13 @@ impl Endpoint {
             },
             _ => ConnectionAddr::Tcp(host.to_owned(), port),
         };
-        Self(like.0.clone().set_addr(addr))
+        let info = like.info.clone().set_addr(addr);
+        Self { info, tls_name: like.tls_name.clone() }
     }
 
     /// Whether it is met over TLS.
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.0.addr(), ConnectionAddr::TcpTls { .. })
+        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
     }
 
     /// With these certificates (PEM).
@@ -68,61 +77,81 @@ impl Endpoint {
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        let ConnectionAddr::TcpTls { host, port, .. } = self.0.addr() else {
+        let ConnectionAddr::TcpTls { host, port, .. } = self.info.addr() else {
             let value = format!("given with the plain address {self}");
             return Err(ConfigError::new("tls", value, "needs an address with rediss://"));
         };
         let like = Self::over(tls_transport("tls", root, client)?);
-        let addr = Self::at(host, *port, &like).0.addr().clone();
-        Ok(Self(self.0.set_addr(addr)))
+        let addr = Self::at(host, *port, &like).info.addr().clone();
+        Ok(Self { info: self.info.set_addr(addr), ..self })
     }
 
     /// Over this transport, without a login.
     pub(crate) fn over(addr: ConnectionAddr) -> Self {
-        Self(addr.into_connection_info().expect("an address alone is always valid"))
+        let info = addr.into_connection_info().expect("an address alone is always valid");
+        Self { info, tls_name: None }
     }
 
     /// Replaces the user.
     pub(crate) fn username(self, name: &str) -> Self {
-        let redis = self.0.redis_settings().clone().set_username(name);
-        Self(self.0.set_redis_settings(redis))
+        let redis = self.info.redis_settings().clone().set_username(name);
+        Self { info: self.info.set_redis_settings(redis), ..self }
     }
 
     /// Replaces the password.
     pub(crate) fn password(self, password: &str) -> Self {
-        let redis = self.0.redis_settings().clone().set_password(password);
-        Self(self.0.set_redis_settings(redis))
+        let redis = self.info.redis_settings().clone().set_password(password);
+        Self { info: self.info.set_redis_settings(redis), ..self }
     }
 
     /// Replaces the database index.
     pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
-        let redis = self.0.redis_settings().clone().set_db(i64::from(db));
-        Self(self.0.set_redis_settings(redis)).checked()
+        let redis = self.info.redis_settings().clone().set_db(i64::from(db));
+        Self { info: self.info.set_redis_settings(redis), ..self }.checked()
     }
 
-    /// What the connection is opened with: RESP3 (pushes tell of hints and of a lost
-    /// connection) and without Nagle's delay.
-    pub(crate) fn connection_info(&self) -> ConnectionInfo {
+    /// As [`Self::tls_name`], checked before; without TLS it means nothing.
+    pub(crate) fn named(self, tls_name: Option<Arc<str>>) -> Self {
+        Self { tls_name, ..self }
+    }
+
+    /// Looks for this name in the server's certificate, wherever the server is.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
+        tls::server_name("tls_server_name", name)?;
+        if !self.is_tls() {
+            let value = format!("given with the plain address {self}");
+            return Err(ConfigError::new("tls_server_name", value, "needs TLS (rediss://, `tls`)"));
+        }
+        Ok(Self { tls_name: Some(name.into()), ..self })
+    }
+
+    /// What the connection is opened with: RESP3 (pushes tell of hints and of a lost connection),
+    /// without Nagle's delay, and with no time-outs but those of whoever asks.
+    pub(crate) fn connection(&self) -> (ConnectionInfo, AsyncConnectionConfig) {
         let tcp = TcpSettings::default().set_nodelay(true);
         let redis = self
-            .0
+            .info
             .redis_settings()
             .clone()
             .set_protocol(ProtocolVersion::RESP3)
             .set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
-        self.0.clone().set_tcp_settings(tcp).set_redis_settings(redis)
+        let (addr, config) = named::under(self.tls_name.as_ref(), self.info.addr().clone());
+        let info = self.info.clone().set_addr(addr).set_tcp_settings(tcp);
+        let config = config.set_connection_timeout(None).set_response_timeout(None);
+        (info.set_redis_settings(redis), config)
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
         #[cfg(feature = "tls")]
-        if let ConnectionAddr::TcpTls { insecure, .. } = self.0.addr() {
+        if let ConnectionAddr::TcpTls { insecure, .. } = self.info.addr() {
             if *insecure {
                 let rule = "certificates are always verified; give your own CA to `tls` instead";
                 return Err(ConfigError::new("url", format!("{self} with #insecure"), rule));
             }
             tls::provider("url")?;
         }
-        let db = self.0.redis_settings().db();
+        let db = self.info.redis_settings().db();
         if (0..=DB_MAX).contains(&db) {
             return Ok(self);
         }
@@ -159,7 +188,7 @@ pub(crate) fn tls_transport(
 /// Host and port or path only.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.addr() {
+        match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
                 if host.contains(':') =>
             {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use redis::{Client, Cmd, RedisError, Value};
 use tokio::time::timeout;
 
 use super::endpoint::Endpoint;
@@ -37,9 +37,8 @@ pub(crate) async fn apply_at(
     within: Duration,
 ) -> Applied {
     let work = async {
-        let client = Client::open(at.connection_info()).map_err(|e| faults::connecting(&e))?;
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let (info, config) = at.connection();
+        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
         let con = client
             .get_multiplexed_async_connection_with_config(&config)
             .await

@@ -147,7 +147,8 @@ impl RedisNodeBuilder {
 
     /// Certificates for a `rediss://` address, all PEM: an own root certificate in place of the
     /// system's, and a client certificate with its key, if the server asks for one. The host in the
-    /// address must be a name (or IP) in the server's certificate.
+    /// address must be a name (or IP) in the server's certificate, or
+    /// [`tls_server_name`](Self::tls_server_name) says which.
     #[cfg(feature = "tls")]
     pub fn tls(
         mut self,
@@ -155,6 +156,15 @@ impl RedisNodeBuilder {
         client_cert_and_key: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.tls(root_ca_pem, client_cert_and_key));
+        self
+    }
+
+    /// The name that the server's certificate is for, where the `rediss://` address is another: the
+    /// server is connected to where the address says, and its certificate looked at as this name's.
+    /// After [`tls`](Self::tls), if both are given.
+    #[cfg(feature = "tls")]
+    pub fn tls_server_name(mut self, name: impl AsRef<str>) -> Self {
+        self.endpoint = self.endpoint.and_then(|e| e.tls_name(name.as_ref()));
         self
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
 
 use super::encode::{self, Guarding};
@@ -100,14 +100,11 @@ impl Session {
         guard_facts: bool,
     ) -> Result<Self, NodeError> {
         let lost = Arc::<Lost>::default();
-        let client =
-            Client::open(endpoint.connection_info()).map_err(|e| faults::connecting(&e))?;
         // The crate's own time-outs are off: every wait is inside one of ours, and its time-out
         // would hide whether the request had left.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(listener(events.clone(), Arc::clone(&lost)));
+        let (info, config) = endpoint.connection();
+        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
+        let config = config.set_push_sender(listener(events.clone(), Arc::clone(&lost)));
         let con = client
             .get_multiplexed_async_connection_with_config(&config)
             .await

@@ -31,15 +31,17 @@ pub(super) struct DataLogin {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) db: u32,
-    /// As `Access::tls`.
+    /// As `Access::tls` and `Access::tls_name`.
     pub(super) tls: Option<redis::ConnectionAddr>,
+    pub(super) tls_name: Option<Arc<str>>,
 }
 
 impl DataLogin {
     /// Login and transport of a data server, wherever it is.
     pub(super) fn endpoint(&self) -> Endpoint {
         let addr = redis::ConnectionAddr::Tcp("localhost".to_owned(), 1);
-        let mut like = Endpoint::over(self.tls.clone().unwrap_or(addr));
+        let like = Endpoint::over(self.tls.clone().unwrap_or(addr));
+        let mut like = like.named(self.tls_name.clone());
         if let Some(name) = &self.username {
             like = like.username(name);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join, join3, ready};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{Client, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::time::{sleep, timeout};
 
 use super::super::endpoint::Endpoint;
@@ -46,18 +46,16 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects, and makes sure that it is that process. The caller holds the deadline.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
-        let client = Client::open(at.connection_info()).map_err(|e| faults::connecting(&e))?;
+        let (info, config) = at.connection();
+        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    gone.store(true, Ordering::Release);
-                }
-                Ok::<(), redis::aio::SendError>(())
-            });
+        let config = config.set_push_sender(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                gone.store(true, Ordering::Release);
+            }
+            Ok::<(), redis::aio::SendError>(())
+        });
         let con = client
             .get_multiplexed_async_connection_with_config(&config)
             .await

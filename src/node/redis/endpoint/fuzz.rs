@@ -94,11 +94,11 @@ proptest! {
         let url = format!("redis://{user}:{password}@{host}:{port}/{db}");
         let e = Endpoint::parse(&url).unwrap();
         prop_assert_eq!(e.to_string(), format!("{host}:{port}"));
-        let redis = e.0.redis_settings();
+        let redis = e.info.redis_settings();
         prop_assert_eq!((redis.db(), redis.password()), (db, Some(password.as_str())));
         prop_assert_eq!(redis.username().unwrap_or_default(), user);
         let again = Endpoint::parse(&format!("redis://{e}")).unwrap();
-        prop_assert_eq!(again.0.addr(), e.0.addr());
+        prop_assert_eq!(again.info.addr(), e.info.addr());
     }
 
     #[test]
