@@ -2,11 +2,11 @@
 //! and no secret is shown.
 
 use crate::bench::Bench;
-use crate::doctor::Patient;
 use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};
+use crate::doctor::{Finding, Patient};
 use crate::lab::{Lab, NAME, Plan, ok};
 use crate::settings::Ward;
-use crate::support::group::cli;
+use crate::support::group::{Groups, cli};
 
 const PASSWORD: &str = "s3cret-of-the-servers";
 const SENTINELS: &str = "s3cret-of-the-sentinels";
@@ -49,6 +49,17 @@ fn rights_of_our_own_user() {
         );
         let mend = &report.of("permissions", &ward.server(1)).mend[0];
         assert!(mend.ends_with(&format!("ACL SETUSER joe {more}")), "{mend}");
+    }
+    let mute = ("not-master", Unknown, ward.server(0));
+    for (less, more, besides) in
+        [("-role", "+role", &[mute][..]), ("-wait", "+wait", &[]), ("-publish", "+publish", &[])]
+    {
+        bench.exactly(
+            less,
+            &[&all(Warning)[..], besides].concat(),
+            || ward.servers.iter().for_each(acl(less)),
+            || ward.servers.iter().for_each(acl(more)),
+        );
     }
     // One server has other rights than the rest, as after a switch.
     bench.exactly(
@@ -105,7 +116,7 @@ fn what_is_closed_is_unknown_and_no_fault() {
         let faults: Vec<_> = report.findings.iter().filter(|f| wrong(f.verdict)).collect();
         let open = ward.patient().arg("--no-probe").examine();
         let new = faults.iter().filter(|f| {
-            let known = |o: &&crate::doctor::Finding| o.check == f.check && o.subject == f.subject;
+            let known = |o: &&Finding| o.check == f.check && o.subject == f.subject;
             !open.findings.iter().filter(known).any(|o| wrong(o.verdict))
         });
         assert_eq!(new.count(), 0, "{name}: {faults:#?}");
@@ -131,6 +142,36 @@ fn what_is_closed_is_unknown_and_no_fault() {
         }
     }
     assert_eq!(cli(&ward.servers[0], &["KEYS", "palisade:doctor*"]), "");
+}
+
+/// The shipped users: the application's at servers and Sentinels, as an operator would try it.
+#[test]
+fn the_shipped_users_are_enough_to_be_examined() {
+    let groups = Groups::up_with(1, 5_000, 2, &["--prefix", NAME, "--acl"]);
+    let password = groups.password().expect("users have passwords");
+    let patient = Patient::group(&groups.name(0), &groups.sentinels(0))
+        .arg("--user")
+        .arg("palisade")
+        .secret("PALISADE_PASSWORD", &password)
+        .arg("--sentinel-user")
+        .arg("palisade")
+        .secret("PALISADE_SENTINEL_PASSWORD", &password)
+        .arg("--no-probe");
+    let report = patient.examine();
+    let wrong = |f: &&Finding| f.verdict == Error || f.verdict == Warning;
+    let wrong: Vec<_> = report.findings.iter().filter(wrong).collect();
+    assert!(wrong.iter().all(|f| f.check == "co-located"), "{wrong:#?}");
+    for unknown in report.all(Unknown) {
+        assert!(unknown.says.contains("not allowed"), "{unknown:#?}");
+    }
+    for at in groups.servers(0) {
+        let found = report.of("permissions", &format!("{} {at}", groups.name(0)));
+        assert_eq!(found.verdict, Fine, "{found:#?}");
+        // Where nothing can be read of the settings, what INFO tells is known.
+        let found = report.of("eviction", &format!("{} {at}", groups.name(0)));
+        assert_eq!(found.verdict, Fine, "{found:#?}");
+    }
+    assert_eq!(patient.run(&[]).code, 0);
 }
 
 #[test]

@@ -55,6 +55,15 @@ fn clocks_versions_and_lag() {
         || lab.proxies[2].edit(shift_time(60)),
         || lab.proxies[2].honest(),
     );
+    // The Sentinels' connections stay.
+    let report = bench.exactly(
+        "a firewall before us alone",
+        &[("unreachable", Error, at(2))],
+        || lab.proxies[2].shut(true),
+        || lab.proxies[2].shut(false),
+    );
+    let says = &report.of("unreachable", &at(2)).says;
+    assert!(says.contains("3 of 3 Sentinels that know it see it well"), "{says}");
     // The links of the replicas lead through the master's proxy.
     bench.exactly(
         "replicas whose acknowledgements do not come",

@@ -193,10 +193,17 @@ fn links(ward: &Ward, bench: &Bench) {
     let (host, port) = ward.servers[0].rsplit_once(':').expect("host:port");
     bench.exactly(
         "a second master",
-        &[("two-masters", Error, ward.name.clone())],
+        &[("replicas", Error, ward.server(1))],
         || ok(&ward.servers[1], &["REPLICAOF", "NO", "ONE"]),
         // The Sentinels would do it, too, after some seconds.
         || ok(&ward.servers[1], &["REPLICAOF", host, port]),
+    );
+    let nobody = crate::support::server::free_port().to_string();
+    bench.exactly(
+        "a master that is none",
+        &[("not-master", Error, ward.server(0))],
+        || ok(&ward.servers[0], &["REPLICAOF", "127.0.0.1", &nobody]),
+        || ok(&ward.servers[0], &["REPLICAOF", "NO", "ONE"]),
     );
     bench.exactly(
         "a small backlog",

@@ -23,6 +23,8 @@ struct Rules {
     mute: AtomicBool,
     /// What a master says to its replicas waits: their data grows old.
     deaf: AtomicBool,
+    /// Who comes now is turned away; who came before stays.
+    shut: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -42,6 +44,9 @@ impl Proxy {
             for client in listener.incoming().map_while(Result::ok) {
                 if theirs.ended.load(SeqCst) {
                     return;
+                }
+                if theirs.shut.load(SeqCst) {
+                    continue;
                 }
                 // A server that is down refuses, and so does the proxy.
                 if let Ok(server) = TcpStream::connect(&target) {
@@ -74,6 +79,11 @@ impl Proxy {
     /// Whether acknowledgements of replicas wait.
     pub fn mute(&self, on: bool) {
         self.rules.mute.store(on, SeqCst);
+    }
+
+    /// Whether new connections are closed, as by a firewall in between.
+    pub fn shut(&self, on: bool) {
+        self.rules.shut.store(on, SeqCst);
     }
 
     /// Whether the stream to replicas waits.

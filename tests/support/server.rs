@@ -128,6 +128,14 @@ impl Server {
         signal("STOP", self.pid());
     }
 
+    /// Files can be written up to this length, as if the disk were full then; `None`: any length.
+    pub fn limit_files(&self, bytes: Option<u32>) {
+        let limit = bytes.map_or("unlimited".to_owned(), |b| b.to_string());
+        let set = format!("--fsize={limit}:unlimited");
+        let set = Command::new("prlimit").args([&set, "--pid", &self.pid().to_string()]).status();
+        assert!(set.expect("prlimit of util-linux").success(), "{} bytes", limit);
+    }
+
     /// SIGCONT.
     pub fn resume(&self) {
         signal("CONT", self.pid());
@@ -191,7 +199,9 @@ impl Server {
         let _ = std::fs::remove_file(&pidfile);
         // The shell waits for its standard input to end, which the kernel sees to even when this
         // process dies by SIGKILL, and then ends the server by pid.
-        let script = r#"prog=$1; shift
+        // A file that may not grow any more is an error to it, as a full disk is, and not its end.
+        let script = r#"trap '' XFSZ
+prog=$1; shift
 command -v "$prog" >/dev/null || exit 127
 "$prog" "$@" </dev/null >>log 2>&1 & p=$!
 echo $p > pid.new && mv pid.new pid

@@ -1,6 +1,6 @@
 //! Whatever was named, by the user or by a Sentinel, can be reached and lets us in.
 
-use super::super::facts::Facts;
+use super::super::facts::{Facts, Group, Sentinel, flagged, place};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
@@ -18,7 +18,13 @@ fn run(facts: &Facts) -> Vec<Finding> {
     for group in &facts.groups {
         for s in &group.sentinels {
             let subject = format!("{} Sentinel {}", group.name, s.at);
-            found.push(one(subject, s.given, &s.reached, s.by_hand("PING")));
+            let sight = sight(group, &s.at);
+            found.push(one(subject, s.given, &s.reached, sight, s.by_hand("PING")));
+        }
+        for s in &group.servers {
+            let subject = format!("{} {}", group.name, s.at);
+            let sight = sight(group, &s.at);
+            found.push(one(subject, s.given, &s.reached, sight, s.by_hand("PING")));
         }
         if group.servers.is_empty() {
             let says = format!("no Sentinel names a master for {:?}", group.name);
@@ -26,24 +32,51 @@ fn run(facts: &Facts) -> Vec<Finding> {
             found.push(Finding::error(&group.name, says, "SENTINEL MASTER").mend(named));
         }
     }
-    for (name, s) in facts.servers() {
-        found.push(one(format!("{name} {}", s.at), s.given, &s.reached, s.by_hand("PING")));
+    for s in &facts.nodes {
+        found.push(one(format!("node {}", s.at), s.given, &s.reached, None, s.by_hand("PING")));
     }
     found
 }
 
-fn one(subject: String, given: bool, reached: &Result<(), String>, ping: String) -> Finding {
-    match reached {
-        Ok(()) => Finding::fine(subject, "connected and logged in"),
-        Err(why) => {
-            let by = if given { "you" } else { "a Sentinel" };
-            Finding::error(subject, format!("cannot be reached; named by {by}"), why).mend([ping])
-        }
-    }
+/// How many of the Sentinels that know this address find nothing wrong with it, and how many do
+/// know it; `None` if nobody does.
+fn sight(group: &Group, at: &str) -> Option<(usize, usize)> {
+    let seen = |s: &Sentinel| {
+        let lists = [&s.replicas, &s.others].into_iter().filter_map(|list| list.ok()).flatten();
+        let mut all = s.master.ok().into_iter().chain(lists);
+        all.find(|f| place(f).as_deref() == Some(at))
+            .map(|f| !["s_down", "o_down", "disconnected"].iter().any(|flag| flagged(f, flag)))
+    };
+    let all: Vec<bool> = group.heard().filter_map(seen).collect();
+    (!all.is_empty()).then(|| (all.iter().filter(|well| **well).count(), all.len()))
+}
+
+fn one(
+    subject: String,
+    given: bool,
+    reached: &Result<(), String>,
+    sight: Option<(usize, usize)>,
+    ping: String,
+) -> Finding {
+    let why = match reached {
+        Ok(()) => return Finding::fine(subject, "connected and logged in"),
+        Err(why) => why,
+    };
+    let by = if given { "you" } else { "a Sentinel" };
+    let also = match sight {
+        Some((0, _)) => "; the Sentinels that know it do not reach it either".to_owned(),
+        Some((n, all)) => format!(
+            "; {n} of {all} Sentinels that know it see it well: it went away a moment ago, or it \
+             is a firewall, or an address that is good in their network only (NAT, announce-ip)"
+        ),
+        None => String::new(),
+    };
+    Finding::error(subject, format!("cannot be reached; named by {by}{also}"), why).mend([ping])
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::facts::Read;
     use super::super::tests::{broken, fine};
 
     #[test]
@@ -54,7 +87,17 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
         assert_eq!(found.read, "connection refused");
+        assert!(found.says.contains("3 of 3 Sentinels that know it see it well"), "{found:?}");
         assert_eq!(found.mend, ["redis-cli -h 10.0.0.2 -p 6379 PING"]);
+        let found = broken("unreachable", |facts| {
+            facts.groups[0].sentinels[2].reached = Err("no answer before the deadline".into());
+            for sentinel in &mut facts.groups[0].sentinels[..2] {
+                let Read::Got(others) = &mut sentinel.others else { unreachable!() };
+                others[1].insert("flags".into(), "s_down,sentinel,disconnected".into());
+            }
+        });
+        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.3:26379");
+        assert!(found.says.ends_with("do not reach it either"), "{found:?}");
         let found = broken("unreachable", |facts| facts.groups[0].servers.clear());
         assert!(found.says.contains("no Sentinel names a master"), "{found:?}");
     }

@@ -1,0 +1,51 @@
+//! Disks that take no more, on a lone node.
+
+use std::fs;
+
+use crate::bench::Bench;
+use crate::doctor::Patient;
+use crate::doctor::Verdict::{Error, Warning};
+use crate::lab::wait_for;
+use crate::support::server::Server;
+
+#[test]
+fn files_that_cannot_be_written() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let bench = Bench::new(Patient::default().arg("--node").arg(&server.url()));
+    let subject = format!("node {}", server.addr());
+    let says = |line: &str| server.cli(&["INFO", "persistence"]).contains(line);
+    let report = bench.exactly(
+        "a full disk",
+        &[("persistence", Error, subject.clone())],
+        || {
+            server.limit_files(Some(64));
+            wait_for("a write that fails", || {
+                server.cli(&["SET", "key", &"x".repeat(100)]);
+                says("aof_last_write_status:err")
+            });
+        },
+        || {
+            server.limit_files(None);
+            wait_for("a write that succeeds", || says("aof_last_write_status:ok"));
+        },
+    );
+    assert!(report.of("persistence", &subject).says.contains("takes no writes"));
+    // A file cannot take the place of a directory.
+    let next = server.dir().join("appendonlydir/appendonly.aof.2.base.rdb");
+    let rewrite = |status: &str| {
+        server.cli(&["BGREWRITEAOF"]);
+        wait_for("the rewriting to end", || says(&format!("aof_last_bgrewrite_status:{status}")));
+    };
+    bench.exactly(
+        "an append-only file that only grows",
+        &[("persistence", Warning, subject)],
+        || {
+            fs::create_dir(&next).unwrap();
+            rewrite("err");
+        },
+        || {
+            fs::remove_dir(&next).unwrap();
+            rewrite("ok");
+        },
+    );
+}
