@@ -55,29 +55,39 @@ fn clocks_versions_and_lag() {
         || lab.proxies[2].edit(shift_time(60)),
         || lab.proxies[2].honest(),
     );
-    // The Sentinels' connections stay.
+    firewall(&lab, &bench);
+    lag(&lab, &bench);
+}
+
+/// The Sentinels' connections stay.
+fn firewall(lab: &Lab, bench: &Bench) {
+    let at = subject(&lab.known_as(2));
     let report = bench.exactly(
         "a firewall before us alone",
-        &[("unreachable", Error, at(2))],
+        &[("unreachable", Error, at.clone())],
         || lab.proxies[2].shut(true),
         || lab.proxies[2].shut(false),
     );
-    let says = &report.of("unreachable", &at(2)).says;
+    let says = &report.of("unreachable", &at).says;
     assert!(says.contains("3 of 3 Sentinels that know it see it well"), "{says}");
-    // The links of the replicas lead through the master's proxy.
+}
+
+/// The links of the replicas lead through the master's proxy.
+fn lag(lab: &Lab, bench: &Bench) {
+    let both = [1, 2].map(|i| ("replicas", Warning, subject(&lab.known_as(i))));
     bench.exactly(
         "replicas whose acknowledgements do not come",
-        &[1, 2].map(|i| ("replicas", Warning, at(i))),
+        &both,
         || lab.proxies[0].mute(true),
         || lab.proxies[0].mute(false),
     );
     bench.exactly(
         "replicas that get nothing",
-        &[1, 2].map(|i| ("replicas", Warning, at(i))),
+        &both,
         || {
             lab.servers[0].cli(&["CONFIG", "SET", "repl-backlog-size", "16mb"]);
             lab.proxies[0].deaf(true);
-            fill(&lab);
+            fill(lab);
         },
         || {
             lab.proxies[0].deaf(false);

@@ -163,7 +163,8 @@ impl Server {
         }
     }
 
-    /// Runs one command over the unix socket, as the default user unless told otherwise, and gives the raw answer.
+    /// Runs one command over the unix socket, as the default user unless told otherwise, and gives
+    /// the raw answer.
     pub fn cli(&self, args: &[&str]) -> String {
         let out = Command::new("redis-cli")
             .arg("-s")
