@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use palisade::env::Env;
-use palisade::error::ExtendError;
+use palisade::error::{ExtendError, NodeError, NodeFault};
 use palisade::node::{BoxFuture, LockNode, MemorySnapshot, NodeEvent};
 use palisade::op::{Batch, Replies};
 use palisade::time::Moment;
@@ -46,10 +46,16 @@ struct View {
     old: MemoryNode,
     new: MemoryNode,
     moved: Arc<AtomicBool>,
+    /// Nothing can be reached.
+    down: Arc<AtomicBool>,
 }
 
 impl LockNode for View {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if self.down.load(Ordering::Relaxed) {
+            let error = NodeError::not_executed(NodeFault::Unreachable, "down");
+            return Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)));
+        }
         let moved = self.moved.load(Ordering::Relaxed);
         (if moved { &self.new } else { &self.old }).call(batch, deadline)
     }
@@ -68,6 +74,7 @@ struct Story {
     old: MemoryNode,
     new: MemoryNode,
     moved: Arc<AtomicBool>,
+    down: Arc<AtomicBool>,
     a: Redlock,
     b: Redlock,
 }
@@ -77,14 +84,16 @@ impl Story {
         let env: Arc<dyn Env> = Arc::new(Paused(Instant::now(), AtomicU64::new(1)));
         let master = || MemoryNode::builder().env(Arc::clone(&env)).failover_window(L).build();
         let (old, new) = (master(), master());
+        let down = Arc::default();
         let client = |moved: &Arc<AtomicBool>| {
             let (old, new, moved) = (old.clone(), new.clone(), Arc::clone(moved));
+            let down = Arc::clone(&down);
             let builder = Redlock::builder().max_ttl(MAX_TTL).env(Arc::clone(&env));
-            builder.node(View { old, new, moved }).build().unwrap()
+            builder.node(View { old, new, moved, down }).build().unwrap()
         };
         let moved = Arc::default();
         let (a, b) = (client(&moved), client(&Arc::default()));
-        Self { old, new, moved, a, b }
+        Self { old, new, moved, down, a, b }
     }
 
     /// A holds the lock for `ttl` from the old master.
@@ -208,6 +217,25 @@ async fn what_was_not_replicated_is_put_back_if_the_old_master_keeps_it_until_it
     let failed_over = Instant::now();
     let before = a.valid_until();
     sleep(s(1)).await;
+    assert!(a.extend().await.unwrap() > before);
+    assert!(!story.never_both(&a, failed_over).await);
+    assert!(a.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_fail_meanwhile_do_not_cost_the_right_to_put_it_back() {
+    let story = Story::new();
+    let a = story.held(s(12)).await;
+    story.fail_over(None);
+    let failed_over = Instant::now();
+    // As a new master is until its first replica has come: each try fails at once.
+    story.down.store(true, Ordering::Relaxed);
+    for _ in 0..6 {
+        sleep(Duration::from_millis(400)).await;
+        assert!(matches!(a.extend().await, Err(ExtendError::Unknown(_))));
+    }
+    story.down.store(false, Ordering::Relaxed);
+    let before = a.valid_until();
     assert!(a.extend().await.unwrap() > before);
     assert!(!story.never_both(&a, failed_over).await);
     assert!(a.is_valid());

@@ -104,9 +104,11 @@ pub(crate) enum ToWrite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fate {
+    /// The server that confirmed it still is the one.
+    Standing,
     Survived,
     Lost,
-    /// No verdict.
+    /// Not to be shown; to be treated as lost.
     Unknown,
 }
 
@@ -149,8 +151,12 @@ pub(crate) enum What {
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// A Sentinel names this master from now on.
     Named { sentinel: u8, master: Arc<str> },
+    /// The library told the holder what a change of servers did to its lock.
+    Told { name: Arc<str>, token: u64, fate: Fate },
     /// What the library says became of a write, and whether the new master has it.
     Receipt { name: Arc<str>, fate: Fate, there: bool },
+    /// All receipts of a client are told.
+    Receipted,
     /// A client was started.
     Born,
     /// A client is gone since `at`; `wanted` unless it ended by itself.

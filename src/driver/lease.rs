@@ -6,13 +6,14 @@
 //! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
 //!    right, so a process that wakes from a pause finds the truth at its first question.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::config::NODES_MAX;
 use crate::driver::verdict::Notices;
 use crate::durability::Achieved;
 use crate::name::LockKeys;
@@ -26,7 +27,8 @@ const HELD: u8 = 0;
 const LOST: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Rounds remembered: a renewal comes each third of the ttl, so three cover it.
+/// Rounds remembered whose answers may still come: a renewal comes each third of the ttl, so three
+/// cover it.
 const ROUNDS: usize = 4;
 
 /// What a lease is a lease of.
@@ -51,8 +53,9 @@ pub(crate) struct Lease {
     /// The latest rounds in which nodes confirmed the lease, each with the moment until which those
     /// nodes certainly keep it.
     rounds: Mutex<VecDeque<(Arc<Mailbox>, Moment)>>,
-    /// Where nodes confirmed it that did not in any of those rounds.
-    earlier: Mutex<Vec<(usize, Written)>>,
+    /// What nodes confirmed before: rounds that fail push older ones out, and shall not cost the
+    /// holder what those say.
+    earlier: Mutex<Earlier>,
     /// What became of it where a node changed servers.
     pub(crate) told: Notices,
     /// The keeper's entry for this lease.
@@ -64,6 +67,28 @@ pub(crate) struct Lease {
     over: Notify,
     /// Held while extensions are sent, and while the lease ends: see `while_held`.
     sending: Mutex<()>,
+}
+
+/// The last word of each node from rounds that are not remembered any more.
+#[derive(Debug, Default)]
+struct Earlier {
+    /// Where it stands in the node's history.
+    written: Vec<(usize, Written)>,
+    /// Until when the node certainly keeps it.
+    until: BTreeMap<usize, Moment>,
+}
+
+impl Earlier {
+    fn take(&mut self, round: &Mailbox, until: Moment) {
+        for (node, written) in round.all_written() {
+            self.written.retain(|(n, _)| *n != node);
+            self.written.push((node, written));
+        }
+        for node in (0..NODES_MAX).filter(|n| round.confirmed(*n)) {
+            let known = self.until.entry(node).or_default();
+            *known = until.max(*known);
+        }
+    }
 }
 
 impl Lease {
@@ -121,13 +146,9 @@ impl Lease {
     pub(crate) fn begin_round(&self, mailbox: &Arc<Mailbox>, until: Moment) {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         if rounds.len() >= ROUNDS
-            && let Some((old, _)) = rounds.pop_front()
+            && let Some((old, until)) = rounds.pop_front()
         {
-            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-            for (node, written) in old.all_written() {
-                earlier.retain(|(n, _)| *n != node);
-                earlier.push((node, written));
-            }
+            self.earlier.lock().unwrap_or_else(PoisonError::into_inner).take(&old, until);
         }
         rounds.push_back((Arc::clone(mailbox), until));
     }
@@ -137,7 +158,7 @@ impl Lease {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         rounds.iter().rev().find_map(|(mailbox, _)| mailbox.written(node)).or_else(|| {
             let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-            earlier.iter().find(|(n, _)| *n == node).map(|(_, w)| *w)
+            earlier.written.iter().find(|(n, _)| *n == node).map(|(_, w)| *w)
         })
     }
 
@@ -145,7 +166,9 @@ impl Lease {
     /// since, nobody else was granted there in between, and the holder may put it back (§5.3).
     fn is_confirmed(&self, node: usize, now: Moment) -> bool {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
         rounds.iter().any(|(mailbox, until)| now < *until && mailbox.confirmed(node))
+            || earlier.until.get(&node).is_some_and(|until| now < *until)
     }
 
     /// Whether the holder may put the lease back on a node in quarantine (§5.3). The node lost its

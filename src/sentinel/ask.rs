@@ -34,6 +34,8 @@ pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
+    /// Who gave no answer in the last round.
+    silent: BTreeSet<Address>,
     hint: Arc<Notify>,
     told_poll_only: AtomicBool,
 }
@@ -53,6 +55,7 @@ impl Asker {
             inquiry,
             machine: Discovery::new(sentinels),
             open: BTreeMap::new(),
+            silent: BTreeSet::new(),
             hint,
             told_poll_only: AtomicBool::new(false),
         }
@@ -75,6 +78,8 @@ impl Asker {
         }
         let asked = self.machine.sentinels();
         self.open.retain(|at, _| asked.contains(at));
+        let failed = answers.iter().filter(|a| matches!(a.said, Said::Failed(..)));
+        self.silent = failed.map(|a| a.from.clone()).collect();
         let known = asked.len();
         Round {
             decision: self.machine.decide(&answers),
@@ -108,23 +113,27 @@ impl Asker {
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
     /// what has come decides, the others get a fifth of the deadline more: one might know of
-    /// a higher epoch, but a frozen minority shall not make everybody wait. Else each has its whole
-    /// deadline, so that a far one gets connected at all. A connection whose answer is not waited
-    /// for is dropped with its future.
+    /// a higher epoch, but a frozen minority shall not make everybody wait. A minority that was
+    /// silent in the last round too gets that much while nothing is decided, because the others may
+    /// be in the middle of a switch and will soon say something else, and nothing once it is. Else
+    /// each has its whole deadline, so that a far one gets connected at all. A connection whose
+    /// answer is not waited for is dropped with its future.
     async fn ask(
         &mut self,
         whom: &[Address],
         mut answers: Vec<Answer>,
         hurry: bool,
     ) -> Vec<Answer> {
-        let Self { inquiry, machine, open, hint, told_poll_only } = self;
+        let Self { inquiry, machine, open, silent, hint, told_poll_only } = self;
         let (inquiry, told) = (&*inquiry, &*told_poll_only);
+        let few_silent = silent.len() < whom.len().div_ceil(2);
+        let lively: Vec<_> = whom.iter().filter(|at| !silent.contains(at)).collect();
         let mut asking: FuturesUnordered<_> = whom
             .iter()
             .map(|at| ask_one(inquiry, at, open.remove(at), hint.clone(), told))
             .collect();
         let mut patience = pin!(sleep(2 * inquiry.within));
-        let mut decided = !hurry;
+        let mut pressed = !hurry;
         loop {
             tokio::select! {
                 biased;
@@ -134,8 +143,14 @@ impl Asker {
                         open.insert(answer.from.clone(), conn);
                     }
                     answers.push(answer);
-                    if !decided && machine.clone().decide(&answers).is_ok() {
-                        decided = true;
+                    let heard = |at: &&Address| answers.iter().any(|a| a.from == **at);
+                    let all_lively = few_silent && lively.iter().all(heard);
+                    let decided = hurry && machine.clone().decide(&answers).is_ok();
+                    if decided && all_lively {
+                        break;
+                    }
+                    if !pressed && (decided || all_lively) {
+                        pressed = true;
                         patience.set(sleep(inquiry.within / 5));
                     }
                 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep};
 
+use super::receipts::{self, fate};
 use super::witness::{PREFIX, Witness};
 use crate::event::{Nanos, What, Who, now};
 use crate::wire::Ledger;
@@ -57,6 +59,8 @@ impl Args {
         }
         let max_ttl = Duration::from_millis(self.max_ttl);
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
+        // Fences are the data that receipts are compared with, and live for twice this.
+        let builder = builder.clock_error(Duration::from_secs(30));
         Ok(builder.node(Witness { node, votes }).build()?)
     }
 }
@@ -102,6 +106,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(it.rival()),
         };
     }
+    let ledger = Ledger::connect(&args.ledger, who(7)).await?;
+    tasks.spawn_local(receipts::work(redlock, args.id, ledger));
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -114,6 +120,14 @@ async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) ->
         ledger.say_at(at, what).await?;
     }
     Ok(())
+}
+
+/// What the library says of a change of servers, as a holder hears it.
+async fn hear(guard: Rc<LockGuard>, tell: UnboundedSender<(Nanos, What)>) {
+    while let Some(receipt) = guard.failover().await {
+        let (name, token) = (guard.name().into(), guard.fencing_token().get());
+        let _ = tell.send((now(), What::Told { name, token, fate: fate(receipt.fate) }));
+    }
 }
 
 fn held(guard: &LockGuard, since: Nanos) -> What {
@@ -134,17 +148,22 @@ impl Task {
     /// asked for again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
-        let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();
+        let (tell, mut told) = unbounded_channel();
+        let mut seats: Vec<Option<(Rc<LockGuard>, u64)>> = Vec::new();
         for n in 0..SITTING {
             seats.push(None);
             self.take_seat(n, &got);
         }
         loop {
             while let Ok((n, guard, since)) = gets.try_recv() {
-                let guard: LockGuard = guard;
+                let guard = Rc::new(guard);
                 self.ledger.say(held(&guard, since)).await?;
                 let until = guard.valid_until().as_nanos();
+                tokio::task::spawn_local(hear(Rc::clone(&guard), tell.clone()));
                 seats[usize::from(n)] = Some((guard, until));
+            }
+            while let Ok((at, what)) = told.try_recv() {
+                self.ledger.say_at(at, what).await?;
             }
             for n in 0..SITTING {
                 let Some((guard, before)) = &mut seats[usize::from(n)] else { continue };

@@ -171,6 +171,11 @@ impl Fault {
                 "{before:?} was master before, {master:?} after, with {promoted} promotions"
             ));
         }
+        // Those of the old side have run out when the new master can take writes at last.
+        if self != Self::Split && row.sitting < 8 {
+            let words = format!("only {} locks were held when the new master began", row.sitting);
+            row.doubts.push(words);
+        }
         let silent = before.map_or(0, |old| facts.silence(&old));
         if self == Self::Freeze && silent < 9_000_000_000 {
             row.doubts.push(format!("the frozen master was silent for {silent} ns only"));

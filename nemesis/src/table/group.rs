@@ -1,5 +1,6 @@
 //! One fresh group with its watcher and its clients, and what has to be waited for.
 
+use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ impl Group {
 
     fn start(&mut self, mut command: Command) -> Result<(), Failure> {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        self.processes.push(command.stdin(Stdio::null()).spawn()?);
+        self.processes.push(command.stdin(Stdio::piped()).spawn()?);
         Ok(())
     }
 
@@ -122,6 +123,31 @@ impl Group {
         })
         .await?;
         stop.wait(Duration::from_secs(2)).await
+    }
+
+    /// A line to each client; the watcher does not listen.
+    pub(super) fn say(&mut self, words: &str) -> Result<(), Failure> {
+        for client in self.processes.iter_mut().skip(1) {
+            let input = client.stdin.as_mut().ok_or("a client has no input")?;
+            writeln!(input, "{words}")?;
+        }
+        Ok(())
+    }
+
+    /// Has the clients tell what became of what they were granted, and waits until they did.
+    pub(super) async fn receipts(&mut self, stop: &mut Stop) -> Result<(), Failure> {
+        let master = {
+            let ledger = self.ledger.borrow();
+            let facts = Facts::of(ledger.so_far());
+            facts.master().ok_or("nobody names a master")?.1.clone()
+        };
+        self.say(&format!("judge {master}"))?;
+        let clients = usize::from(self.shape.clients);
+        self.until(stop, now(), "all receipts", |events| {
+            let done = events.iter().filter(|e| e.what == What::Receipted).count();
+            (done >= clients).then_some(())
+        })
+        .await
     }
 
     pub(super) fn name(&self) -> &str {

@@ -14,6 +14,7 @@ mod fault;
 mod group;
 mod guards;
 mod old;
+mod receipts;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -23,6 +24,7 @@ pub(crate) mod writer;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -138,10 +140,13 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     let mut group = Group::up(shape, ledger)?;
     fault.prepare(&group).await?;
     group.clients(stop).await?;
+    group.say("write")?;
+    stop.wait(Duration::from_millis(800)).await?;
     let struck = fault.strike(&mut group, stop).await?;
     // An old master comes back as one for ten seconds, until the Sentinels have made it a replica.
     let rest = if struck.healed.is_some() { 12 } else { 1 };
-    stop.wait(std::time::Duration::from_secs(rest)).await?;
+    stop.wait(Duration::from_secs(rest)).await?;
+    group.receipts(stop).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };
     let case = Case {
         fault: fault.name(),

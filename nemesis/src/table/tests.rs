@@ -156,7 +156,10 @@ fn a_receipt_is_right_if_the_data_says_the_same() {
     let right = [(Fate::Survived, true), (Fate::Lost, false)];
     let row = with(right.map(|(fate, there)| receipt(fate, there)).to_vec());
     assert_eq!((row.receipts_right, row.receipts_wrong), (2, 0));
-    let wrong = [(Fate::Survived, false), (Fate::Lost, true), (Fate::Unknown, true)];
+    let neither = [(Fate::Unknown, true), (Fate::Standing, true)];
+    let row = with(neither.map(|(fate, there)| receipt(fate, there)).to_vec());
+    assert_eq!((row.receipts_right, row.receipts_wrong, row.receipts_unknown), (0, 0, 1));
+    let wrong = [(Fate::Survived, false), (Fate::Lost, true), (Fate::Standing, false)];
     let row = with(wrong.map(|(fate, there)| receipt(fate, there)).to_vec());
     assert_eq!((row.receipts_right, row.receipts_wrong), (0, 3));
     assert!(!row.is_good());

@@ -48,6 +48,10 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) receipts_right: usize,
     pub(super) receipts_wrong: usize,
+    /// Of the right ones, those of writes that were lost.
+    pub(super) receipts_lost: usize,
+    /// Told that nobody can say.
+    pub(super) receipts_unknown: usize,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
     /// Votes that were judged.
@@ -58,6 +62,8 @@ pub(super) struct Row {
     /// out instead of being renewed.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
+    /// Of them, told what became of them.
+    pub(super) told: usize,
     pub(super) two_masters_ms: f64,
     /// From the fault to the new master, named and writable.
     pub(super) new_master_ms: Option<f64>,
@@ -97,7 +103,7 @@ pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     }
     let fresh: Vec<Nanos> =
         holds.iter().filter(|h| h.name.starts_with("fresh-")).map(|h| h.from).collect();
-    times(&mut row, case, &facts, &holds, fresh);
+    times(&mut row, case, (&facts, events), &holds, fresh);
     row
 }
 
@@ -152,16 +158,30 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
 fn receipts(row: &mut Row, events: &[Event]) {
     for e in events {
         let What::Receipt { name, fate, there } = &e.what else { continue };
-        if matches!((fate, there), (Fate::Survived, true) | (Fate::Lost, false)) {
-            row.receipts_right += 1;
-        } else {
-            row.receipts_wrong += 1;
-            say(row, format!("receipt of {name}: {fate:?}; on the new master: {there}"));
+        match (fate, there) {
+            (Fate::Survived, true) => row.receipts_right += 1,
+            (Fate::Lost, false) => {
+                row.receipts_right += 1;
+                row.receipts_lost += 1;
+            }
+            // Nobody was told anything wrong, and nothing that helps.
+            (Fate::Standing, true) => {}
+            (Fate::Unknown, _) => row.receipts_unknown += 1,
+            _ => {
+                row.receipts_wrong += 1;
+                say(row, format!("receipt of {name}: {fate:?}; on the new master: {there}"));
+            }
         }
     }
 }
 
-fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: Vec<Nanos>) {
+fn times(
+    row: &mut Row,
+    case: &Case,
+    (facts, events): (&Facts, &[Event]),
+    holds: &[Hold],
+    mut fresh: Vec<Nanos>,
+) {
     fresh.sort_unstable();
     let before = fresh.iter().filter(|at| **at < case.struck).count();
     if before < 50 {
@@ -187,12 +207,33 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     let first = fresh.partition_point(|at| *at < case.struck).saturating_sub(1);
     let gap = fresh[first..].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
     row.seconds_without_grants = (gap / (10 * MS)) as f64 / 100.0;
-    sitting(row, case, holds, begun);
+    sitting(row, case, (holds, &tellings(events)), (named, begun));
 }
 
-/// How long the holders that sat when the new master began did not know where they stood.
-fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
+/// When holders were told what a change of servers did to them, by name and token.
+type Tellings<'a> = BTreeMap<(&'a Arc<str>, u64), Vec<Nanos>>;
+
+fn tellings(events: &[Event]) -> Tellings<'_> {
+    let mut told = Tellings::new();
+    for e in events {
+        if let What::Told { name, token, .. } = &e.what {
+            told.entry((name, *token)).or_default().push(e.at);
+        }
+    }
+    told
+}
+
+/// How long the holders that sat when the new master began did not know where they stood: until
+/// they were renewed, told what became of their lock, or lost it.
+fn sitting(
+    row: &mut Row,
+    case: &Case,
+    (holds, tellings): (&[Hold], &Tellings<'_>),
+    (named, begun): (Nanos, Nanos),
+) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
+    // Its name may reach a client a moment before it reaches the watcher.
+    let early = named.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {
         let until = hold.deadline_at(begun);
@@ -201,17 +242,16 @@ fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
             continue;
         }
         row.sitting += 1;
-        let told = hold.renewed.iter().find(|(at, _)| *at > begun).map_or(hold.end, |(at, _)| *at);
+        let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > begun);
+        let told = tellings.get(&(&hold.name, hold.token));
+        let told = told.and_then(|list| list.iter().copied().find(|at| *at >= early));
         // The log ends with the clients: what was not told by then is not judged as told.
-        longest = longest.max(Some(told - begun));
-        if told == hold.end {
-            row.ran_out += 1;
-        }
+        let knows = renewed.unwrap_or(hold.end).min(told.unwrap_or(hold.end));
+        longest = longest.max(Some(knows.saturating_sub(begun)));
+        row.told += usize::from(told.is_some());
+        row.ran_out += usize::from(renewed.is_none());
     }
     row.reassert_ms = longest.map(millis);
-    if row.sitting < 8 {
-        row.doubts.push(format!("only {} locks were held when the new master began", row.sitting));
-    }
 }
 
 /// The first few are enough for a person.

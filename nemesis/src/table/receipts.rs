@@ -1,0 +1,92 @@
+//! Receipts: a client is granted as many locks as it can around the fault, keeps all of them, and
+//! asks each in the end what became of it. Whether the new master has the write it looks up itself,
+//! in plain Redis protocol: the fence key of a name that nobody else uses.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead as _};
+use std::rc::Rc;
+use std::time::Duration;
+
+use palisade::{LockGuard, Redlock};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::watch::{Line, Reply};
+use super::witness::PREFIX;
+use crate::event::{Fate, What};
+use crate::wire::Ledger;
+
+/// At once, and how many each is granted at most.
+const TASKS: u32 = 6;
+const EACH: u32 = 500;
+
+/// The library's word in the ledger's.
+pub(super) fn fate(fate: palisade::Fate) -> Fate {
+    match fate {
+        palisade::Fate::Standing => Fate::Standing,
+        palisade::Fate::Survived => Fate::Survived,
+        palisade::Fate::Lost => Fate::Lost,
+        _ => Fate::Unknown,
+    }
+}
+
+/// Does what its input says: `write`, and later `judge host:port`.
+pub(super) async fn work(redlock: Redlock, id: u8, mut ledger: Ledger) -> io::Result<()> {
+    let mut lines = input();
+    let guards = Rc::new(RefCell::new(Vec::new()));
+    let mut writing = JoinSet::new();
+    while let Some(line) = lines.recv().await {
+        if let Some(master) = line.strip_prefix("judge ") {
+            writing.abort_all();
+            judge(&guards.borrow(), master, &mut ledger).await?;
+        } else {
+            for task in 0..TASKS {
+                let guards = Rc::clone(&guards);
+                writing.spawn_local(write(redlock.clone(), format!("{id}-{task}"), guards));
+            }
+        }
+    }
+    // Without input there is nothing more to do; the others go on.
+    std::future::pending().await
+}
+
+/// Until the first that is not granted: that is the fault.
+async fn write(redlock: Redlock, who: String, guards: Rc<RefCell<Vec<LockGuard>>>) {
+    for n in 0..EACH {
+        let mutex = redlock.mutex(format!("receipt-{who}-{n}")).auto_renew(false);
+        let Ok(taken) = mutex.try_acquire().await else { return };
+        guards.borrow_mut().extend(taken.acquired());
+        sleep(Duration::from_millis(4)).await;
+    }
+}
+
+async fn judge(guards: &[LockGuard], master: &str, ledger: &mut Ledger) -> io::Result<()> {
+    let mut line = Line::to(master);
+    for some in guards.chunks(100) {
+        let fences = some.iter().map(|g| format!("{{{PREFIX}{}}}:fence", g.name()));
+        let question = format!("MGET {}", fences.collect::<Vec<_>>().join(" "));
+        let Some(Reply::List(tokens)) = line.ask(&question).await else {
+            return Err(io::Error::other("the new master does not say what it has"));
+        };
+        for (guard, token) in some.iter().zip(tokens) {
+            let there = token == guard.fencing_token().get().to_string();
+            let Some(receipt) = guard.receipts().into_iter().next() else { continue };
+            let (name, fate) = (guard.name().into(), fate(receipt.fate));
+            ledger.say(What::Receipt { name, fate, there }).await?;
+        }
+    }
+    ledger.say(What::Receipted).await
+}
+
+fn input() -> UnboundedReceiver<String> {
+    let (say, lines) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if say.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
