@@ -75,7 +75,7 @@ soak:
 
 fuzz:
 	@scripts/need cargo
-	PROPTEST_CASES=$(CASES) $(CARGO) test --lib --test fuzz $(ARGS) -- fuzz
+	PROPTEST_CASES=$(CASES) $(CARGO) test --features doctor --lib --test fuzz $(ARGS) -- fuzz
 
 lint:
 	@scripts/need cargo deny

@@ -342,7 +342,15 @@ impl Server {
 /// `host:port` of what a Sentinel describes.
 pub(crate) fn place(fields: &Fields) -> Option<String> {
     let (host, port) = (fields.get("ip")?, fields.get("port")?);
-    Some(join(host, port))
+    let number = port.bytes().all(|b| b.is_ascii_digit());
+    (is_plain(host) && is_plain(port) && number).then(|| join(host, port))
+}
+
+/// Whether a word can stand in a command line as it is. What servers tell goes into commands that
+/// people paste, so whatever else they call a host or a user is not taken for one.
+pub(crate) fn is_plain(word: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:%@+=,/-".contains(&b);
+    !word.is_empty() && !word.starts_with('-') && word.bytes().all(plain)
 }
 
 /// Host and port as one, an IPv6 address in brackets.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
-use super::facts::host_of;
+use super::facts::{host_of, is_plain};
 use super::gather::Lone;
 use crate::error::ConfigError;
 
@@ -124,7 +124,7 @@ fn transport(field: &'static str, _: &Certificates) -> Result<ConnectionAddr, Co
 fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> String {
     let (user, password) = login;
     let mut line = if at.contains('/') {
-        format!("redis-cli -s {at}")
+        format!("redis-cli -s {}", quoted(at))
     } else {
         let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
         format!("redis-cli -h {} -p {port}", host_of(at))
@@ -138,7 +138,7 @@ fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> Stri
     }
     if let Some(user) = user {
         line.push_str(" --user ");
-        line.push_str(user);
+        line.push_str(&quoted(user));
     }
     if password {
         line.push_str(" --askpass");
@@ -146,9 +146,20 @@ fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> Stri
     line
 }
 
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_to_paste_is_one_command() {
+        let odd = by_hand("/run/a b.sock", (Some("o'ps;"), false), false, "");
+        assert_eq!(odd, "redis-cli -s '/run/a b.sock' --user 'o'\\''ps;'");
+    }
 
     #[test]
     fn a_line_to_paste_holds_no_secret() {

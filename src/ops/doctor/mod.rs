@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use self::facts::Facts;
+use self::facts::{Facts, is_plain};
 use self::gather::{Lone, Watch, Ways};
 use self::login::{Certificates, Login};
 pub use self::report::{Finding, Report, Severity, Verdict};
@@ -252,6 +252,11 @@ impl Doctor {
         for watch in &self.watches {
             if watch.masters.is_empty() {
                 return nothing("master", "Sentinels need the name of a master");
+            }
+            if let Some(odd) = watch.masters.iter().find(|name| !is_plain(name)) {
+                // It stands in the commands that mend; Sentinels know no others either.
+                let rule = "a master's name has letters, digits and . _ - only";
+                return Err(ConfigError::new("master", format!("{odd:?}"), rule));
             }
             if watch.sentinels.is_empty() {
                 return nothing("sentinel", "a master needs the Sentinels that know it");

@@ -67,6 +67,8 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;
+    // What servers say may hold anything, also what moves a terminal's cursor.
+    let text = text.replace(|c: char| c.is_control() && !c.is_whitespace(), "?");
     for word in text.split_whitespace() {
         if !empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
             writeln!(f, "{line}")?;

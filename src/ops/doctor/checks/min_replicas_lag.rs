@@ -32,7 +32,7 @@ fn judge(group: &Group, server: &Server) -> Finding {
     };
     let down_after = u64::try_from(shortest.as_millis()).unwrap_or(u64::MAX);
     let read = format!("min-replicas-max-lag {lag}, shortest down-after-milliseconds {down_after}");
-    if (lag + SLACK).saturating_mul(1_000) <= down_after {
+    if lag.saturating_add(SLACK).saturating_mul(1_000) <= down_after {
         return Finding::fine(subject, read);
     }
     let says = format!("a lag of {lag} s + {SLACK} s is more than down-after");

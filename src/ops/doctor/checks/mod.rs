@@ -35,6 +35,8 @@ mod two_masters;
 mod version;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 pub(crate) mod tests;
 
 use super::facts::Facts;

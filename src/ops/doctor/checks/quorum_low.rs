@@ -23,7 +23,7 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
         Ok(counts) => counts,
         Err(why) => return Finding::unknown(subject, why),
     };
-    let all = others + 1;
+    let all = others.saturating_add(1);
     let majority = all / 2 + 1;
     let read = format!("quorum {quorum} of {all} Sentinels");
     let says = if quorum < majority {

@@ -18,6 +18,14 @@ fn run(facts: &Facts) -> Vec<Finding> {
     for group in &facts.groups {
         for s in &group.sentinels {
             let subject = format!("{} Sentinel {}", group.name, s.at);
+            let mode = s.info.ok().and_then(|info| info.get("redis_mode"));
+            if let Some(mode) = mode.filter(|mode| *mode != "sentinel") {
+                let says = "this is no Sentinel but a data server; give it as --node, or not";
+                let ask = s.by_hand("INFO server");
+                let read = format!("redis_mode:{mode}");
+                found.push(Finding::error(subject, says, read).mend([ask]));
+                continue;
+            }
             let sight = sight(group, &s.at);
             found.push(one(subject, s.given, &s.reached, sight, s.by_hand("PING")));
         }
@@ -98,6 +106,11 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.3:26379");
         assert!(found.says.ends_with("do not reach it either"), "{found:?}");
+        let found = broken("unreachable", |facts| {
+            let Read::Got(info) = &mut facts.groups[0].sentinels[2].info else { return };
+            info.insert("redis_mode".into(), "standalone".into());
+        });
+        assert_eq!(found.subject, "orders-a Sentinel 10.0.0.3:26379");
         let found = broken("unreachable", |facts| facts.groups[0].servers.clear());
         assert!(found.says.contains("no Sentinel names a master"), "{found:?}");
     }

@@ -20,7 +20,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
 fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     let subject = format!("{} Sentinel {}", group.name, sentinel.at);
     let all = match sentinel.counts() {
-        Ok((_, others)) => others + 1,
+        Ok((_, others)) => others.saturating_add(1),
         Err(why) => return Finding::unknown(subject, why),
     };
     let read = format!("it knows {all} Sentinels, itself included");

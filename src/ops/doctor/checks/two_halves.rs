@@ -36,7 +36,7 @@ fn judge(group: &Group) -> Finding {
     let servers = (group.servers.len() - again) as u64;
     let read = format!("min-replicas-to-write {k}, {servers} servers");
     // Without any guard that is what is told.
-    if k == 0 || servers < 2 * (1 + k) {
+    if k == 0 || servers < k.saturating_add(1).saturating_mul(2) {
         return Finding::fine(&group.name, read);
     }
     let enough = (servers / 2).to_string();

@@ -2,6 +2,8 @@
 //! names, and the lone nodes. All of a kind at once, each within one deadline.
 
 mod conn;
+#[cfg(test)]
+mod fuzz;
 mod sentinel;
 mod server;
 mod trial;

@@ -3,7 +3,7 @@
 use redis::{ConnectionInfo, Value};
 use tokio::time::Instant;
 
-use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, join};
+use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, is_plain, join};
 use super::conn::{self, Conn, fields, info, text};
 use super::trial;
 use crate::env::{Env, SystemEnv};
@@ -97,6 +97,11 @@ fn micros(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
+/// A name that may stand in a command.
+fn word(value: &Value) -> Option<String> {
+    text(value).filter(|name| is_plain(name))
+}
+
 /// One question a setting: patterns together are known since 7.0 only.
 async fn config(conn: &Conn) -> Read<Fields> {
     let asked = SETTINGS.iter().map(|name| async move {
@@ -115,7 +120,7 @@ async fn config(conn: &Conn) -> Read<Fields> {
 /// Who we are, and what of the library's commands that user may not send: by asking, and where that
 /// is not allowed or not known (before 7.0), by trying.
 async fn permissions(conn: &Conn) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
-    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
+    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", word);
     let may = match &user {
         Read::Got(name) => asked(conn, name).await,
         Read::Closed(why) | Read::Failed(why) => Read::Closed(why.clone()),
@@ -146,19 +151,19 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
     Read::Got(all)
 }
 
-fn read_role(value: &Value) -> Option<Role> {
+pub(super) fn read_role(value: &Value) -> Option<Role> {
     let Value::Array(parts) = value else { return None };
     match (text(parts.first()?)?.as_str(), parts.as_slice()) {
         ("master", [_, offset, Value::Array(replicas), ..]) => {
-            let at = |replica: &Value| match replica {
-                Value::Array(r) => Some(join(&text(r.first()?)?, &text(r.get(1)?)?)),
+            let place = |replica: &Value| match replica {
+                Value::Array(r) => at(r.first()?, r.get(1)?),
                 _ => None,
             };
-            let replicas = replicas.iter().map(at).collect::<Option<_>>()?;
+            let replicas = replicas.iter().map(place).collect::<Option<_>>()?;
             Some(Role::Master { offset: number(offset)?, replicas })
         }
         ("slave", [_, host, port, link, offset, ..]) => Some(Role::Replica {
-            master: join(&text(host)?, &text(port)?),
+            master: at(host, port)?,
             link: text(link)?,
             // −1 before the first synchronisation.
             offset: number(offset).unwrap_or(0),
@@ -166,6 +171,11 @@ fn read_role(value: &Value) -> Option<Role> {
         ("sentinel", _) => Some(Role::Sentinel),
         _ => None,
     }
+}
+
+fn at(host: &Value, port: &Value) -> Option<String> {
+    let (host, port) = (text(host)?, text(port)?);
+    (is_plain(&host) && is_plain(&port)).then(|| join(&host, &port))
 }
 
 fn number(value: &Value) -> Option<u64> {
