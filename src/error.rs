@@ -120,6 +120,11 @@ impl NodeError {
         Self { fault, maybe_executed: true, detail: detail.into() }
     }
 
+    /// The same, with where it happened before its words and what to change behind them.
+    pub(crate) fn at(self, place: &str, hint: &str) -> Self {
+        Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
+    }
+
     /// The kind of fault.
     pub fn fault(&self) -> NodeFault {
         self.fault

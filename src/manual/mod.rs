@@ -5,3 +5,6 @@ pub mod durability {}
 
 #[doc = include_str!("how_this_is_tested.md")]
 pub mod how_this_is_tested {}
+
+#[doc = include_str!("troubleshooting.md")]
+pub mod troubleshooting {}

@@ -6,6 +6,7 @@
 //! so that a call with a short deadline does not start it over; a failed try is not repeated before
 //! a jittered pause, and calls in between are answered at once with the last cause.
 
+mod open;
 mod tend;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,6 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
-use crate::tls;
 
 /// Hints a slow listener may miss before the oldest are dropped.
 const EVENTS: usize = 1024;
@@ -47,6 +47,11 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Whether [`ServerFacts`] shall hold the min-replicas settings.
     fn wants_guard_facts(&self) -> bool {
         true
+    }
+
+    /// What to change if the server that it named cannot be reached; added to the sentence.
+    fn hint(&self) -> &'static str {
+        ""
     }
 
     /// Whether the server is met over TLS.
@@ -122,6 +127,8 @@ struct State {
     current: Option<Current>,
     /// Where the last connection led.
     address: Option<Arc<str>>,
+    /// Where the one that is being made leads.
+    trying: Option<Arc<str>>,
     connecting: bool,
     /// A task keeps the node connected.
     tended: bool,
@@ -220,7 +227,11 @@ impl<R: Resolver> Link<R> {
             }
         };
         doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
-        done.unwrap_or_else(|e| Replies::fail(n, &e))
+        done.unwrap_or_else(|e| match e.fault() {
+            // For a person, who has to know which server to change.
+            NodeFault::Auth | NodeFault::NoPermission => Replies::fail(n, &e.at(&current.at, "")),
+            _ => Replies::fail(n, &e),
+        })
     }
 
     /// Waits until replicas have what the server granted. Only while the connection that granted
@@ -318,69 +329,13 @@ impl<R: Resolver> Shared<R> {
         Guarding { failover_window: self.resolver.window(), trust_fresh }
     }
 
-    /// Has the resolver look at the server again; a server that is refused loses its session. So
-    /// does one that cannot be judged (it does not answer, is no master any more, or no longer
-    /// lets us ask): the next connection tells which, and until then it does not vote.
-    async fn judge(self: Arc<Self>, current: Current) {
-        if !self.resolver.wants_guard_facts() {
-            return;
-        }
-        let limit = self.options.connect_timeout;
-        let outcome = timeout(limit, async {
-            let facts = current.session.look_again().await?;
-            let (session, at, events) = (&current.session, &*current.at, &self.events);
-            let facts = self.resolver.prepare(session, facts, at, events).await?;
-            self.resolver.accept(&facts, events)
-        });
-        let cause = match outcome.await {
-            Ok(Ok(())) => return self.resolver.follow_up(&self.events).await,
-            Ok(Err(cause)) => cause,
-            Err(_) => {
-                let detail = format!("no answer within {limit:?} to how its guard is set");
-                NodeError::not_executed(NodeFault::Timeout, detail)
-            }
-        };
-        drop(Doubt { shared: &self, current: &current, standing: true });
-        let mut state = self.state();
-        let pause = self.pause(state.failures);
-        state.failures = state.failures.saturating_add(1);
-        let until = self.options.env.now() + pause;
-        state.failed = Some(Failed { until, cause, epoch: current.epoch });
-    }
-
-    async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
-        let deadline = self.options.env.now() + self.options.connect_timeout;
-        let endpoint = self.resolver.resolve(deadline).await?;
-        let guard = self.resolver.wants_guard_facts();
-        let session = Session::open(&endpoint, self.events.clone(), guard).await?;
-        self.met(&session);
-        let (facts, at) = (session.facts().clone(), endpoint.to_string());
-        let (run_id, connected) = (Arc::clone(&facts.run_id), facts.connected_replicas);
-        let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
-        self.resolver.accept(&facts, &self.events)?;
-        let now = self.options.env.now();
-        let env = Arc::clone(&self.options.env);
-        let barriers = Arc::new(Barriers::new(endpoint, run_id, connected, env));
-        let (session, at) = (Arc::new(session), at.into());
-        Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
-    }
-
-    /// Tells that the server has another data history than the one before; also of a server that
-    /// may not vote, for what it says of its history is as true.
-    fn met(&self, session: &Session) {
-        let Some((generation, predecessor)) = session.history() else { return };
-        let before = self.state().met.replace(generation);
-        if before.is_some_and(|before| before != generation) {
-            let _ = self.events.send(NodeEvent::Switched { generation, predecessor });
-        }
-    }
-
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
         let mut state = self.state();
         state.connecting = false;
         match outcome {
             Ok(current) => {
                 state.address = Some(Arc::clone(&current.at));
+                state.trying = None;
                 state.current = Some(current);
                 state.failures = 0;
                 state.failed = None;
@@ -403,19 +358,6 @@ impl<R: Resolver> Shared<R> {
         }
         drop(state);
         self.turns.send_modify(|n| *n = n.wrapping_add(1));
-    }
-
-    /// Words for a connection that did not come about in time.
-    fn late(&self, words: &str) -> String {
-        if self.resolver.is_tls() { format!("{words}; {}", tls::SILENT) } else { words.to_owned() }
-    }
-
-    /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.
-    fn pause(&self, failures: u32) -> Duration {
-        let (first, longest) = PAUSE;
-        let full = first.saturating_mul(1 << failures.min(16)).min(longest);
-        let share = f64::from(self.options.env.random() as u16) / f64::from(u16::MAX);
-        full / 2 + (full / 2).mul_f64(share)
     }
 }
 

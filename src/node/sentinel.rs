@@ -244,8 +244,8 @@ impl SentinelNode {
 impl SentinelNode {
     /// TLS to the data servers, with the system's or the given root certificate (PEM) and, if
     /// given, a client certificate with its key (PEM). The address that the Sentinels announce must
-    /// be in the servers' certificates: else name what is in them by [`Self::tls_server_name`], have
-    /// the Sentinels announce host names, or use [`Self::map_address`].
+    /// be in the servers' certificates: else name what is in them by [`Self::tls_server_name`],
+    /// have the Sentinels announce host names, or use [`Self::map_address`].
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
-use super::named;
+use super::{named, words};
 use crate::tls;
 
 /// What a change of the group shows itself by. Hints only: messages may be lost.
@@ -47,6 +47,7 @@ impl fmt::Debug for Access {
             .field("username", &self.username)
             .field("password", &self.password.as_ref().map(|_| "…"))
             .field("tls", &self.tls.is_some())
+            .field("tls_name", &self.tls_name)
             .finish()
     }
 }
@@ -122,7 +123,7 @@ impl SentinelConn {
         let heard = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Heard::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
-            Err(e) => Heard::PollOnly(e.to_string()),
+            Err(e) => Heard::PollOnly(words::said(&e)),
         };
         let id = own_id(redis::cmd("SENTINEL").arg("MYID").query_async(&mut handle).await)?;
         Ok((Self { handle, id }, heard))
@@ -299,7 +300,7 @@ fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
     if let Some(words) = tls::refusal(e) {
         return (Trouble::Tls, words.into());
     }
-    let words = e.to_string();
+    let words = words::said(e);
     let plain = words.to_ascii_lowercase().contains("unknown command");
     let kind = match e.code() {
         _ if e.is_timeout() => Trouble::Timeout,

@@ -355,7 +355,14 @@ fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     } else {
         NodeFault::NoSentinel
     };
-    NodeError::not_executed(fault, format!("the Sentinels: {}", all_words(answers)))
+    let change = match fault {
+        NodeFault::Auth => "; set `sentinel_username` and `sentinel_password`",
+        NodeFault::NoPermission => {
+            "; allow this user what users-sentinel.acl in sentinel-conf allows `palisade`"
+        }
+        _ => "",
+    };
+    NodeError::not_executed(fault, format!("the Sentinels: {}{change}", all_words(answers)))
 }
 
 fn no_agreement(answers: &[Answer], needed: usize, floor: Option<u64>) -> NodeError {

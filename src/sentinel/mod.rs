@@ -10,3 +10,4 @@ pub mod discovery;
 pub mod guard;
 pub(crate) mod named;
 pub(crate) mod watch;
+pub(crate) mod words;

@@ -4,6 +4,7 @@
 use redis::{ErrorKind, RedisError};
 
 use crate::error::{NodeError, NodeFault};
+use crate::sentinel::words::said;
 use crate::tls;
 
 /// No connection came about: as [`connecting`], with what TLS, or the lack of it, may have to do
@@ -16,7 +17,7 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool) -> NodeError {
         _ => None,
     };
     match hint {
-        Some(hint) => NodeError::not_executed(known.fault(), format!("{hint}: {e}")),
+        Some(hint) => NodeError::not_executed(known.fault(), format!("{hint}: {}", said(e))),
         None => known,
     }
 }
@@ -32,7 +33,38 @@ pub(crate) fn connecting(e: &RedisError) -> NodeError {
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => NodeFault::Protocol,
         _ => NodeFault::Unreachable,
     });
-    NodeError::not_executed(fault, e.to_string())
+    if e.detail().is_some_and(|d| d.starts_with("unknown command")) {
+        let words = format!("{}; at least 6.2 is needed, and no command renamed", said(e));
+        return NodeError::not_executed(NodeFault::Unsupported, words);
+    }
+    NodeError::not_executed(fault, words(fault, e))
+}
+
+/// The server's words, and what to change where they do not say it.
+fn words(fault: NodeFault, e: &RedisError) -> String {
+    match fault {
+        NodeFault::Auth => format!("{}; set this node's `username` and `password`", said(e)),
+        NodeFault::NoPermission => {
+            let what = lacking(e).unwrap_or_else(|| "what is missing".to_owned());
+            let said = said(e);
+            format!(
+                "{said}; allow this user {what} (least rights: users-data.acl in sentinel-conf)"
+            )
+        }
+        _ => said(e),
+    }
+}
+
+/// What `NOPERM` asks for, where its words say it. Only for the sentence; nothing is decided by it.
+fn lacking(e: &RedisError) -> Option<String> {
+    let detail = e.detail()?;
+    if detail.contains("keys") {
+        return Some("the keys (~…)".to_owned());
+    }
+    let (_, rest) = detail.split_once("run the '")?;
+    let (command, _) = rest.split_once('\'')?;
+    let plain = command.bytes().all(|b| b.is_ascii_alphanumeric() || b"|-_".contains(&b));
+    plain.then(|| format!("+{command}"))
 }
 
 /// An error in answer to a script call.
@@ -41,19 +73,17 @@ pub(crate) fn calling(e: &RedisError) -> NodeError {
         // A permission that is lacking inside the script shows when the script has already begun to
         // write, so earlier ops of the batch may stand.
         Some(NodeFault::NoPermission) if inside_script(e) => {
-            NodeError::maybe_executed(NodeFault::NoPermission, e.to_string())
+            NodeError::maybe_executed(NodeFault::NoPermission, words(NodeFault::NoPermission, e))
         }
         // BUSY: another script runs; UNKILLABLE and the like: not ours to judge.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
-            NodeError::maybe_executed(NodeFault::Server, e.to_string())
+            NodeError::maybe_executed(NodeFault::Server, said(e))
         }
-        Some(fault) => NodeError::not_executed(fault, e.to_string()),
+        Some(fault) => NodeError::not_executed(fault, words(fault, e)),
         None => match e.kind() {
-            ErrorKind::AuthenticationFailed => {
-                NodeError::not_executed(NodeFault::Auth, e.to_string())
-            }
-            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, e.to_string()),
-            _ => NodeError::maybe_executed(NodeFault::Protocol, e.to_string()),
+            ErrorKind::AuthenticationFailed => NodeError::not_executed(NodeFault::Auth, said(e)),
+            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, said(e)),
+            _ => NodeError::maybe_executed(NodeFault::Protocol, said(e)),
         },
     }
 }

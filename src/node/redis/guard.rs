@@ -12,6 +12,7 @@ use super::endpoint::Endpoint;
 use super::faults;
 use crate::sentinel::conn::fields;
 use crate::sentinel::guard::{GuardRule, Setting};
+use crate::sentinel::words::said;
 
 /// What became of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub(crate) async fn apply(
             Some(has) => has,
             None => return Applied::Refused("CONFIG GET min-replicas-* is no answer".to_owned()),
         },
-        Err(e) if e.is_io_error() => return Applied::Later(e.to_string()),
+        Err(e) if e.is_io_error() => return Applied::Later(said(&e)),
         // Without knowing what stands there, setting could weaken it.
         Err(e) => return Applied::Refused(refusal("CONFIG GET", &e, asked(rule, down_after))),
     };
@@ -84,7 +85,7 @@ pub(crate) async fn apply(
         let set = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).take();
         match run(con, &set).await {
             Ok(_) => {}
-            Err(e) if e.is_io_error() => return Applied::Later(e.to_string()),
+            Err(e) if e.is_io_error() => return Applied::Later(said(&e)),
             Err(e) => return Applied::Refused(refusal("CONFIG SET", &e, want)),
         }
     }
@@ -95,8 +96,9 @@ pub(crate) async fn apply(
         Ok(_) => Applied::Set(want),
         Err(e) => {
             let words = format!(
-                "CONFIG REWRITE refused ({e}), so the guard ends with this server's next restart; \
-                 write {want} into the file it starts with"
+                "CONFIG REWRITE refused ({}), so the guard ends with this server's next restart; \
+                 write {want} into the file it starts with",
+                said(&e)
             );
             if stands { Applied::Refused(words) } else { Applied::NotKept(want, words) }
         }
@@ -110,8 +112,9 @@ fn asked(rule: &GuardRule, down_after: Option<Duration>) -> Setting {
 
 fn refusal(what: &str, e: &RedisError, want: Setting) -> String {
     format!(
-        "{what} refused ({e}); allow this user +config|get +config|set +config|rewrite, or run \
-         there: CONFIG SET {want} and then CONFIG REWRITE"
+        "{what} refused ({}); allow this user +config|get +config|set +config|rewrite, or run \
+         there: CONFIG SET {want} and then CONFIG REWRITE",
+        said(e)
     )
 }
 

@@ -23,6 +23,7 @@ use crate::op::{Batch, Op, Replies};
 use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
 use crate::sentinel::guard::GuardRule;
+use crate::sentinel::words::said;
 
 /// Where releases that somebody waits for are told.
 const CHANGED: &str = "palisade:changed";
@@ -244,7 +245,7 @@ async fn introduce(
     );
     if let Err(e) = hints {
         // Without the permission waiters poll; nothing else changes.
-        tracing::debug!(error = %e, "no release hints from this server");
+        tracing::debug!(error = said(&e), "no release hints from this server");
     }
     let mut facts = read(&text(server)?, &text(replication)?, config.as_ref())?;
     // Decided once per connection; without the permission nothing changes but the receipts.

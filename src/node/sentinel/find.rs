@@ -105,6 +105,12 @@ impl Resolver for Finder {
         self.watch.changed()
     }
 
+    fn hint(&self) -> &'static str {
+        "; the Sentinels name this address: if this client reaches the server under another one \
+         (NAT, containers), say which by `map_address`, or have the server announce it \
+         (replica-announce-ip, sentinel announce-ip)"
+    }
+
     fn is_tls(&self) -> bool {
         self.like.is_tls()
     }

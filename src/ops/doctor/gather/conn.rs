@@ -97,9 +97,11 @@ fn answered(answer: RedisResult<Value>, what: &str) -> Read<Value> {
     }
 }
 
-/// The cause in the server's or the system's words, on one line.
+/// The cause in the server's or the system's words, on one line. A server that does not know a
+/// command repeats it, and `HELLO` has the password in it.
 fn words(e: &RedisError) -> String {
     let text = e.to_string();
+    let text = text.split(", with args beginning with").next().unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -1,0 +1,97 @@
+//! A server is opened, judged, and judged again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{Current, Doubt, Failed, PAUSE, Resolver, Shared};
+use crate::error::{NodeError, NodeFault as F};
+use crate::node::NodeEvent;
+use crate::node::redis::barrier::Barriers;
+use crate::node::redis::session::Session;
+use crate::tls;
+
+impl<R: Resolver> Shared<R> {
+    /// Has the resolver look at the server again; a server that is refused loses its session. So
+    /// does one that cannot be judged (it does not answer, is no master any more, or no longer
+    /// lets us ask): the next connection tells which, and until then it does not vote.
+    pub(super) async fn judge(self: Arc<Self>, current: Current) {
+        if !self.resolver.wants_guard_facts() {
+            return;
+        }
+        let limit = self.options.connect_timeout;
+        let outcome = timeout(limit, async {
+            let facts = current.session.look_again().await?;
+            let (session, at, events) = (&current.session, &*current.at, &self.events);
+            let facts = self.resolver.prepare(session, facts, at, events).await?;
+            self.resolver.accept(&facts, events)
+        });
+        let cause = match outcome.await {
+            Ok(Ok(())) => return self.resolver.follow_up(&self.events).await,
+            Ok(Err(cause)) => cause,
+            Err(_) => {
+                let detail = format!("no answer within {limit:?} to how its guard is set");
+                NodeError::not_executed(F::Timeout, detail)
+            }
+        };
+        drop(Doubt { shared: &self, current: &current, standing: true });
+        let mut state = self.state();
+        let pause = self.pause(state.failures);
+        state.failures = state.failures.saturating_add(1);
+        let until = self.options.env.now() + pause;
+        state.failed = Some(Failed { until, cause, epoch: current.epoch });
+    }
+
+    pub(super) async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
+        let deadline = self.options.env.now() + self.options.connect_timeout;
+        let endpoint = self.resolver.resolve(deadline).await?;
+        let at = endpoint.to_string();
+        self.state().trying = Some(at.as_str().into());
+        let guard = self.resolver.wants_guard_facts();
+        let session = Session::open(&endpoint, self.events.clone(), guard).await;
+        let session = session.map_err(|e| {
+            let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
+            e.at(&at, hint)
+        })?;
+        self.met(&session);
+        let facts = session.facts().clone();
+        let (run_id, connected) = (Arc::clone(&facts.run_id), facts.connected_replicas);
+        let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
+        self.resolver.accept(&facts, &self.events)?;
+        let now = self.options.env.now();
+        let env = Arc::clone(&self.options.env);
+        let barriers = Arc::new(Barriers::new(endpoint, run_id, connected, env));
+        let (session, at) = (Arc::new(session), at.into());
+        Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
+    }
+
+    /// Tells that the server has another data history than the one before; also of a server that
+    /// may not vote, for what it says of its history is as true.
+    fn met(&self, session: &Session) {
+        let Some((generation, predecessor)) = session.history() else { return };
+        let before = self.state().met.replace(generation);
+        if before.is_some_and(|before| before != generation) {
+            let _ = self.events.send(NodeEvent::Switched { generation, predecessor });
+        }
+    }
+
+    /// Words for a connection that did not come about in time.
+    pub(super) fn late(&self, words: &str) -> String {
+        let (place, hint) = match &self.state().trying {
+            Some(at) => (format!("at {at}: "), self.resolver.hint()),
+            None => (String::new(), ""),
+        };
+        let silent =
+            if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
+        format!("{place}{words}{hint}{silent}")
+    }
+
+    /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        let (first, longest) = PAUSE;
+        let full = first.saturating_mul(1 << failures.min(16)).min(longest);
+        let share = f64::from(self.options.env.random() as u16) / f64::from(u16::MAX);
+        full / 2 + (full / 2).mul_f64(share)
+    }
+}
