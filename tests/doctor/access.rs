@@ -50,9 +50,10 @@ fn rights_of_our_own_user() {
         let mend = &report.of("permissions", &ward.server(1)).mend[0];
         assert!(mend.ends_with(&format!("ACL SETUSER joe {more}")), "{mend}");
     }
-    let mute = ("not-master", Unknown, ward.server(0));
+    let not_told =
+        [("not-master", Unknown, ward.server(0)), ("two-masters", Unknown, ward.name.clone())];
     for (less, more, besides) in
-        [("-role", "+role", &[mute][..]), ("-wait", "+wait", &[]), ("-publish", "+publish", &[])]
+        [("-role", "+role", &not_told[..]), ("-wait", "+wait", &[]), ("-publish", "+publish", &[])]
     {
         bench.exactly(
             less,

@@ -193,7 +193,7 @@ fn links(ward: &Ward, bench: &Bench) {
     let (host, port) = ward.servers[0].rsplit_once(':').expect("host:port");
     bench.exactly(
         "a second master",
-        &[("replicas", Error, ward.server(1))],
+        &[("two-masters", Error, ward.name.clone())],
         || ok(&ward.servers[1], &["REPLICAOF", "NO", "ONE"]),
         // The Sentinels would do it, too, after some seconds.
         || ok(&ward.servers[1], &["REPLICAOF", host, port]),

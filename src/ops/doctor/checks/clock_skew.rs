@@ -50,8 +50,8 @@ fn usual(clocks: &[(String, Clock)]) -> Option<Clock> {
 }
 
 fn judge(at: &str, clock: Clock, usual: Clock) -> Finding {
-    let apart = clock.ahead - usual.ahead;
-    let doubt = clock.error + usual.error;
+    let apart = clock.ahead.saturating_sub(usual.ahead);
+    let doubt = clock.error.saturating_add(usual.error);
     let ms = |micros: i64| micros / 1000;
     let read = format!("{:+} ms, to within {} ms", ms(apart), doubt.div_ceil(1000));
     if apart.unsigned_abs().saturating_sub(doubt) <= SKEW {
@@ -60,7 +60,7 @@ fn judge(at: &str, clock: Clock, usual: Clock) -> Finding {
     let way = if apart > 0 { "ahead" } else { "behind" };
     let says = format!("its clock is {} ms {way} of the others", ms(apart).abs());
     let host = if at == HERE { "here".to_owned() } else { format!("on the box of: {at}") };
-    let mend = [format!("timedatectl timesync-status || chronyc tracking  # {host}")];
+    let mend = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
     Finding::warning(at, says, read).mend(mend)
 }
 

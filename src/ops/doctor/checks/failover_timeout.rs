@@ -31,7 +31,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
                 found.push(Finding::fine(subject, read));
                 continue;
             }
-            let again = 2 * ms / 1000;
+            let again = ms.saturating_mul(2) / 1_000;
             let says = format!("a stuck failover of {} is tried again after {again} s", group.name);
             let set = format!("SENTINEL SET {} failover-timeout {PROPOSED}", group.name);
             let mend = [sentinel.by_hand(&set)];

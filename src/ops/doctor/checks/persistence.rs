@@ -45,8 +45,7 @@ fn judge(name: &str, server: &Server) -> Finding {
     if server.info("rdb_last_bgsave_status").is_ok_and(|last| last != "ok") {
         let says = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this server \
                     takes no writes, and its last good snapshot grows old";
-        let dir = server.setting("dir").unwrap_or("its directory");
-        let look = format!("df -h {dir}; ls -ld {dir}");
+        let look = look_at_disk(server);
         let read = format!("{read}; rdb_last_bgsave_status:err");
         return Finding::error(subject, says, read)
             .mend([look, server.by_hand("BGSAVE")])
@@ -56,14 +55,20 @@ fn judge(name: &str, server: &Server) -> Finding {
     Finding::warning(subject, says, read).mend(mend)
 }
 
+/// On the server's box. What cannot stand in a command as it is does not.
+fn look_at_disk(server: &Server) -> String {
+    let plain = |dir: &&str| dir.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    let dir = server.setting("dir").ok().filter(plain).unwrap_or("<its directory>");
+    format!("df -h {dir}; ls -ld {dir}    # on the box of {}", server.at)
+}
+
 fn appending(subject: String, server: &Server) -> Finding {
     let wrote = server.info("aof_last_write_status").unwrap_or("ok");
     let rewrote = server.info("aof_last_bgrewrite_status").unwrap_or("ok");
     let read = format!(
         "aof_enabled:1; aof_last_write_status:{wrote}; aof_last_bgrewrite_status:{rewrote}"
     );
-    let dir = server.setting("dir").unwrap_or("its directory");
-    let look = format!("df -h {dir}; ls -ld {dir}");
+    let look = look_at_disk(server);
     if wrote != "ok" {
         let says = "the append-only file cannot be written: this server takes no writes";
         return Finding::error(subject, says, read).mend([look]);
@@ -128,8 +133,10 @@ mod tests {
         ] {
             let found = broken("persistence", |f| {
                 info_on(&mut f.groups[0].servers[2], name, "err");
+                set(f, "dir", "/var/lib/redis; reboot");
             });
             assert_eq!((found.verdict, &*found.subject), (verdict, "orders-a 10.0.0.3:6379"));
+            assert!(found.mend[0].starts_with("df -h <its directory>"), "{found:?}");
         }
     }
 }

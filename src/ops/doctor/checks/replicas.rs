@@ -1,6 +1,6 @@
 //! Do the replicas follow, closely, and do they take no writes of their own?
 
-use super::super::facts::{Facts, Server, host_of, join};
+use super::super::facts::{Facts, Server, join};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
@@ -9,11 +9,10 @@ const LAG: u64 = 3;
 
 pub(super) const CHECK: Check = Check {
     id: "replicas",
-    severity: Severity::Error,
-    title: "all others are replicas, follow the master closely and take no writes",
+    severity: Severity::Warning,
+    title: "replicas follow the master closely and take no writes",
     why: "a replica without link or with old data loses grants when it is promoted, and does not \
-          count for the guard; what is written to a replica is granted by nobody; what a second \
-          master grants is lost as soon as it is made a replica again",
+          count for the guard; what is written to a replica is granted by nobody",
     run,
 };
 
@@ -23,24 +22,15 @@ fn run(facts: &Facts) -> Vec<Finding> {
         let Some(master) = group.master() else { continue };
         for replica in group.replicas().filter(|s| s.reached.is_ok()) {
             let subject = format!("{} {}", group.name, replica.at);
-            found.push(match replica.info("role") {
-                Ok("master") => second(subject, master, replica),
-                Ok(_) => judge(subject, master, replica),
-                Err(why) => Finding::unknown(subject, why),
-            });
+            match replica.info("role") {
+                // `two-masters` tells that.
+                Ok("master") => {}
+                Ok(_) => found.push(judge(subject, master, replica)),
+                Err(why) => found.push(Finding::unknown(subject, why)),
+            }
         }
     }
     found
-}
-
-fn second(subject: String, master: &Server, replica: &Server) -> Finding {
-    let says = format!(
-        "it calls itself master beside {}; if it is so still in a minute, make it a replica",
-        master.at
-    );
-    let port = master.at.rsplit_once(':').map_or("6379", |(_, port)| port);
-    let follow = format!("REPLICAOF {} {port}", host_of(&master.at));
-    Finding::error(subject, says, "role:master").mend([replica.by_hand(&follow)])
 }
 
 fn judge(subject: String, master: &Server, replica: &Server) -> Finding {
@@ -114,7 +104,6 @@ fn is_line(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, info_on};
 
     #[test]
@@ -147,10 +136,5 @@ mod tests {
         });
         let mend = "redis-cli -h 10.0.0.3 -p 6379 CONFIG SET replica-read-only yes";
         assert_eq!(found.mend[0], mend);
-        let found = broken("replicas", |f| {
-            info_on(&mut f.groups[0].servers[2], "role", "master");
-        });
-        assert_eq!(found.verdict, Verdict::Error);
-        assert_eq!(found.mend, ["redis-cli -h 10.0.0.3 -p 6379 REPLICAOF 10.0.0.1 6379"]);
     }
 }

@@ -32,7 +32,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
                 let since = since.map_or_else(String::new, |s| format!(" for {s} s"));
                 let says = format!("in TILT{since}: it takes no part in failovers");
                 let watch = sentinel.by_hand("INFO sentinel | grep tilt");
-                let steal = format!("vmstat 1 5  # on the box of {}: is it starved?", sentinel.at);
+                let steal =
+                    format!("vmstat 1 5    # on the box of {}: is it starved?", sentinel.at);
                 let read = format!("sentinel_tilt:{on}");
                 let found_one = Finding::warning(subject, says, read);
                 found.push(found_one.mend([watch, steal]));

@@ -70,7 +70,7 @@ fn judge(of: &str, server: &Server, mixed: bool) -> Finding {
 
 fn upgrade(server: &Server) -> String {
     let at = &server.at;
-    format!("apt-get install --only-upgrade redis-server  # on the box of {at}, replicas first")
+    format!("apt-get install --only-upgrade redis-server    # on the box of {at}, replicas first")
 }
 
 #[cfg(test)]
