@@ -400,9 +400,10 @@ impl Worker {
         });
         let written = replied.map(written);
         let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
-        let index = self.index;
+        let (index, tally) = (self.index, Arc::clone(&self.tally));
         Box::pin(async move {
             let confirmed = confirm(&*node, &*env, after, level, deadline).await;
+            tally.waited(confirmed.is_ok());
             let now = env.now();
             for (asker, reply) in held {
                 asker.post_kept(reply, confirmed.clone(), (now, written));

@@ -34,6 +34,10 @@ pub struct NodeMetrics {
     pub reassertions: u64,
     /// How often another server answered than before (a failover), as far as the node can tell.
     pub switches: u64,
+    /// Waits for replicas, for a durability level; one for all of a batch's that asked for it.
+    pub barriers: u64,
+    /// Those of them that too few replicas confirmed in time: what had been granted was undone.
+    pub barriers_failed: u64,
 }
 
 impl NodeMetrics {
@@ -54,6 +58,8 @@ pub(crate) struct Tally {
     generations: AtomicU64,
     quarantines: AtomicU64,
     switches: AtomicU64,
+    barriers: AtomicU64,
+    barriers_failed: AtomicU64,
     /// Behind a lock: faults are not the hot path.
     faults: Mutex<BTreeMap<NodeFault, u64>>,
 }
@@ -123,6 +129,14 @@ impl Tally {
         self.switches.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A wait for replicas is over.
+    pub(crate) fn waited(&self, confirmed: bool) {
+        self.barriers.fetch_add(1, Ordering::Relaxed);
+        if !confirmed {
+            self.barriers_failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn snapshot(&self, name: Arc<str>) -> NodeMetrics {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         NodeMetrics {
@@ -136,6 +150,8 @@ impl Tally {
             quarantines: read(&self.quarantines),
             reassertions: read(&self.reassertions),
             switches: read(&self.switches),
+            barriers: read(&self.barriers),
+            barriers_failed: read(&self.barriers_failed),
         }
     }
 }

@@ -41,7 +41,7 @@ fn same(now: &Reply, before: &Reply) -> bool {
     };
     let left = |h: &Holder| h.remaining.unwrap_or_default();
     let rest = (&now.owner, now.fence, &now.meta) == (&before.owner, before.fence, &before.meta);
-    rest && left(now) <= left(before) && left(before) - left(now) < SHORT
+    rest && left(now) <= left(before) && left(before).saturating_sub(left(now)) < SHORT
 }
 
 async fn what_outlasts_the_failover_window_is_extended(b: Bench) {
