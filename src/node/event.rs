@@ -25,8 +25,8 @@ pub enum NodeEvent {
     Up,
     /// A new connection met another data history than the one before. Comes before
     /// [`GenerationChanged`](Self::GenerationChanged), which needs a batch, and says what the new
-    /// server has of the old one's, so that holders hear what became of their grants at once; a node
-    /// that does not tell it leaves that to the facts of its next batch.
+    /// server has of the old one's, so that holders hear at once what became of their grants; a
+    /// node that does not tell it leaves that to the facts of its next batch.
     Switched {
         /// The history that it has now.
         generation: u64,

@@ -1,5 +1,7 @@
 //! A lone server: restarts, and users that may not ask for the role.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade::{Fate, RedisNode, Redlock};
@@ -54,6 +56,36 @@ async fn a_user_without_the_role_command_has_locks_and_no_offsets() {
     let refused = server.cli(&["info", "errorstats"]);
     assert!(refused.contains("errorstat_NOPERM:count=1"), "{refused}");
     assert!(guard.release().await.is_released());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle_never() {
+    let mut server = Server::start(&[]);
+    let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
+    let guard = redlock.mutex("k").acquire().await.unwrap();
+    server.kill();
+    // In its place one that takes connections and says nothing.
+    let place = tokio::net::TcpListener::bind(server.addr()).await.unwrap();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&tries);
+    let counter = tokio::spawn(async move {
+        while place.accept().await.is_ok() {
+            counting.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let tried = tries.load(Ordering::SeqCst);
+    // 20 ms, doubled up to one second, and drawn from the upper half.
+    assert!((2..=20).contains(&tried), "{tried} tries in 3 s");
+    assert!(guard.is_valid());
+    drop(guard);
+    drop(redlock);
+    // One that is under way may end, and a release is owed once more.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let last = tries.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(tries.load(Ordering::SeqCst), last, "somebody still tries");
+    counter.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
