@@ -46,9 +46,12 @@ struct DoctorArgs {
     /// Name of a master: a group, one node
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     master: Vec<String>,
-    /// A lone server: redis://[user:password@]host[:port], rediss://…, unix://…
+    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…`; in sight of who lists processes
     #[arg(long, value_name = "URL")]
     node: Vec<String>,
+    /// Where an address that Sentinels tell is reached from here (NAT, containers)
+    #[arg(long, value_name = "TOLD=REACHED", value_parser = mapping)]
+    map: Vec<(String, String)>,
 
     /// ACL user at the data servers
     #[arg(long, value_name = "NAME", help_heading = "Login")]
@@ -189,6 +192,9 @@ impl Told {
         for url in args.node {
             doctor = doctor.node(url);
         }
+        for (told, reached) in args.map {
+            doctor = doctor.map_address(told, reached);
+        }
         if let Some(name) = args.user {
             doctor = doctor.username(name);
         }
@@ -270,6 +276,11 @@ fn secret(
         }
         None => Ok(std::env::var(usual).ok()),
     }
+}
+
+fn mapping(text: &str) -> Result<(String, String), String> {
+    let (told, reached) = text.split_once('=').ok_or("write host:port=host:port")?;
+    Ok((told.to_owned(), reached.to_owned()))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -92,6 +92,7 @@ pub struct Doctor {
     ttl: Option<Duration>,
     max_ttl: Duration,
     max_lag: Option<Duration>,
+    map: Vec<(String, String)>,
     probe: bool,
 }
 
@@ -116,6 +117,7 @@ impl Doctor {
             ttl: None,
             max_ttl: Duration::from_secs(30),
             max_lag: None,
+            map: Vec::new(),
             probe: true,
         }
     }
@@ -192,6 +194,13 @@ impl Doctor {
         self
     }
 
+    /// Where an address that Sentinels tell is reached from here (NAT, container networks), both as
+    /// `host:port`; what the application says by `SentinelNode::map_address`.
+    pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
+        self.map.push((told.into(), reached.into()));
+        self
+    }
+
     /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.
     /// No secrets.
     pub fn redis_cli(mut self, words: &str) -> Self {
@@ -227,7 +236,8 @@ impl Doctor {
         let lone: Vec<Lone> = named
             .map(|(url, name)| login::lone(url, &name, &data, self.node_tls.as_ref()))
             .collect::<Result<_, _>>()?;
-        let ways = Ways { data: &data, sentinels: &sentinels, within: self.within };
+        let map = self.map.iter().cloned().collect();
+        let ways = Ways { data: &data, sentinels: &sentinels, map, within: self.within };
         let watched = join_all(self.watches.iter().map(|w| gather::groups(w, &ways)));
         let (groups, nodes) = tokio::join!(watched, gather::nodes(&lone, &ways));
         let mut facts = Facts {

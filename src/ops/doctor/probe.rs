@@ -77,7 +77,8 @@ impl Plan {
 }
 
 fn group(doctor: &Doctor, at: &[String], master: &str) -> Result<SentinelNode, ConfigError> {
-    let mut node = SentinelNode::new(master, at.iter().cloned())?;
+    let node = SentinelNode::new(master, at.iter().cloned())?;
+    let mut node = node.map_address(doctor.map.iter().cloned())?;
     if let Some(max_lag) = doctor.max_lag {
         node = node.min_replicas(1, max_lag)?;
     }

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::super::facts::{Facts, Fields, Read, is_plain, place};
-use super::super::report::Report;
-use super::run;
+use super::super::report::{Report, Severity, Verdict};
 use super::tests::good;
+use super::{CHECKS, run};
 use crate::fuzzing::{any_bytes, config};
 
 fn any_text() -> impl Strategy<Value = String> {
@@ -59,6 +59,15 @@ proptest! {
             fields.insert(name, value);
         }
         let report = Report::new(true, run(&facts));
+        for found in &report.findings {
+            let worst = CHECKS.iter().find(|c| c.id == found.check).expect("a check").severity;
+            let worse = match found.verdict {
+                Verdict::Error => worst < Severity::Error,
+                Verdict::Warning => worst < Severity::Warning,
+                _ => false,
+            };
+            prop_assert!(!worse, "{found:?}");
+        }
         for command in report.findings.iter().flat_map(|f| &f.mend) {
             let ours = command.split("    # ").next().unwrap_or_default();
             prop_assert!(!ours.contains(['$', '`', '\n', '\u{1b}']), "{command:?}");

@@ -8,7 +8,7 @@ mod sentinel;
 mod server;
 mod trial;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -37,11 +37,17 @@ pub(super) struct Lone {
 pub(super) struct Ways<'a> {
     pub(super) data: &'a Login,
     pub(super) sentinels: &'a Login,
+    /// Where an address that was told is reached.
+    pub(super) map: BTreeMap<String, String>,
     /// For one server or Sentinel, connecting included.
     pub(super) within: Duration,
 }
 
 impl Ways<'_> {
+    fn reach<'a>(&'a self, at: &'a str) -> &'a str {
+        self.map.get(at).map_or(at, String::as_str)
+    }
+
     fn until(&self) -> Instant {
         Instant::now() + self.within
     }
@@ -85,8 +91,9 @@ async fn sentinels(
 ) -> Vec<Vec<Sentinel>> {
     let until = ways.until();
     let asked = at.iter().map(|at| {
-        let target = conn::info_for(at, ways.sentinels).map_err(|e| e.to_string());
-        let hand = ways.sentinels.by_hand(at);
+        let reached = if given { at } else { ways.reach(at) };
+        let target = conn::info_for(reached, ways.sentinels).map_err(|e| e.to_string());
+        let hand = ways.sentinels.by_hand(reached);
         sentinel::ask(at, given, hand, target, &watch.masters, until)
     });
     let mut groups = vec![Vec::new(); watch.masters.len()];
@@ -105,8 +112,8 @@ async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
     let all: BTreeSet<String> = masters.chain(replicas).collect();
     let until = ways.until();
     let asked = all.into_iter().map(|at| {
-        let target = conn::info_for(&at, ways.data).map_err(|e| e.to_string());
-        let hand = ways.data.by_hand(&at);
+        let target = conn::info_for(ways.reach(&at), ways.data).map_err(|e| e.to_string());
+        let hand = ways.data.by_hand(ways.reach(&at));
         server::ask(at, false, hand, target, until)
     });
     join_all(asked).await
