@@ -39,6 +39,8 @@ pub enum Bug {
     CompleteByRecord,
     /// A record seen on one node is answered without a repair (§5.7).
     RecordOfOneNode,
+    /// A yes counts before replicas have it (§5.6).
+    YesBeforeReplicas,
 }
 
 thread_local! {

@@ -101,6 +101,7 @@ impl Actor {
         self.world.tell(Event::Asks { client, task, name: n });
         let asked = self.world.micros();
         let mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait.max(1)));
+        let mutex = mutex.durability(self.plan.durability());
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
@@ -117,6 +118,7 @@ impl Actor {
         let (client, task, n) = (self.client, self.task, name as u16);
         self.world.tell(Event::Asks { client, task, name: n });
         let mut mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait)).auto_renew(renew);
+        mutex = mutex.durability(self.plan.durability());
         if how == Parting::Forget {
             mutex = mutex.max_hold(ms(2 * self.plan.ttl));
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use palisade::durability::{BarrierPoint, Durability};
 use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::{BoxFuture, LockNode, NodeEvent};
@@ -150,6 +151,43 @@ impl LockNode for Link {
                 () = late => {
                     let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
                     Replies::fail(n, &error)
+                }
+            }
+        })
+    }
+
+    /// A question on the same bad way; it goes with whoever asks.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        let fate = self.fate();
+        // One in ten finds a replica that does not confirm.
+        let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
+        let budget = deadline.since(self.env.now());
+        let asked = async move {
+            pause(fate.there).await;
+            if fate.lose_request || lags || !self.wire.is_open(true) {
+                return pending().await;
+            }
+            let Some(answer) = self.server.confirm(self.client, after, level) else {
+                return pending().await;
+            };
+            pause(fate.back).await;
+            if fate.lose_reply || !self.wire.is_open(false) {
+                return pending().await;
+            }
+            answer
+        };
+        Box::pin(async move {
+            let (late, asked) = (pin!(sleep(budget)), pin!(asked));
+            tokio::select! {
+                biased;
+                answer = asked => answer,
+                () = late => {
+                    Err(NodeError::maybe_executed(NodeFault::NotDurable, "no answer in time"))
                 }
             }
         })

@@ -26,6 +26,7 @@ impl Actor {
             .lease(ms(self.plan.ttl))
             .retention(RETENTION)
             .on_lapsed(lapsed)
+            .durability(self.plan.durability())
             .build()
             .expect("plans keep the inequalities of the settings");
         let (client, name) = (self.client, names::number_of(&names::order(key)));

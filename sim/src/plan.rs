@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use palisade::Durability;
 use palisade::op::Terms;
 
 use crate::dice::Dice;
@@ -197,6 +198,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Whether everybody asks for all replicas: one seed in eight. From dice of its own, so that
+    /// the other seeds stay what they were.
+    pub(crate) fn durability(&self) -> Durability {
+        let all = Dice::new(self.seed, 3).chance(125);
+        if all { Durability::AllReplicas } else { Durability::Primary }
+    }
+
     /// The plan of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut d = Dice::new(seed, 1);

@@ -9,7 +9,7 @@ use palisade::name::LockKeys;
 use palisade::node::LockNode;
 use palisade::op::{Op, Reply};
 use palisade::time::Drift;
-use palisade::{LockGuard, Redlock};
+use palisade::{Durability, LockGuard, Redlock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -72,7 +72,9 @@ struct Stage {
 
 impl Stage {
     fn new(plan: Plan) -> Arc<Self> {
-        let world = World::new(Instant::now());
+        let all = plan.durability() == Durability::AllReplicas;
+        let kept_on = if all { plan.nodes.len() / 2 + 1 } else { 0 };
+        let world = World::new(Instant::now(), kept_on);
         let servers: Vec<_> =
             (0..plan.nodes.len()).map(|i| Server::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));

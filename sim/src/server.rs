@@ -7,18 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use palisade::durability::{BarrierPoint, Durability};
 use palisade::env::Env;
-use palisade::node::{LockNode, MemoryNode, MemorySnapshot, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply};
+use palisade::error::{NodeError, NodeFault};
+use palisade::name::LockKeys;
+use palisade::node::{BoxFuture, LockNode, MemoryNode, MemorySnapshot, NodeEvent};
+use palisade::op::{Batch, Op, Replies, Reply, Terms};
 use palisade::time::Moment;
 use palisade::token::OwnerToken;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::dice::{Dice, mix};
-use crate::names::number_of;
+use crate::names::{self, number_of};
 use crate::plan::{ClockPlan, Loss, Ms, Plan, ms};
 use crate::trace::{Answer, Event, Verb};
 use crate::world::World;
+
+/// More than any plan has locks or elections.
+const NAMES: usize = 4;
 
 /// The clocks of a server, without the steps that `MemoryNode` adds itself.
 struct ServerEnv {
@@ -213,6 +219,48 @@ impl Server {
         }
     }
 
+    /// Whether the replica has what the client's server granted: from here on it has, unless that
+    /// server is a former master, whose replica follows another. None: no answer.
+    pub(crate) fn confirm(
+        &self,
+        client: usize,
+        after: BarrierPoint,
+        level: Durability,
+    ) -> Option<Result<u32, NodeError>> {
+        let mut state = self.state();
+        if state.down || state.frozen > 0 {
+            return None;
+        }
+        let now = self.world.nanos();
+        let mut former = state.former.iter().filter(|f| now < f.until);
+        if former.any(|f| f.clients >> client & 1 == 1) {
+            let error = NodeError::maybe_executed(NodeFault::NotDurable, "it follows another");
+            return Some(Err(error));
+        }
+        let memory = state.master.memory.clone();
+        let answer = now_or_never(memory.barrier(after, level, Moment::from_nanos(u64::MAX)));
+        if answer.is_ok() {
+            state.copy = memory.snapshot();
+            state.copied_at = now;
+            self.remember(&memory);
+        }
+        Some(answer)
+    }
+
+    /// Tells the world of all locks that the replica has.
+    fn remember(&self, memory: &MemoryNode) {
+        let seats = (0..NAMES).map(|n| format!("election:{}", names::seat(n)));
+        let all: Vec<String> = (0..NAMES).map(names::lock).chain(seats).collect();
+        let look = |key: &String| Op::Inspect { keys: LockKeys::new(key), wait: false };
+        let terms = Terms { max_ttl: self.plan.max_ttl, clock_error: Duration::ZERO };
+        let replies = at_once(memory, Batch { terms, ops: all.iter().map(look).collect() });
+        for (key, reply) in all.iter().zip(replies.items) {
+            if let Ok(Reply::Holder(Some(holder))) = reply {
+                self.world.kept(self.index, number_of(key), holder.fence);
+            }
+        }
+    }
+
     /// Hints travel on their own and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.heard.try_recv() {
@@ -333,9 +381,12 @@ fn builder(
 
 /// `MemoryNode` answers at the first poll.
 fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
-    let mut call = memory.call(batch, Moment::from_nanos(u64::MAX));
+    now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
+}
+
+fn now_or_never<T>(mut call: BoxFuture<'_, T>) -> T {
     match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(replies) => replies,
+        Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("a node in memory never waits"),
     }
 }

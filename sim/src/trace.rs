@@ -110,6 +110,13 @@ pub(crate) enum Event {
         asked: u64,
         left: u64,
     },
+    /// The replicas of fewer nodes have it than must.
+    Unkept {
+        client: usize,
+        name: u16,
+        token: u64,
+        nodes: usize,
+    },
     /// The guard is being given up.
     Parts {
         hold: HoldId,
@@ -328,6 +335,10 @@ impl Event {
             }
             Self::Parts { hold, client, name: n, how } => {
                 write!(f, "client {client} parts with {} (hold {hold}): {how:?}", name(n))
+            }
+            Self::Unkept { client, name: n, token, nodes } => {
+                write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
+                write!(f, "of {nodes} nodes")
             }
             Self::LossTold { hold, client, late } => {
                 write!(f, "client {client} is told that hold {hold} is lost, {late} µs late")

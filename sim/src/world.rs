@@ -1,5 +1,6 @@
 //! The world outside every process: true time, the trace, the promises, and who believes what.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 /// One per run.
 pub(crate) struct World {
     pub(crate) start: Instant,
+    /// On the replicas of how many nodes a grant must be; zero: nobody asked.
+    kept_on: usize,
     inner: Mutex<Inner>,
 }
 
@@ -25,6 +28,8 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
+    /// What the replicas of each node have had: node, name, fence.
+    kept: BTreeSet<(usize, u16, u64)>,
     /// Highest token seen by the resource of each name.
     resources: Vec<(u16, u64)>,
 }
@@ -39,7 +44,7 @@ struct Believer {
 }
 
 impl World {
-    pub(crate) fn new(start: Instant) -> Arc<Self> {
+    pub(crate) fn new(start: Instant, kept_on: usize) -> Arc<Self> {
         let inner = Inner {
             trace: Trace::default(),
             invariants: all(),
@@ -48,8 +53,9 @@ impl World {
             next_hold: 0,
             next_value: 0,
             resources: Vec::new(),
+            kept: BTreeSet::new(),
         };
-        Arc::new(Self { start, inner: Mutex::new(inner) })
+        Arc::new(Self { start, kept_on, inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -89,8 +95,17 @@ impl World {
         let left = belief().unwrap_or_default().as_micros() as u64;
         inner.beliefs.push(Believer { hold, name, client, belief, lapsed: false });
         inner.tell(at, Event::Holds { hold, client, name, token, asked, left });
+        let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
+        if nodes < self.kept_on {
+            inner.tell(at, Event::Unkept { client, name, token, nodes });
+        }
         inner.compare(at);
         hold
+    }
+
+    /// The replicas of a node have a lock with this fence.
+    pub(crate) fn kept(&self, node: usize, name: u16, fence: u64) {
+        self.inner().kept.insert((node, name, fence));
     }
 
     /// A result that no other start has.

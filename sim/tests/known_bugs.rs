@@ -59,6 +59,7 @@ known_bugs! {
     no_floor: NoFloor from 1 within 10_000,
     complete_by_record: CompleteByRecord from 1 within 10_000,
     record_of_one_node: RecordOfOneNode from 1 within 10_000,
+    yes_before_replicas: YesBeforeReplicas from 1 within 10_000,
     validity_from_answer: ValidityFromAnswer from 10_000 within 10_000,
     recreate_in_quarantine: RecreateInQuarantine from 13_000 within 10_000,
     two_masters_vote: TwoMastersVote from 17_000 within 10_000,

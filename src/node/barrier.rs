@@ -46,6 +46,10 @@ pub(super) async fn confirm(
 /// What somebody will believe from now on: a yes, or a result that stands. A result, too, because
 /// it was perhaps written without being confirmed, and once told it may not be lost (§5.7).
 pub(super) fn must_last(reply: &Reply) -> bool {
+    #[cfg(feature = "sim-bugs")]
+    if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {
+        return false;
+    }
     match reply {
         Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done | Reply::Completed(_) => true,
         Reply::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),

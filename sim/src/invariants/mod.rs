@@ -1,6 +1,7 @@
 //! What must hold in every run, one promise a file. Each sees every event in order and says what
 //! is broken; none knows how the library works.
 
+mod durable;
 mod exclusion;
 mod fencing;
 mod handlers;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::<exclusion::Exclusion>::default(),
         Box::<tokens::Tokens>::default(),
         Box::<fencing::Fencing>::default(),
+        Box::<durable::Durable>::default(),
         Box::<loss::LossTold>::default(),
         Box::<keys::Keys>::default(),
         Box::<quarantine::Quarantine>::default(),
