@@ -10,21 +10,17 @@ use std::time::Duration;
 use palisade::durability::{BarrierPoint, Durability};
 use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, MemorySnapshot, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply, Terms};
+use palisade::op::{Batch, Op, Replies, Reply};
 use palisade::time::Moment;
 use palisade::token::OwnerToken;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::dice::{Dice, mix};
-use crate::names::{self, number_of};
+use crate::names::number_of;
 use crate::plan::{ClockPlan, Loss, Ms, Plan, ms};
 use crate::trace::{Answer, Event, Verb};
 use crate::world::World;
-
-/// More than any plan has locks or elections.
-const NAMES: usize = 4;
 
 /// The clocks of a server, without the steps that `MemoryNode` adds itself.
 struct ServerEnv {
@@ -81,6 +77,8 @@ struct State {
     /// The former master after its window: a replica.
     spare: Option<MemoryNode>,
     copy: MemorySnapshot,
+    /// Locks that the master granted since the copy confirmed any, with their fences.
+    granted: Vec<(u16, u64)>,
     copied_at: u64,
     down: bool,
     frozen: u32,
@@ -132,6 +130,7 @@ impl Server {
         let state = State {
             copy: memory.snapshot(),
             copied_at: 0,
+            granted: Vec::new(),
             heard: memory.events(),
             master: Life { memory, number: 0, fresh: false },
             former: None,
@@ -213,6 +212,9 @@ impl Server {
                 self.world.tell(Event::Granting { node, old, generation, at });
             }
         }
+        if !old {
+            state.granted.extend(ops.iter().zip(&replies.items).filter_map(stands));
+        }
         self.forward(state);
         if let Some(reply) = job.reply {
             let _ = reply.send(replies);
@@ -242,23 +244,12 @@ impl Server {
         if answer.is_ok() {
             state.copy = memory.snapshot();
             state.copied_at = now;
-            self.remember(&memory);
-        }
-        Some(answer)
-    }
-
-    /// Tells the world of all locks that the replica has.
-    fn remember(&self, memory: &MemoryNode) {
-        let seats = (0..NAMES).map(|n| format!("election:{}", names::seat(n)));
-        let all: Vec<String> = (0..NAMES).map(names::lock).chain(seats).collect();
-        let look = |key: &String| Op::Inspect { keys: LockKeys::new(key), wait: false };
-        let terms = Terms { max_ttl: self.plan.max_ttl, clock_error: Duration::ZERO };
-        let replies = at_once(memory, Batch { terms, ops: all.iter().map(look).collect() });
-        for (key, reply) in all.iter().zip(replies.items) {
-            if let Ok(Reply::Holder(Some(holder))) = reply {
-                self.world.kept(self.index, number_of(key), holder.fence);
+            // All of its writes are in the copy, also those that a step of the clock has ended since.
+            for (name, fence) in std::mem::take(&mut state.granted) {
+                self.world.kept(self.index, name, fence);
             }
         }
+        Some(answer)
     }
 
     /// Hints travel on their own and may be lost.
@@ -294,6 +285,7 @@ impl Server {
         state.heard = memory.events();
         state.copy = memory.snapshot();
         state.copied_at = self.world.nanos();
+        state.granted.clear();
         let life = Life { memory, number: state.lives, fresh: true };
         std::mem::replace(&mut state.master, life)
     }
@@ -393,6 +385,19 @@ fn now_or_never<T>(mut call: BoxFuture<'_, T>) -> T {
 
 fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
+}
+
+/// A lock that stands with this fence after the op.
+fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
+    match (op, reply) {
+        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
+            Some((number_of(keys.lock()), *fence))
+        }
+        (Op::Raise { keys, token, .. }, Ok(Reply::Done)) => {
+            Some((number_of(keys.lock()), token.get()))
+        }
+        _ => None,
+    }
 }
 
 fn describe(op: &Op) -> (Verb, u16, u16) {
