@@ -99,7 +99,11 @@ fn lag(lab: &Lab, bench: &Bench) {
 /// Ten megabytes, of which the replicas hear nothing.
 fn fill(lab: &Lab) {
     let script = "for i = 1, 10 do redis.call('SET', 'big', string.rep('x', 1048576)) end";
-    lab.servers[0].cli(&["EVAL", script, "0"]);
+    // Refused as long as an acknowledgement is late.
+    wait_for("a write that is not refused", || {
+        lab.servers[0].cli(&["EVAL", script, "0"]);
+        lab.servers[0].cli(&["STRLEN", "big"]) == "1048576"
+    });
 }
 
 #[test]
