@@ -244,7 +244,7 @@ impl Server {
         if answer.is_ok() {
             state.copy = memory.snapshot();
             state.copied_at = now;
-            // All of its writes are in the copy, also those that a step of the clock has ended since.
+            // All its writes are in the copy, also those that a step of the clock has ended.
             for (name, fence) in std::mem::take(&mut state.granted) {
                 self.world.kept(self.index, name, fence);
             }
