@@ -178,6 +178,33 @@ async fn apply_sets_all_servers_for_good_and_a_failover_changes_nothing() {
     groups.break_("failover", 0, &[]);
     eventually("the switch", || node.status().master.is_some_and(|m| m != servers[0])).await;
     until(&node, "after the failover", granted).await.unwrap();
+    // Switched off by hand, it is set again with the next look, before anybody votes without it.
+    let master = node.status().master.unwrap();
+    let on = guard_of(&master);
+    set(&master, "0", "1");
+    until(&node, "set again", |got| {
+        assert!(!missing(got), "{got:?}");
+        guard_of(&master).0 == "1"
+    })
+    .await
+    .unwrap();
+    assert_eq!(on.1, guard_of(&master).1, "the lag was not what lacked");
+}
+
+/// The lag rule is kept with two of the Sentinels, but any of them may begin a failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shortest_down_after_of_any_sentinel_counts() {
+    let groups = Groups::up(1);
+    let (name, hasty) = (groups.name(0), groups.sentinels(0)[2].clone());
+    let node = group(&groups);
+    until(&node, "kept", granted).await.unwrap();
+    let set = ["SENTINEL", "SET", &*name, "down-after-milliseconds", "2000"];
+    assert_eq!(cli(&hasty, &set), "OK");
+    let e = until(&node, "broken", missing).await.unwrap_err();
+    assert!(e.to_string().contains("more than down-after-milliseconds (2000)"), "{e}");
+    let mend = ["SENTINEL", "SET", &*name, "down-after-milliseconds", "3000"];
+    assert_eq!(cli(&hasty, &mend), "OK");
+    until(&node, "kept again", granted).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,7 +354,8 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
     let e = redlock.mutex("m").try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");
-    assert!(redlock.metrics()[0].faults[&NodeFault::NoReplicas] >= 1);
+    let counted = || redlock.metrics()[0].faults.contains_key(&NodeFault::NoReplicas);
+    eventually("it to be counted", counted).await;
     groups.break_("resume", 0, &[]);
     until(&*node, "with replicas again", granted).await.unwrap();
 }

@@ -133,7 +133,7 @@ impl Server {
         let limit = bytes.map_or("unlimited".to_owned(), |b| b.to_string());
         let set = format!("--fsize={limit}:unlimited");
         let set = Command::new("prlimit").args([&set, "--pid", &self.pid().to_string()]).status();
-        assert!(set.expect("prlimit of util-linux").success(), "{} bytes", limit);
+        assert!(set.expect("prlimit of util-linux").success(), "{limit} bytes");
     }
 
     /// SIGCONT.
