@@ -159,4 +159,20 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(e.fault(), NodeFault::NotDurable);
     assert!(e.detail().contains("only 1 connected"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b", "d"]) == "0");
+
+    // Who may not ask how many there are cannot wait for all of them, and is told what to allow.
+    for sentinel in groups.sentinels(0) {
+        let words = ["ACL", "SETUSER", "default", "-sentinel|master"];
+        assert_eq!(cli(&sentinel, &words), "OK");
+    }
+    let blind = self::redlock(&groups, 0);
+    let all = blind.mutex("e").durability(Durability::AllReplicas);
+    let error = all.try_acquire().await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Misconfigured);
+    let e = word(error);
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
+    assert!(e.detail().contains("sentinel|master"), "{e}");
+    until("rolled back", || cli(&servers[0], &["EXISTS", "e"]) == "0");
+    let one = blind.mutex("f").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    assert_eq!(one.durability().replicas, 1);
 }

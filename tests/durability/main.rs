@@ -173,7 +173,7 @@ async fn many_locks_share_few_waits() {
             let redlock = redlock.clone();
             tokio::spawn(async move {
                 for turn in 0..20 {
-                    let mutex = redlock.mutex(&format!("{task}-{turn}")).auto_renew(false);
+                    let mutex = redlock.mutex(format!("{task}-{turn}")).auto_renew(false);
                     let level = Durability::AllReplicas;
                     let guard = mutex.durability(level).acquire().await.unwrap();
                     assert_eq!(guard.durability().replicas, 2);

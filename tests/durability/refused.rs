@@ -64,7 +64,7 @@ async fn nobody_waits_for_a_replica_that_only_others_need() {
         trio.master.cli(&["INFO", "clients"]).contains("blocked_clients:1")
     });
     for turn in 0..100 {
-        let one = redlock.mutex(&format!("one-{turn}")).durability(Durability::Replicas(1));
+        let one = redlock.mutex(format!("one-{turn}")).durability(Durability::Replicas(1));
         assert!(one.try_acquire().await.unwrap().acquired().is_some());
     }
     assert!(!stuck.is_finished(), "a hundred locks later it still waits");

@@ -164,7 +164,7 @@ async fn others_do_not_wait_behind_a_barrier() {
         tokio::task::yield_now().await;
     }
     for turn in 0..100 {
-        assert!(t.redlock.mutex(&format!("{turn}")).acquire().await.is_ok());
+        assert!(t.redlock.mutex(format!("{turn}")).acquire().await.is_ok());
     }
     assert!(!stuck.is_finished(), "all of that while the node was asked");
     stuck.abort();
