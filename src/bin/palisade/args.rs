@@ -46,7 +46,7 @@ struct DoctorArgs {
     /// Name of a master: a group, one node
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     master: Vec<String>,
-    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…`; in sight of who lists processes
+    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (seen in lists of processes)
     #[arg(long, value_name = "URL")]
     node: Vec<String>,
     /// Where an address that Sentinels tell is reached from here (NAT, containers)
@@ -109,22 +109,21 @@ struct DoctorArgs {
 
 #[cfg(feature = "tls")]
 #[derive(Debug, Args)]
-#[command(next_help_heading = "TLS")]
 struct TlsArgs {
     /// TLS to the groups' data servers (a --node says it by rediss://)
-    #[arg(long)]
+    #[arg(help_heading = "TLS", long)]
     tls: bool,
     /// TLS to the Sentinels
-    #[arg(long)]
+    #[arg(help_heading = "TLS", long)]
     sentinel_tls: bool,
     /// Root certificate (PEM) in place of the system's
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "TLS", long, value_name = "FILE")]
     cacert: Option<PathBuf>,
     /// Client certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "key")]
+    #[arg(help_heading = "TLS", long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Its key (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(help_heading = "TLS", long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 }
 
