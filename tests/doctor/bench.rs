@@ -1,9 +1,10 @@
 //! Breaks one thing of a good deployment, looks, mends it, and looks again.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Instant;
 
-use crate::doctor::{Patient, Report, Verdict};
+use crate::doctor::{Finding, Patient, Report, Verdict};
 use crate::lab::PATIENCE;
 
 /// A check's id, how bad, and of what.
@@ -37,24 +38,49 @@ impl Bench {
         mend: impl FnOnce(),
     ) -> Report {
         change();
+        let report = self.found(what, expected);
+        mend();
+        self.wait(&format!("{what}, mended"), &self.good, &BTreeSet::new());
+        report
+    }
+
+    /// After `change` exactly these are new, and after the commands that the doctor prints, run as
+    /// they stand, all is as before.
+    pub(crate) fn healed(
+        &self,
+        what: &str,
+        expected: &[(&str, Verdict, String)],
+        change: impl FnOnce(),
+    ) -> Report {
+        change();
+        let report = self.found(what, expected);
+        let of =
+            |f: &&Finding| expected.iter().any(|(id, _, of)| f.check == *id && f.subject == *of);
+        for command in report.findings.iter().filter(of).flat_map(|f| &f.mend) {
+            let out = Command::new("timeout").args(["10", "sh", "-c", command]).output();
+            let out = out.expect("a shell");
+            let said = String::from_utf8_lossy(&out.stdout);
+            assert!(out.status.success() && !said.contains("ERR"), "{what}: {command}: {said}");
+        }
+        self.wait(&format!("{what}, healed"), &self.good, &BTreeSet::new());
+        report
+    }
+
+    fn found(&self, what: &str, expected: &[(&str, Verdict, String)]) -> Report {
         let owned =
             |(id, verdict, of): &(&str, Verdict, String)| ((*id).to_owned(), *verdict, of.clone());
         let expected: BTreeSet<Complaint> = expected.iter().map(owned).collect();
         let all: BTreeSet<Complaint> = self.good.union(&expected).cloned().collect();
         let report = self.wait(what, &all, &expected);
-        for finding in report
-            .findings
-            .iter()
-            .filter(|f| expected.contains(&(f.check.clone(), f.verdict, f.subject.clone())))
-        {
+        let is_one =
+            |f: &&Finding| expected.contains(&(f.check.clone(), f.verdict, f.subject.clone()));
+        for finding in report.findings.iter().filter(is_one) {
             let told = [&finding.says, &finding.why];
             assert!(told.iter().all(|t| !t.is_empty()), "{what}: {finding:#?}");
             let known = finding.verdict != Verdict::Unknown;
             assert!(!known || !finding.read.is_empty(), "{what}: {finding:#?}");
             assert!(!known || !finding.mend.is_empty(), "{what}: {finding:#?}");
         }
-        mend();
-        self.wait(&format!("{what}, mended"), &self.good, &BTreeSet::new());
         report
     }
 

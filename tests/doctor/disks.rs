@@ -1,6 +1,7 @@
 //! Disks that take no more, on a lone node.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
@@ -48,4 +49,19 @@ fn files_that_cannot_be_written() {
             rewrite("ok");
         },
     );
+}
+
+/// 11: a supervisor is faster than any Sentinel. It is told by a datagram that the server is ready.
+#[test]
+fn an_empty_server_that_is_started_again_by_itself() {
+    let plain = Server::start(&["--appendonly", "yes"]);
+    let path = plain.dir().join("notify");
+    let _supervisor = UnixDatagram::bind(&path).unwrap();
+    let notify = format!("NOTIFY_SOCKET={}", path.display());
+    let args = [&notify, "redis-server", "--supervised", "systemd", "--save", ""];
+    let server = Server::start_program("env", &args);
+    let report = Patient::default().arg("--node").arg(&server.url()).arg("--no-probe").examine();
+    let found = report.of("persistence", &format!("node {}", server.addr()));
+    assert_eq!(found.verdict, Error, "{found:#?}");
+    assert!(found.says.contains("its supervisor restarts it at once"), "{found:#?}");
 }

@@ -24,7 +24,8 @@ fn judge(name: &str, server: &Server) -> Finding {
         Ok(on) => on == "1",
         Err(why) => return Finding::unknown(subject, why),
     };
-    let supervised = server.info("process_supervised") == Ok("yes");
+    // `systemd`, `upstart`, `unknown` or `no`; whatever else starts it again cannot be seen.
+    let supervisor = server.info("process_supervised").unwrap_or("no");
     if append_only {
         return appending(subject, server);
     }
@@ -35,11 +36,14 @@ fn judge(name: &str, server: &Server) -> Finding {
             return Finding::unknown(subject, why);
         }
     };
-    let read = format!("aof_enabled:0; save {points:?}; process_supervised:{supervised}");
+    let read = format!("aof_enabled:0; save {points:?}; process_supervised:{supervisor}");
     let mend = server.set("appendonly", "yes");
     if points.is_empty() {
-        let soon = if supervised { ", which its supervisor restarts at once" } else { "" };
-        let says = format!("nothing is kept on disk by this server{soon}: a restart empties it");
+        let soon = match supervisor {
+            "no" => "",
+            _ => ", and its supervisor restarts it at once",
+        };
+        let says = format!("it keeps nothing on disk{soon}: a restart empties it");
         return Finding::error(subject, says, read).mend(mend);
     }
     if server.info("rdb_last_bgsave_status").is_ok_and(|last| last != "ok") {
@@ -100,9 +104,9 @@ mod tests {
         assert_eq!(found.mend[0], "redis-cli -h 10.0.0.1 -p 6379 CONFIG SET appendonly yes");
         let found = broken("persistence", |f| {
             off(f);
-            info_on(&mut f.groups[0].servers[0], "process_supervised", "yes");
+            info_on(&mut f.groups[0].servers[0], "process_supervised", "systemd");
         });
-        assert!(found.says.contains("restarts at once"), "{found:?}");
+        assert!(found.says.contains("its supervisor restarts it at once"), "{found:?}");
         let found = unknown("persistence", |f| {
             off(f);
             close_config(f);
