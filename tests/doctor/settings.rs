@@ -65,7 +65,7 @@ fn settings_of_data_servers() {
 fn guard(ward: &Ward, bench: &Bench) {
     let set_all = |name: &str, value: &str| (0..3).for_each(|i| ward.set(i, name, value));
     bench.healed("no guard on the master", &[("min-replicas-off", Error, ward.server(0))], || {
-        ward.set(0, "min-replicas-to-write", "0")
+        ward.set(0, "min-replicas-to-write", "0");
     });
     bench.healed(
         "a guard on the master alone",
@@ -78,7 +78,7 @@ fn guard(ward: &Ward, bench: &Bench) {
         || set_all("min-replicas-max-lag", "10"),
     );
     bench.healed("a backlog that is dropped", &[("backlog-ttl", Warning, ward.server(2))], || {
-        ward.set(2, "repl-backlog-ttl", "3600")
+        ward.set(2, "repl-backlog-ttl", "3600");
     });
     bench.healed(
         "a preferred replica",
@@ -95,7 +95,7 @@ fn guard(ward: &Ward, bench: &Bench) {
 /// 11, 12: what a restart leaves.
 fn disks(ward: &Ward, bench: &Bench) {
     let report = bench.healed("no persistence", &[("persistence", Error, ward.server(1))], || {
-        ward.set(1, "appendonly", "no")
+        ward.set(1, "appendonly", "no");
     });
     let (host, port) = ward.servers[1].rsplit_once(':').expect("host:port");
     let mend = &report.of("persistence", &ward.server(1)).mend;
@@ -105,7 +105,7 @@ fn disks(ward: &Ward, bench: &Bench) {
         ward.set(1, "save", save);
     };
     bench.healed("snapshots alone", &[("persistence", Warning, ward.server(1))], || {
-        both("no", "3600 1")
+        both("no", "3600 1");
     });
     // A snapshot cannot take the place of a directory.
     let file = cli(&ward.servers[1], &["CONFIG", "GET", "dir"]);
@@ -156,7 +156,7 @@ fn memory(ward: &Ward, bench: &Bench) {
 /// 21, 23: replicas and their links.
 fn links(ward: &Ward, bench: &Bench) {
     bench.healed("a replica that takes writes", &[("replicas", Warning, ward.server(2))], || {
-        ward.set(2, "replica-read-only", "no")
+        ward.set(2, "replica-read-only", "no");
     });
     let login = |user: &str, password: &str| {
         let at = &ward.servers[1];
@@ -170,7 +170,7 @@ fn links(ward: &Ward, bench: &Bench) {
         || login("", ""),
     );
     bench.healed("a second master", &[("two-masters", Error, ward.name.clone())], || {
-        ok(&ward.servers[1], &["REPLICAOF", "NO", "ONE"])
+        ok(&ward.servers[1], &["REPLICAOF", "NO", "ONE"]);
     });
     let nobody = crate::support::server::free_port().to_string();
     bench.exactly(
@@ -180,7 +180,7 @@ fn links(ward: &Ward, bench: &Bench) {
         || ok(&ward.servers[0], &["REPLICAOF", "NO", "ONE"]),
     );
     bench.healed("a small backlog", &[("replication-buffers", Info, ward.server(0))], || {
-        ward.set(0, "repl-backlog-size", "1mb")
+        ward.set(0, "repl-backlog-size", "1mb");
     });
     bench.healed(
         "a small buffer for replicas",
