@@ -49,7 +49,7 @@ struct DoctorArgs {
     /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (seen in lists of processes)
     #[arg(long, value_name = "URL")]
     node: Vec<String>,
-    /// Where an address that Sentinels tell is reached from here (NAT, containers)
+    /// Where an address that Sentinels tell is reached from here (NAT, names in certificates)
     #[arg(long, value_name = "TOLD=REACHED", value_parser = mapping)]
     map: Vec<(String, String)>,
 

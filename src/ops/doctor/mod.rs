@@ -219,7 +219,7 @@ impl Doctor {
     /// Asks everybody, runs all checks, and reports.
     ///
     /// It takes at most about three time-outs (Sentinels, those that they name, data servers) and
-    /// six seconds for the probe.
+    /// some eight seconds for the trial lock where nodes do not answer.
     ///
     /// # Errors
     /// What was given makes no sense: nothing to examine, an address that is none, a range left.
