@@ -22,9 +22,11 @@ pub struct Predecessor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fate {
-    /// The node still is the server that confirmed it.
+    /// The node still is the server that confirmed it, with the same data history. What somebody
+    /// deletes there by hand (`FLUSHALL`) nobody sees.
     Standing,
-    /// Another server took over and has the write.
+    /// Another server took over and has the write, with all that came after it on the way: it may
+    /// have run out since by that server's clock.
     Survived,
     /// Another server took over and does not have the write: an earlier one of the same lease may
     /// stand there, with less time.

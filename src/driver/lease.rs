@@ -276,6 +276,10 @@ impl Lease {
         Some(Op::Release { keys: keys.clone(), owner: self.owner, words })
     }
 
+    pub(crate) fn is_claim(&self) -> bool {
+        matches!(self.subject, Subject::Claim { .. })
+    }
+
     /// The op that reads this lease's key on one node.
     pub(crate) fn look_op(&self) -> Op {
         match &self.subject {

@@ -3,7 +3,8 @@
 //!
 //! Nothing about safety rests on a verdict: a lease is held as long as its deadline says, and what
 //! a node may put back is decided by the rules of `reassert` alone (§5.3). A bad one makes the
-//! keeper renew at once, so that what was lost is back within a round trip or the guard fails.
+//! keeper renew at once, so that what was lost is back within a round trip or the guard fails. A
+//! claim is renewed at once in any case.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,7 +76,9 @@ impl Verdicts {
             Told::Again => {}
             // Once for each server: one that does not know that it was replaced confirms again and
             // again what is lost.
-            Told::First if fate.is_safe() => {}
+            Told::First if fate.is_safe() && !lease.is_claim() => {}
+            // A claim's promise counts in a new life of the node only once it was renewed there: a
+            // result that came before would be refused (§5.7).
             Told::First => self.keeper.renew_now(lease, self.env.now()),
         }
         let (node, token, offset) = (&self.names[node], lease.token, written.offset);

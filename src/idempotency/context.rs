@@ -115,6 +115,15 @@ impl Context {
         self.0.core.verdicts.receipts(&self.0.lease)
     }
 
+    /// Resolves with the next verdict on what became of the claim where a node changed servers; as
+    /// [`LockGuard::failover`](crate::LockGuard::failover).
+    ///
+    /// # Cancellation safety
+    /// Dropped, it takes no verdict; the next call tells it.
+    pub async fn failover(&self) -> Option<Receipt> {
+        crate::lock::failover(&self.0.core, &self.0.lease).await
+    }
+
     /// Resolves when the lease is lost (somebody else may run this key now), or when the call that
     /// made this context is over.
     ///

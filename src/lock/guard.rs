@@ -135,14 +135,7 @@ impl LockGuard {
     /// # Cancellation safety
     /// Dropped, it takes no verdict; the next call tells it.
     pub async fn failover(&self) -> Option<Receipt> {
-        let over = || !self.is_valid();
-        loop {
-            // In pieces: a deadline that passes is told by no one.
-            let left = self.remaining().min(WATCH);
-            if let Ok(next) = tokio::time::timeout(left, self.lease.told.next(over)).await {
-                return next;
-            }
-        }
+        failover(&self.core, &self.lease).await
     }
 
     /// Releases on every node that may hold the lock; decided at the majority, finished in the
@@ -170,6 +163,24 @@ impl Drop for LockGuard {
         {
             let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
             self.core.undo(&op, &self.lease.mailbox, until);
+        }
+    }
+}
+
+/// The next verdict on a lease; none once it is over and none is left.
+pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
+    let over = || {
+        let over = !lease.is_valid(core.env.now());
+        if over {
+            lease.lose();
+        }
+        over
+    };
+    loop {
+        // In pieces, as below: a deadline that passes is told by nobody.
+        let left = lease.until().since(core.env.now()).min(WATCH);
+        if let Ok(next) = tokio::time::timeout(left, lease.told.next(over)).await {
+            return next;
         }
     }
 }

@@ -4,6 +4,6 @@ mod guard;
 mod mutex;
 
 pub use guard::LockGuard;
-pub(crate) use guard::lost;
+pub(crate) use guard::{failover, lost};
 pub(crate) use mutex::{Bid, acquire_within};
 pub use mutex::{Mutex, TryAcquire};

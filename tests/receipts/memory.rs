@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::{Fate, LockGuard, MemoryNode, Redlock};
+use palisade::{Election, Fate, Idempotency, LockGuard, MemoryNode, Outcome, Redlock};
 use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -89,4 +89,32 @@ async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future
     nodes.iter().for_each(MemoryNode::restart_empty);
     redlock.mutex("other").try_acquire().await.unwrap_err();
     assert!(guard.is_valid(), "a sitting holder puts it back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_and_running_handlers_are_told_too() {
+    let (nodes, redlock) = three();
+    let election = Election::new(&redlock, "boss");
+    let leader = election.campaign("me").await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(leader.receipts().len(), 3);
+    nodes[2].restart_keeping();
+    assert_eq!(leader.failover().await.expect("leads").fate, Fate::Survived);
+    leader.resign().await.into_result().unwrap();
+
+    let jobs = Idempotency::builder(&redlock).namespace("jobs").build().unwrap();
+    let again = nodes[1].clone();
+    let call = jobs.key("one").run(|cx| async move {
+        again.restart_keeping();
+        let told = cx.failover().await.expect("runs");
+        // It survived; and it is renewed, so that the node's new life takes the result.
+        sleep(Duration::from_millis(10)).await;
+        Ok::<_, String>((cx.receipts().len(), told.fate == Fate::Survived))
+    });
+    match call.await.unwrap() {
+        Outcome::Executed { value: (receipts, survived), .. } => {
+            assert!(receipts >= 2 && survived, "{receipts} receipts, survived: {survived}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
