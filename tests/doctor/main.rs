@@ -5,6 +5,7 @@ mod access;
 mod bench;
 mod disks;
 mod doctor;
+mod failures;
 mod lab;
 mod middle;
 mod program;
