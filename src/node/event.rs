@@ -190,3 +190,82 @@ impl NodeEvent {
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            log.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What somebody's alarms look for; a change here is one of the interface.
+    #[test]
+    fn the_names_in_the_log_stay() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let span = Duration::from_millis(1_500);
+        let (server, why, setting): (Arc<str>, Arc<str>, Arc<str>) =
+            ("h:1".into(), "because".into(), "min-replicas-to-write 1".into());
+        let all = [
+            (NodeEvent::Up, "up", ""),
+            (
+                NodeEvent::GenerationChanged { cause: GenerationCause::DataLost },
+                "generation_changed",
+                "cause=\"data lost\"",
+            ),
+            (
+                NodeEvent::QuarantineBegun { remaining: span },
+                "quarantine_begun",
+                "remaining_ms=1500",
+            ),
+            (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
+            (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
+            (NodeEvent::GuardAbsent { why: why.clone() }, "guard_absent", "why=\"because\""),
+            (NodeEvent::GuardRestored, "guard_restored", ""),
+            (
+                NodeEvent::GuardApplied { server: server.clone(), setting },
+                "guard_applied",
+                "server=\"h:1\" setting=\"min-replicas-to-write 1\"",
+            ),
+            (
+                NodeEvent::GuardRefused { server, why },
+                "guard_refused",
+                "server=\"h:1\" why=\"because\"",
+            ),
+            (
+                NodeEvent::SettingsDisagree { ours: span, node: 2 * span },
+                "settings_disagree",
+                "ours_ms=1500 node_ms=3000",
+            ),
+        ];
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            all.iter().for_each(|(event, ..)| event.log("orders-a"));
+        });
+        let log = log.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = String::from_utf8_lossy(&log);
+        assert_eq!(lines.lines().count(), all.len(), "{lines}");
+        for (line, (_, name, fields)) in lines.lines().zip(&all) {
+            for words in ["palisade::node", "node=\"orders-a\"", &format!("event={name:?}"), fields]
+            {
+                assert!(line.contains(words), "{words} in {line}");
+            }
+        }
+    }
+}

@@ -45,6 +45,7 @@ impl<R: Resolver> Shared<R> {
 
     pub(super) async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
         let deadline = self.options.env.now() + self.options.connect_timeout;
+        self.state().trying = None;
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
