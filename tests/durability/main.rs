@@ -209,6 +209,10 @@ async fn nodes_without_replicas_vote_where_none_can_lack_anything() {
     assert!(e.detail().contains("only 0 connected"), "{e}");
     // Rolled back: the next one without the wish gets it.
     assert!(matches!(lone.mutex("j").try_acquire().await.unwrap(), TryAcquire::Acquired(_)));
+    let clients = || server.cli(&["CLIENT", "LIST"]).lines().count();
+    assert!(clients() > 2, "one that works, and one a number of replicas that waits");
+    drop(lone);
+    until("all of them end with the handle", || clients() == 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
