@@ -77,6 +77,10 @@ struct DoctorArgs {
     #[arg(long, value_name = "FILE", help_heading = "Login")]
     sentinel_password_file: Option<PathBuf>,
 
+    /// ACL user whose rights are looked at, where --user is an operator [default: --user]
+    #[arg(long, value_name = "NAME", help_heading = "Login")]
+    rights_of: Option<String>,
+
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: TlsArgs,
@@ -190,6 +194,9 @@ impl Told {
         }
         for url in args.node {
             doctor = doctor.node(url);
+        }
+        if let Some(name) = args.rights_of {
+            doctor = doctor.rights_of(name);
         }
         for (told, reached) in args.map {
             doctor = doctor.map_address(told, reached);

@@ -93,6 +93,7 @@ pub struct Doctor {
     max_ttl: Duration,
     max_lag: Option<Duration>,
     map: Vec<(String, String)>,
+    whose: Option<String>,
     probe: bool,
 }
 
@@ -118,6 +119,7 @@ impl Doctor {
             max_ttl: Duration::from_secs(30),
             max_lag: None,
             map: Vec::new(),
+            whose: None,
             probe: true,
         }
     }
@@ -194,6 +196,13 @@ impl Doctor {
         self
     }
 
+    /// The ACL user whose rights at the data servers are looked at, where the doctor itself comes as
+    /// an operator. It needs `ACL DRYRUN` (Redis 7.0). Default: the user it comes as.
+    pub fn rights_of(mut self, user: impl Into<String>) -> Self {
+        self.whose = Some(user.into());
+        self
+    }
+
     /// Where an address that Sentinels tell is reached from here (NAT, container networks), both as
     /// `host:port`; what the application says by `SentinelNode::map_address`.
     pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
@@ -237,7 +246,8 @@ impl Doctor {
             .map(|(url, name)| login::lone(url, &name, &data, self.node_tls.as_ref()))
             .collect::<Result<_, _>>()?;
         let map = self.map.iter().cloned().collect();
-        let ways = Ways { data: &data, sentinels: &sentinels, map, within: self.within };
+        let whose = self.whose.as_deref();
+        let ways = Ways { data: &data, sentinels: &sentinels, whose, map, within: self.within };
         let watched = join_all(self.watches.iter().map(|w| gather::groups(w, &ways)));
         let (groups, nodes) = tokio::join!(watched, gather::nodes(&lone, &ways));
         let mut facts = Facts {
@@ -278,6 +288,10 @@ impl Doctor {
                 let rule = "needs its password; the empty one, if it has none";
                 return Err(ConfigError::new(field, format!("{name:?}"), rule));
             }
+        }
+        if let Some(odd) = self.whose.as_ref().filter(|name| !is_plain(name)) {
+            let rule = "a user's name, without spaces or what a shell takes for its own";
+            return Err(ConfigError::new("rights_of", format!("{odd:?}"), rule));
         }
         let range = Duration::from_millis(50)..=Duration::from_secs(60);
         if !range.contains(&self.within) {

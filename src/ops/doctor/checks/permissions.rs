@@ -68,6 +68,11 @@ fn user(server: &Server) -> String {
 
 /// As somebody who may change users.
 fn admin(server: &Server, command: &str) -> String {
+    let typed = server.hand.split(" --user ").nth(1).and_then(|rest| rest.split(' ').next());
+    if server.user.ok().is_some_and(|whose| typed.is_some_and(|us| us != whose)) {
+        // It is somebody else's rights that were looked at (`rights_of`), by an operator.
+        return server.by_hand(command);
+    }
     let to = server.hand.split(" --user ").next().unwrap_or_default();
     let to = to.split(" --askpass").next().unwrap_or_default();
     format!("{to} --user default --askpass {command}")

@@ -37,6 +37,8 @@ pub(super) struct Lone {
 pub(super) struct Ways<'a> {
     pub(super) data: &'a Login,
     pub(super) sentinels: &'a Login,
+    /// Whose rights are looked at, if not our own.
+    pub(super) whose: Option<&'a str>,
     /// Where an address that was told is reached.
     pub(super) map: BTreeMap<String, String>,
     /// For one server or Sentinel, connecting included.
@@ -114,7 +116,7 @@ async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
     let asked = all.into_iter().map(|at| {
         let target = conn::info_for(ways.reach(&at), ways.data).map_err(|e| e.to_string());
         let hand = ways.data.by_hand(ways.reach(&at));
-        server::ask(at, false, hand, target, until)
+        server::ask(at, false, hand, target, ways.whose, until)
     });
     join_all(asked).await
 }
@@ -124,7 +126,7 @@ pub(super) async fn nodes(lone: &[Lone], ways: &Ways<'_>) -> Vec<Server> {
     let until = ways.until();
     let asked = lone.iter().map(|node| {
         let target = Ok(node.target.clone());
-        server::ask(node.at.clone(), true, node.hand.clone(), target, until)
+        server::ask(node.at.clone(), true, node.hand.clone(), target, ways.whose, until)
     });
     join_all(asked).await
 }

@@ -14,6 +14,7 @@ pub(super) async fn ask(
     given: bool,
     hand: String,
     target: Result<ConnectionInfo, String>,
+    whose: Option<&str>,
     until: Instant,
 ) -> Server {
     let mut server = Server::unasked(at, given, hand);
@@ -35,7 +36,7 @@ pub(super) async fn ask(
         conn.say("ROLE", "ROLE"),
         conn.say("INFO", "INFO"),
         config(&conn),
-        permissions(&conn),
+        permissions(&conn, whose),
     );
     server.role = role.then("ROLE", read_role);
     server.info = all.then("INFO", info);
@@ -118,8 +119,14 @@ async fn config(conn: &Conn) -> Read<Fields> {
 }
 
 /// Who we are, and what of the library's commands that user may not send: by asking, and where that
-/// is not allowed or not known (before 7.0), by trying.
-async fn permissions(conn: &Conn) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
+/// is not allowed or not known (before 7.0), by trying. Of somebody else nothing can be tried.
+async fn permissions(
+    conn: &Conn,
+    whose: Option<&str>,
+) -> (Read<String>, Read<Vec<(String, Option<String>)>>) {
+    if let Some(name) = whose {
+        return (Read::Got(name.to_owned()), asked(conn, name).await);
+    }
     let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", word);
     let may = match &user {
         Read::Got(name) => asked(conn, name).await,
