@@ -32,6 +32,27 @@ fn minimal_profile() -> String {
 }
 
 #[test]
+fn an_operator_looks_at_the_rights_of_the_application() {
+    let ward = Ward::new();
+    user(&ward, "app", &minimal_profile());
+    user(&ward, "ops", "~* &* +@all");
+    let patient = patient(&ward, "ops").arg("--rights-of").arg("app").arg("--no-probe");
+    let report = patient.examine();
+    let of = |i| ("permissions", ward.server(i));
+    for (check, subject) in [of(0), of(1), of(2)] {
+        assert_eq!(report.of(check, &subject).verdict, Fine, "{:#?}", report.findings);
+    }
+    ok(&ward.servers[1], &["ACL", "SETUSER", "app", "-evalsha"]);
+    let report = patient.examine();
+    let found = report.of("permissions", &ward.server(1));
+    assert_eq!(found.verdict, Error);
+    // By the operator who came, for the user who was asked about.
+    let mend = "--user ops --askpass ACL SETUSER app +evalsha";
+    assert!(found.mend[0].ends_with(mend), "{found:#?}");
+    assert_eq!(report.of("permissions", &ward.server(0)).verdict, Fine);
+}
+
+#[test]
 fn rights_of_our_own_user() {
     let ward = Ward::new();
     user(&ward, "joe", "~* &* +@all");

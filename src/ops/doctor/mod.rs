@@ -196,8 +196,8 @@ impl Doctor {
         self
     }
 
-    /// The ACL user whose rights at the data servers are looked at, where the doctor itself comes as
-    /// an operator. It needs `ACL DRYRUN` (Redis 7.0). Default: the user it comes as.
+    /// The ACL user whose rights at the data servers are looked at, where the doctor itself comes
+    /// as an operator. It needs `ACL DRYRUN` (Redis 7.0). Default: the user it comes as.
     pub fn rights_of(mut self, user: impl Into<String>) -> Self {
         self.whose = Some(user.into());
         self
