@@ -35,6 +35,7 @@
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each thing it finds,
 //!    `unknown(id, close_config)` if it reads settings (`checks/tests.rs`). If it needs a setting
 //!    that is not read yet, add it to `facts::SETTINGS`.
+//!    And a real deployment that is broken for it, in `tests/doctor/`: one is asked for by a test.
 //! 4. If a line of `sentinel-conf/templates` is there because of it, name the id in that line's
 //!    comment; a test holds both sides together.
 
