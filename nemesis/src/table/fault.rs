@@ -176,6 +176,11 @@ impl Fault {
             let words = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(words);
         }
+        // An emptied server knows no history that it went on from: then nothing can be said.
+        let receipts = row.receipts_right + row.receipts_wrong;
+        if self != Self::Empty && receipts < 500 {
+            row.doubts.push(format!("only {receipts} receipts were judged"));
+        }
         let silent = before.map_or(0, |old| facts.silence(&old));
         if self == Self::Freeze && silent < 9_000_000_000 {
             row.doubts.push(format!("the frozen master was silent for {silent} ns only"));

@@ -144,7 +144,8 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     stop.wait(Duration::from_millis(800)).await?;
     let struck = fault.strike(&mut group, stop).await?;
     // An old master comes back as one for ten seconds, until the Sentinels have made it a replica.
-    let rest = if struck.healed.is_some() { 12 } else { 1 };
+    // Where nothing guards, enough is seen long before.
+    let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     group.receipts(stop).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };
