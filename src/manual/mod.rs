@@ -3,6 +3,9 @@
 #[doc = include_str!("durability.md")]
 pub mod durability {}
 
+#[doc = include_str!("what_a_failover_can_do.md")]
+pub mod what_a_failover_can_do_to_you {}
+
 #[doc = include_str!("how_this_is_tested.md")]
 pub mod how_this_is_tested {}
 

@@ -165,18 +165,32 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
 
 fn head() -> String {
     format!(
-        "{:26}{:>7}{:>7}{:>9}{:>10}{:>10}{:>10}{:>10}{:>8}{:>10}{:>9}",
+        "{:26}{:>6}{:>7}{:>9}{:>9}{:>9}{:>10}{:>8}{:>7}{:>9}{:>8}{:>8}\n{:26}{:>6}{:>7}{:>9}{:>9}{:>9}\
+         {:>10}{:>8}{:>7}{:>9}{:>8}{:>8}",
         "fault",
         "wrong",
-        "twice",
-        "silent s",
-        "reassert",
-        "1st grant",
+        "held",
+        "silent",
+        "told",
+        "grant",
         "receipts",
-        "wrong ones",
+        "of lost",
+        "wrong",
+        "unknown",
         "to old",
-        "2 masters",
-        "votes"
+        "votes",
+        "",
+        "votes",
+        "twice",
+        "s",
+        "ms",
+        "ms",
+        "right",
+        "writes",
+        "",
+        "",
+        "master",
+        "judged"
     )
 }
 
@@ -184,7 +198,7 @@ fn line(row: &Row) -> String {
     let some = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.0}"));
     let to_old = row.writes_to_old_master.map_or("-".to_owned(), |n| n.to_string());
     format!(
-        "{:26}{:>7}{:>7}{:>9.2}{:>10}{:>10}{:>10}{:>10}{:>8}{:>10.0}{:>9}{}",
+        "{:26}{:>6}{:>7}{:>9.2}{:>9}{:>9}{:>10}{:>8}{:>7}{:>9}{:>8}{:>8}{}",
         row.fault,
         row.wrong_votes,
         row.held_twice,
@@ -192,9 +206,10 @@ fn line(row: &Row) -> String {
         some(row.reassert_ms),
         some(row.first_grant_ms),
         row.receipts_right,
+        row.receipts_lost,
         row.receipts_wrong,
+        row.receipts_unknown,
         to_old,
-        row.two_masters_ms,
         row.votes,
         if row.is_good() { "" } else { "  NOT GOOD" }
     )
