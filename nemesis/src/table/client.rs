@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::node::{MinReplicas, SentinelNode};
-use palisade::{Election, LockGuard, Redlock};
+use palisade::{Durability, Election, LockGuard, Mutex, Redlock};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -46,13 +46,16 @@ pub(crate) struct Args {
     /// The longest lease, milliseconds.
     #[arg(long)]
     max_ttl: u64,
+    /// A yes counts when every replica has it.
+    #[arg(long)]
+    all_replicas: bool,
     /// Asks for no guard: a defect put in, for the judge to find.
     #[arg(long)]
     defeat: bool,
 }
 
 impl Args {
-    fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Redlock, Failure> {
+    fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Locks, Failure> {
         let mut node = SentinelNode::new(&*self.group, self.sentinel.clone())?;
         if self.defeat {
             node = node.guard(MinReplicas::Off).failover_window(Duration::ZERO)?;
@@ -61,7 +64,26 @@ impl Args {
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
         // Fences are the data that receipts are compared with, and live for twice this.
         let builder = builder.clock_error(Duration::from_secs(30));
-        Ok(builder.node(Witness { node, votes }).build()?)
+        let redlock = builder.node(Witness { node, votes }).build()?;
+        let level = if self.all_replicas { Durability::AllReplicas } else { Durability::Primary };
+        Ok(Locks { redlock, level })
+    }
+}
+
+/// The handle, and what all locks of it are asked for.
+#[derive(Clone)]
+pub(super) struct Locks {
+    redlock: Redlock,
+    level: Durability,
+}
+
+impl Locks {
+    pub(super) fn mutex(&self, name: impl Into<String>) -> Mutex {
+        self.redlock.mutex(name).durability(self.level)
+    }
+
+    fn election(&self, name: &str) -> Election {
+        Election::new(&self.redlock, name).durability(self.level)
     }
 }
 
@@ -80,7 +102,7 @@ struct Task {
     id: u8,
     of: u8,
     ledger: Ledger,
-    redlock: Redlock,
+    redlock: Locks,
     dice: StdRng,
 }
 
@@ -292,7 +314,7 @@ impl Task {
         loop {
             let pause = self.millis(10..200);
             sleep(pause).await;
-            let election = Election::new(&self.redlock, "table").ttl(Duration::from_secs(3));
+            let election = self.redlock.election("table").ttl(Duration::from_secs(3));
             let since = now();
             let value = self.id.to_string();
             let Ok(won) = election.campaign_within(value, Duration::from_secs(2)).await else {

@@ -144,6 +144,11 @@ impl Facts {
         silent.map(|p| p[1].0 - p[0].0).max().unwrap_or(0)
     }
 
+    /// When another server first took writes after the moment.
+    pub(super) fn first_promotion(&self, after: Nanos) -> Option<Nanos> {
+        self.promotions.values().flatten().copied().filter(|at| *at > after).min()
+    }
+
     /// How often any server was promoted after the moment.
     pub(super) fn promoted_after(&self, at: Nanos) -> usize {
         self.promotions.values().flatten().filter(|p| **p > at).count()

@@ -28,6 +28,8 @@ pub(super) struct Shape {
     /// Seconds.
     pub(super) max_lag: u64,
     pub(super) max_ttl_ms: u64,
+    /// Every replica has to have a grant.
+    pub(super) all_replicas: bool,
     /// Nothing guards: the judge has to find what follows.
     pub(super) defeat: bool,
 }
@@ -108,6 +110,9 @@ impl Group {
             let (id, of) = (n.to_string(), self.shape.clients.to_string());
             let max_ttl = self.shape.max_ttl_ms.to_string();
             client.args(["--id", &id, "--of", &of, "--max-ttl", &max_ttl]);
+            if self.shape.all_replicas {
+                client.arg("--all-replicas");
+            }
             if self.shape.defeat {
                 client.arg("--defeat");
             }

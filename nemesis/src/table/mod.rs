@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// The longest lease of the clients, in milliseconds: the quarantine is longer by L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
+    /// Clients count a yes only when every replica has it.
+    #[arg(long)]
+    all_replicas: bool,
     /// Takes every guard away, to see that the judge finds what follows.
     #[arg(long, hide = true)]
     defeat: bool,
@@ -87,6 +90,7 @@ async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failu
         down_after_ms: 3_000,
         max_lag: 1,
         max_ttl_ms: args.max_ttl,
+        all_replicas: args.all_replicas,
         defeat: args.defeat,
     };
     let (mut good, mut first) = (true, !args.json);

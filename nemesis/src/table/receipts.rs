@@ -7,11 +7,12 @@ use std::io::{self, BufRead as _};
 use std::rc::Rc;
 use std::time::Duration;
 
-use palisade::{LockGuard, Redlock};
+use palisade::LockGuard;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::client::Locks;
 use super::watch::{Line, Reply};
 use super::witness::PREFIX;
 use crate::event::{Fate, What};
@@ -32,7 +33,7 @@ pub(super) fn fate(fate: palisade::Fate) -> Fate {
 }
 
 /// Does what its input says: `write`, and later `judge host:port`.
-pub(super) async fn work(redlock: Redlock, id: u8, mut ledger: Ledger) -> io::Result<()> {
+pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Result<()> {
     let mut lines = input();
     let guards = Rc::new(RefCell::new(Vec::new()));
     let mut writing = JoinSet::new();
@@ -52,7 +53,7 @@ pub(super) async fn work(redlock: Redlock, id: u8, mut ledger: Ledger) -> io::Re
 }
 
 /// Until the first that is not granted: that is the fault.
-async fn write(redlock: Redlock, who: String, guards: Rc<RefCell<Vec<LockGuard>>>) {
+async fn write(redlock: Locks, who: String, guards: Rc<RefCell<Vec<LockGuard>>>) {
     for n in 0..EACH {
         let mutex = redlock.mutex(format!("receipt-{who}-{n}")).auto_renew(false);
         let Ok(taken) = mutex.try_acquire().await else { return };

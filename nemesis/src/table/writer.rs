@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::{Nanos, now};
+
 /// What the writer is told.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -26,6 +28,8 @@ pub(super) struct Fates {
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
+    /// When the last one was acknowledged.
+    pub(super) last: Nanos,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -61,7 +65,10 @@ fn write(
             Err(std::sync::mpsc::TryRecvError::Empty) => {}
         }
         match one(&mut connection, args, n) {
-            Ok(true) => acked.push(n),
+            Ok(true) => {
+                acked.push(n);
+                fates.last = now();
+            }
             Ok(false) => fates.refused += 1,
             // Nobody knows of this one.
             Err(_) => connection = None,
