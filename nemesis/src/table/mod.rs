@@ -159,6 +159,7 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
         healed: struck.healed,
         window: shape.window(),
         far,
+        all_replicas: shape.all_replicas,
         writes_to_old_master: struck.writes_to_old_master,
     };
     let events = group.end().await?;
@@ -168,53 +169,35 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
 }
 
 fn head() -> String {
-    format!(
-        "{:26}{:>6}{:>7}{:>9}{:>9}{:>9}{:>10}{:>8}{:>7}{:>9}{:>8}{:>8}\n{:26}{:>6}{:>7}{:>9}{:>9}{:>9}\
-         {:>10}{:>8}{:>7}{:>9}{:>8}{:>8}",
-        "fault",
-        "wrong",
-        "held",
-        "silent",
-        "told",
-        "grant",
-        "receipts",
-        "of lost",
-        "wrong",
-        "unknown",
-        "to old",
-        "votes",
-        "",
-        "votes",
-        "twice",
-        "s",
-        "ms",
-        "ms",
-        "right",
-        "writes",
-        "",
-        "",
-        "master",
-        "judged"
-    )
+    let above = [
+        "fault", "wrong", "held", "silent", "told", "grant", "receipts", "of lost", "wrong",
+        "unknown", "to old", "votes",
+    ];
+    let below =
+        ["", "votes", "twice", "s", "ms", "ms", "right", "writes", "", "", "master", "judged"];
+    format!("{}\n{}", cells(above.map(str::to_owned)), cells(below.map(str::to_owned)))
 }
 
 fn line(row: &Row) -> String {
     let some = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.0}"));
-    let to_old = row.writes_to_old_master.map_or("-".to_owned(), |n| n.to_string());
-    format!(
-        "{:26}{:>6}{:>7}{:>9.2}{:>9}{:>9}{:>10}{:>8}{:>7}{:>9}{:>8}{:>8}{}",
-        row.fault,
-        row.wrong_votes,
-        row.held_twice,
-        row.seconds_without_grants,
+    let cells = cells([
+        row.fault.to_owned(),
+        row.wrong_votes.to_string(),
+        row.held_twice.to_string(),
+        format!("{:.2}", row.seconds_without_grants),
         some(row.reassert_ms),
         some(row.first_grant_ms),
-        row.receipts_right,
-        row.receipts_lost,
-        row.receipts_wrong,
-        row.receipts_unknown,
-        to_old,
-        row.votes,
-        if row.is_good() { "" } else { "  NOT GOOD" }
-    )
+        row.receipts_right.to_string(),
+        row.receipts_lost.to_string(),
+        row.receipts_wrong.to_string(),
+        row.receipts_unknown.to_string(),
+        row.writes_to_old_master.map_or("-".to_owned(), |n| n.to_string()),
+        row.votes.to_string(),
+    ]);
+    format!("{cells}{}", if row.is_good() { "" } else { "  NOT GOOD" })
+}
+
+fn cells([first, rest @ ..]: [String; 12]) -> String {
+    let rest: String = rest.iter().map(|cell| format!("{cell:>9}")).collect();
+    format!("{first:26}{rest}")
 }

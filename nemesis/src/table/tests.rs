@@ -18,6 +18,7 @@ fn case() -> Case {
         healed: None,
         window: 1_000 * MS,
         far: Vec::new(),
+        all_replicas: false,
         writes_to_old_master: Some(0),
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Case {
     pub(super) window: Nanos,
     /// Clients that reach the other side while a cut lasts; none matters without one.
     pub(super) far: Vec<u8>,
+    /// Clients ask for every replica: locks run out while one is away.
+    pub(super) all_replicas: bool,
     /// Scripts and writes sent to the old master after the new one was named, if that was counted.
     pub(super) writes_to_old_master: Option<usize>,
 }
