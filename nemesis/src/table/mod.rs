@@ -39,6 +39,7 @@ use verdict::{Case, Row, judge};
 
 /// What to do.
 #[derive(clap::Args, Debug)]
+#[allow(clippy::struct_excessive_bools)] // each is a word of the command line
 pub(crate) struct Args {
     /// One line of JSON a row instead of a table.
     #[arg(long)]
@@ -70,6 +71,12 @@ pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
 
 async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut stop = Stop(Signals::new()?);
+    let named = |f: &Fault| args.wants(f.name());
+    let guarded = |f: &Fault| guards::GUARDS.iter().any(|g| args.wants(&g.with(*f)));
+    if !ALL.iter().any(named) && !(args.guards && guards::FAULTS.iter().any(guarded)) {
+        let rows: Vec<_> = ALL.iter().map(|f| f.name()).collect();
+        return Err(format!("no row of that name; there are: {}", rows.join(", ")).into());
+    }
     let good = library(args, out, &mut stop).await?;
     let guarded = !args.guards || guards(args, out, &mut stop).await?;
     if !args.json {
@@ -116,7 +123,7 @@ async fn guards(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failur
     let (mut good, mut first) = (true, !args.json);
     for guard in guards::GUARDS {
         for fault in guards::FAULTS {
-            if !args.wants(&format!("{}: {}", guard.name(), fault.name())) {
+            if !args.wants(&guard.with(fault)) {
                 continue;
             }
             let row = guards::row(guard, fault, out, stop).await?;

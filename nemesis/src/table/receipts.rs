@@ -36,11 +36,14 @@ pub(super) fn fate(fate: palisade::Fate) -> Fate {
 pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Result<()> {
     let mut lines = input();
     let guards = Rc::new(RefCell::new(Vec::new()));
+    // Dropped with the process only: thousands of releases would come between.
+    let mut kept = Vec::new();
     let mut writing = JoinSet::new();
     while let Some(line) = lines.recv().await {
         if let Some(master) = line.strip_prefix("judge ") {
             writing.abort_all();
-            judge(&guards.borrow(), master, &mut ledger).await?;
+            kept.extend(guards.take());
+            judge(&kept, master, &mut ledger).await?;
         } else {
             for task in 0..TASKS {
                 let guards = Rc::clone(&guards);
