@@ -73,7 +73,8 @@ async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut stop = Stop(Signals::new()?);
     let named = |f: &Fault| args.wants(f.name());
     let guarded = |f: &Fault| guards::GUARDS.iter().any(|g| args.wants(&g.with(*f)));
-    if !ALL.iter().any(named) && !(args.guards && guards::FAULTS.iter().any(guarded)) {
+    let any = ALL.iter().any(named) || (args.guards && guards::FAULTS.iter().any(guarded));
+    if !any {
         let rows: Vec<_> = ALL.iter().map(|f| f.name()).collect();
         return Err(format!("no row of that name; there are: {}", rows.join(", ")).into());
     }
@@ -205,6 +206,5 @@ fn line(row: &Row) -> String {
 }
 
 fn cells([first, rest @ ..]: [String; 12]) -> String {
-    let rest: String = rest.iter().map(|cell| format!("{cell:>9}")).collect();
-    format!("{first:26}{rest}")
+    rest.iter().fold(format!("{first:26}"), |line, cell| format!("{line}{cell:>9}"))
 }
