@@ -95,14 +95,16 @@ impl Facts {
         self.quarantines.get(server).is_some_and(|list| list.iter().any(within))
     }
 
-    /// Whether at this moment a server was replaced longer than `window` ago: another had begun to
-    /// take writes, and this one had not been promoted since.
-    pub(super) fn replaced(&self, server: &str, window: Nanos, at: Nanos) -> bool {
+    /// Whether from `since` to `at` a server was replaced longer than `window` ago: another had
+    /// begun to take writes, and this one had not been promoted since. A request waits until the
+    /// new master takes it, and the watcher may see that master a look later than a client does.
+    pub(super) fn replaced(&self, server: &str, window: Nanos, since: Nanos, at: Nanos) -> bool {
+        const LOOK: Nanos = 300_000_000;
         let own = self.promotions.get(server).map_or(&[][..], Vec::as_slice);
         let others = self.promotions.iter().filter(|(other, _)| &***other != server);
-        others
-            .flat_map(|(_, list)| list)
-            .any(|begun| begun + window < at && !own.iter().any(|own| own > begun && *own <= at))
+        others.flat_map(|(_, list)| list).any(|begun| {
+            begun + window < since && !own.iter().any(|own| own > begun && *own <= at + LOOK)
+        })
     }
 
     /// The moments of the last yes before another answer, of all servers.

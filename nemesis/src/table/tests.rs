@@ -131,6 +131,9 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     assert!(row.is_good(), "{row:?}");
     let row = with(vec![vote(2, 7_010, "other", 5_000, "r1", false)]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
+    // One that waited until the new master took it is the new master's.
+    let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
+    assert!(row.is_good(), "{row:?}");
     // The same for a plain write, without any client of ours.
     let row =
         with(vec![answers(7_100, "m1", ToWrite::Yes), answers(7_200, "m1", ToWrite::Replica)]);

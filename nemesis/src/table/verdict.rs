@@ -137,7 +137,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
         } else if let Some(addr) = facts.address(server) {
             if *grant && facts.in_quarantine(addr, *since, e.at) {
                 format!("granted by {addr} in its quarantine")
-            } else if facts.replaced(addr, case.window, *since) {
+            } else if facts.replaced(addr, case.window, *since, e.at) {
                 format!("{what} by {addr}, which was replaced longer than L ago")
             } else {
                 continue;
@@ -150,7 +150,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
         say(row, format!("wrong vote: {name}: token {token} to client {} {words}", e.who.client));
     }
     for (server, at) in facts.last_writes() {
-        if facts.replaced(server, case.window, at) {
+        if facts.replaced(server, case.window, at, at) {
             row.wrong_votes += 1;
             say(row, format!("{server} took a plain write later than L after it was replaced"));
         }
