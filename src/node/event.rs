@@ -256,7 +256,9 @@ mod tests {
             ),
         ];
         tracing::subscriber::with_default(subscriber.finish(), || {
-            all.iter().for_each(|(event, ..)| event.log("orders-a"));
+            for (event, ..) in &all {
+                event.log("orders-a");
+            }
         });
         let log = log.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = String::from_utf8_lossy(&log);

@@ -122,8 +122,6 @@ impl Lane {
             settings: self.settings.clone(),
             tally: Arc::clone(&self.tally),
             rx,
-            queued: Vec::new(),
-            launched: 0,
             owed: Vec::new(),
             owed_at: None,
             owed_wait: OWED_WAIT.0,
@@ -175,10 +173,6 @@ struct Worker {
     settings: LaneSettings,
     tally: Arc<Tally>,
     rx: mpsc::UnboundedReceiver<Job>,
-    /// Not sent yet.
-    queued: Vec<Job>,
-    /// How many ops the last batch had.
-    launched: usize,
     owed: Vec<Owed>,
     owed_at: Option<Moment>,
     owed_wait: Duration,
@@ -190,8 +184,7 @@ impl Worker {
     async fn run(mut self) {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
-        let mut open = true;
-        while open || !self.queued.is_empty() {
+        loop {
             // Two batches that both wait for a new connection could overtake each other.
             let depth = if self.in_touch { self.node.depth().max(1) } else { 1 };
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
@@ -200,20 +193,16 @@ impl Worker {
                 under_way.extend(self.launch_owed());
                 continue;
             }
-            if under_way.is_empty() && !self.queued.is_empty()
-                || under_way.len() < depth && self.queued.len() >= self.enough()
-            {
-                under_way.extend(self.launch());
-                continue;
-            }
-            let room = BATCH_MAX - self.queued.len();
             tokio::select! {
                 biased;
                 Some(answered) = under_way.next(), if !under_way.is_empty() => {
                     confirming.extend(self.settle(answered));
                 }
                 Some(()) = confirming.next(), if !confirming.is_empty() => {}
-                n = self.rx.recv_many(&mut self.queued, room), if open && room > 0 => open = n > 0,
+                job = self.rx.recv(), if under_way.len() < depth => match job {
+                    Some(job) => under_way.extend(self.launch(job)),
+                    None => break,
+                },
                 () = sleep_or_forever(owed_in), if under_way.len() < depth => {}
             }
         }
@@ -228,24 +217,13 @@ impl Worker {
         }
     }
 
-    /// How many ops are worth a second batch while one is under way: nearly as many as that has.
-    /// Each batch costs a server as much as several ops, and small batches would stay small.
-    fn enough(&self) -> usize {
-        (self.launched * 3 / 4).max(1)
-    }
-
-    /// Makes one batch of what is queued and sends it.
-    fn launch(&mut self) -> Option<BoxFuture<'static, Answered>> {
+    /// Takes what is queued into one batch and sends it.
+    fn launch(&mut self, first: Job) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         let mut deadline = now + Duration::from_millis(1);
-        while self.queued.len() < BATCH_MAX
-            && let Ok(job) = self.rx.try_recv()
-        {
-            self.queued.push(job);
-        }
-        let n = self.queued.len();
-        let (mut ops, mut askers) = (Vec::with_capacity(n), Vec::with_capacity(n));
-        for job in self.queued.drain(..) {
+        let mut next = Some(first);
+        let (mut ops, mut askers) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        while let Some(job) = next {
             if job.deadline > now || job.asker.owed_until().is_some() {
                 deadline = deadline.max(job.deadline);
                 ops.push(job.op);
@@ -254,8 +232,8 @@ impl Worker {
                 let why = "not sent: the lane was busy until the deadline";
                 refuse(job, NodeFault::Timeout, why, now);
             }
+            next = if ops.len() < BATCH_MAX { self.rx.try_recv().ok() } else { None };
         }
-        self.launched = ops.len();
         let asked = ops
             .iter()
             .zip(askers)
