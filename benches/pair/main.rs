@@ -19,6 +19,7 @@ use contenders::{Contender, Ours, contender};
 use server::Server;
 
 #[derive(Parser)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct Args {
     /// One JSON row per case.
     #[arg(long)]

@@ -74,9 +74,9 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
         }
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let tried = tries.load(Ordering::SeqCst);
+    let before = tries.load(Ordering::SeqCst);
     // 20 ms, doubled up to one second, and drawn from the upper half.
-    assert!((2..=20).contains(&tried), "{tried} tries in 3 s");
+    assert!((2..=20).contains(&before), "{before} tries in 3 s");
     assert!(guard.is_valid());
     drop(guard);
     drop(redlock);
