@@ -75,11 +75,12 @@ impl Core {
         };
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait };
         self.send_all(&acquire, self.node_deadline(sent).min(until), &mailbox);
-        let mut step = Step::Wait(until);
+        let (mut now, mut step) = (sent, Step::Wait(until));
         loop {
             step = match step {
                 Step::Wait(at) => {
-                    let (now, mail) = self.mail_until(&mailbox, at).await;
+                    let mail = self.mail_by(&mailbox, now, at).await;
+                    now = self.env.now();
                     match mail {
                         Some((node, reply)) => {
                             if let Ok(Reply::Granted { fence }) = &reply {
@@ -121,9 +122,18 @@ impl Core {
         mailbox: &Mailbox,
         at: Moment,
     ) -> (Moment, Option<(usize, Result<Reply, crate::error::NodeError>)>) {
-        let wait = at.since(self.env.now());
-        let mail = tokio::time::timeout(wait, mailbox.recv()).await.ok();
+        let mail = self.mail_by(mailbox, self.env.now(), at).await;
         (self.env.now(), mail)
+    }
+
+    /// The same without a look at the clock before and after it.
+    async fn mail_by(
+        &self,
+        mailbox: &Mailbox,
+        now: Moment,
+        at: Moment,
+    ) -> Option<(usize, Result<Reply, crate::error::NodeError>)> {
+        tokio::time::timeout(at.since(now), mailbox.recv()).await.ok()
     }
 
     /// Releases a lock lease: to all nodes that may hold it; decided at the majority, the rest is
@@ -135,7 +145,7 @@ impl Core {
         let mailbox = Mailbox::new(self.n());
         let mut machine = Release::new(self.n());
         let owed = self.forgotten_at(now, lease.ttl);
-        let mut found = Found::Pending;
+        let (mut now, mut found) = (now, Found::Pending);
         for node in 0..self.n() {
             if lease.mailbox.may_hold(node) {
                 // Whatever happens to this future, a node that does not answer is asked again.
@@ -145,11 +155,14 @@ impl Core {
             }
         }
         while found == Found::Pending {
-            let (_, mail) = self.mail_until(&mailbox, deadline + self.config.node_deadline).await;
+            let mail = self.mail_by(&mailbox, now, deadline + self.config.node_deadline).await;
             found = match mail {
                 Some((node, reply)) => machine.on_reply(node, &reply),
                 None => machine.unknown(),
             };
+            if found == Found::Pending {
+                now = self.env.now();
+            }
         }
         match found {
             Found::Released => ReleaseOutcome::Released,

@@ -36,6 +36,8 @@ struct Schedule {
     /// Leases that their holders renew themselves.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
+    /// The last lease that had come when the task went to sleep.
+    seen_id: u64,
     /// The task that renews, by number, and how many there were.
     running: Option<u64>,
     runs: u64,
@@ -46,6 +48,11 @@ struct Schedule {
 impl Keeper {
     fn lock(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the task look around.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
     }
 
     /// How many leases are looked after.
@@ -152,15 +159,18 @@ impl Keeper {
         due
     }
 
-    /// How long nothing is due, and the promise to wake for anything earlier. None: nothing is left
-    /// to keep and the task ends; decided under the lock that `keep` starts a new one under.
+    /// How long nothing is due, and the promise to wake for anything earlier. None: there was
+    /// nothing to keep since it was asked last and the task ends; decided under the lock that
+    /// `keep` starts a new one under. Locks that are held for a moment shall not each start a task.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
-        if s.due.is_empty() && !renewing {
+        let idle = s.due.is_empty() && !renewing;
+        if idle && s.next_id == s.seen_id {
             s.running = None;
             s.asleep_until = None;
             return None;
         }
+        s.seen_id = s.next_id;
         let next = s.due.keys().next().map_or(now + WATCH, |k| k.0).min(now + WATCH);
         s.asleep_until = Some(next);
         Some(next.since(now))

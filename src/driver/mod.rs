@@ -78,6 +78,7 @@ impl Core {
             Arc::new(Verdicts::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
         let settings = LaneSettings {
             env: Arc::clone(&env),
+            nodes: nodes.len(),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
             drift: config.drift,
             ttl: config.ttl,
@@ -227,6 +228,8 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        // Its task ends with the handle.
+        self.keeper.wake();
         for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             l.abort();
         }

@@ -27,6 +27,7 @@ mod extends;
 mod hints;
 mod locks;
 mod ops;
+mod runs;
 mod window;
 
 use std::fmt;
@@ -175,6 +176,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(extends::cases());
     all.extend(hints::cases());
     all.extend(batches::cases());
+    all.extend(runs::cases());
     all.extend(barriers::cases());
     all.extend(claims::cases());
     all.extend(completes::cases());

@@ -2,8 +2,8 @@
 //! commit).
 //!
 //! If nothing is in flight a request leaves at once; what arrives meanwhile leaves together as the
-//! next batch. A node that keeps order takes a second batch while it works on the first, so that
-//! neither side waits for the other. Order is kept, so a release never overtakes its own acquire.
+//! next batch. A node that keeps order takes further batches while it works on the first, so that
+//! neither side waits for the other. A release never overtakes its own acquire.
 //! The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
 //! - keeps *owed* releases: a release that got no answer is repeated until the node answered (and
@@ -12,16 +12,22 @@
 //! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
+mod gather;
+mod pace;
 mod sink;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{broadcast, mpsc};
 
+use self::gather::Gather;
+use self::pace::{BATCH_MAX, Pace};
 use self::sink::Asker;
 pub(crate) use self::sink::Sink;
 use crate::durability::{BarrierPoint, Durability};
@@ -36,8 +42,6 @@ use crate::op::{Batch, Facts, Holder, Op, Replies, Reply, Terms};
 use crate::receipt::{Server, Written};
 use crate::time::{Drift, Moment};
 
-/// Most ops in one batch: bounds how long one script may occupy a server.
-const BATCH_MAX: usize = 128;
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
 const GRACE: Duration = Duration::from_millis(250);
 /// First and longest pause between tries of owed releases.
@@ -65,6 +69,8 @@ pub(crate) trait Witness: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct LaneSettings {
     pub(crate) env: Arc<dyn Env>,
+    /// How many nodes vote.
+    pub(crate) nodes: usize,
     pub(crate) terms: Terms,
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
@@ -126,6 +132,7 @@ impl Lane {
             owed_at: None,
             owed_wait: OWED_WAIT.0,
             in_touch: false,
+            pace: Pace::new(self.settings.nodes),
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         let _ = tx.send(job);
@@ -178,6 +185,7 @@ struct Worker {
     owed_wait: Duration,
     /// The node answered the last batch, so its connection stands.
     in_touch: bool,
+    pace: Pace,
 }
 
 impl Worker {
@@ -185,8 +193,7 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         loop {
-            // Two batches that both wait for a new connection could overtake each other.
-            let depth = if self.in_touch { self.node.depth().max(1) } else { 1 };
+            let depth = self.pace.depth(&*self.node, self.in_touch);
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
             if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
                 // Before what is queued: on a busy lane there is always something.
@@ -195,14 +202,25 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                Some(answered) = under_way.next(), if !under_way.is_empty() => {
-                    confirming.extend(self.settle(answered));
-                }
-                Some(()) = confirming.next(), if !confirming.is_empty() => {}
                 job = self.rx.recv(), if under_way.len() < depth => match job {
-                    Some(job) => under_way.extend(self.launch(job)),
+                    Some(job) => if let Some(mut call) = self.launch(job, depth) {
+                        // Polled here, so that it is on its way before answers are handed out.
+                        match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                            Poll::Ready(answered) => confirming.extend(self.settle(answered)),
+                            Poll::Pending => under_way.push(call),
+                        }
+                    },
                     None => break,
                 },
+                Some(answered) = under_way.next(), if !under_way.is_empty() => {
+                    confirming.extend(self.settle(answered));
+                    if self.pace.is_lone() && !under_way.is_empty() {
+                        // Who got an answer asks the next thing now, and it leaves before the next
+                        // answer is handed out.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Some(()) = confirming.next(), if !confirming.is_empty() => {}
                 () = sleep_or_forever(owed_in), if under_way.len() < depth => {}
             }
         }
@@ -218,36 +236,23 @@ impl Worker {
     }
 
     /// Takes what is queued into one batch and sends it.
-    fn launch(&mut self, first: Job) -> Option<BoxFuture<'static, Answered>> {
+    fn launch(&mut self, first: Job, depth: usize) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         let mut deadline = now + Duration::from_millis(1);
         let mut next = Some(first);
-        let (mut ops, mut askers) = (Vec::with_capacity(16), Vec::with_capacity(16));
+        let mut gathered = Gather::default();
+        let most = self.pace.most(1 + self.rx.len(), depth);
         while let Some(job) = next {
             if job.deadline > now || job.asker.owed_until().is_some() {
                 deadline = deadline.max(job.deadline);
-                ops.push(job.op);
-                askers.push(job.asker);
+                gathered.take(job.op, job.asker);
             } else {
                 let why = "not sent: the lane was busy until the deadline";
                 refuse(job, NodeFault::Timeout, why, now);
             }
-            next = if ops.len() < BATCH_MAX { self.rx.try_recv().ok() } else { None };
+            next = if gathered.len() < most { self.rx.try_recv().ok() } else { None };
         }
-        let asked = ops
-            .iter()
-            .zip(askers)
-            .map(|(op, asker)| Asked {
-                owed: asker.owed_until().map(|until| Owed {
-                    op: op.clone(),
-                    until,
-                    confirmed: false,
-                }),
-                vote: is_vote(op),
-                reasserts: reasserts(op),
-                asker: Some(asker),
-            })
-            .collect();
+        let (ops, asked) = gathered.finish();
         self.send(ops, asked, deadline)
     }
 
@@ -275,7 +280,7 @@ impl Worker {
 
     /// One call of the node; always one reply per op, always by the deadline plus grace.
     fn send(
-        &self,
+        &mut self,
         ops: Vec<Op>,
         asked: Vec<Asked>,
         deadline: Moment,
@@ -283,6 +288,7 @@ impl Worker {
         if ops.is_empty() {
             return None;
         }
+        self.pace.sent(ops.len());
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
         let batch = Batch { terms: self.settings.terms, ops };
         Some(Box::pin(async move {
@@ -307,6 +313,7 @@ impl Worker {
     /// them by the futures it gives back.
     fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { asked, replies, deadline, sent, received } = answered;
+        self.pace.came_back(asked.len());
         let mut unsure = Unsure::new();
         self.in_touch = replies.facts.is_some();
         let address = || self.node.address();

@@ -34,6 +34,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// How often the resolver judges the server by fresh facts.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
+/// Batches that may be under way at once on a connection, for the server answers in order; more
+/// than a lane has use for.
+pub(crate) const DEPTH: usize = 8;
+
 /// Where the master is.
 pub(crate) trait Resolver: Send + Sync + 'static {
     /// Finds the server to connect to, by `deadline`.
@@ -326,7 +330,7 @@ impl<R: Resolver> Shared<R> {
 
     fn guarding(&self) -> Guarding {
         let trust_fresh = self.options.trust_fresh;
-        Guarding { failover_window: self.resolver.window(), trust_fresh }
+        Guarding { failover_window: self.resolver.window(), trust_fresh, awaited: true }
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {

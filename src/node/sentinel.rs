@@ -21,7 +21,7 @@ pub use crate::sentinel::guard::MinReplicas;
 
 use self::find::Finder;
 use self::settings::Settings;
-use super::link::{Link, LinkOptions};
+use super::link::{self, Link, LinkOptions};
 #[cfg(feature = "tls")]
 use super::redis::endpoint::tls_transport;
 use super::{BoxFuture, LockNode, NodeEvent};
@@ -311,7 +311,7 @@ impl LockNode for SentinelNode {
 
     /// One connection, and the server answers in order.
     fn depth(&self) -> usize {
-        2
+        link::DEPTH
     }
 
     fn events(&self) -> broadcast::Receiver<NodeEvent> {

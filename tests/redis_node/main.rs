@@ -7,6 +7,7 @@ mod access;
 mod records;
 #[path = "../support/mod.rs"]
 mod support;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -295,6 +296,19 @@ async fn a_new_server_is_not_trusted_unasked() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
+}
+
+#[tokio::test]
+async fn a_server_that_never_had_a_replica_is_not_asked_for_offsets() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    for name in ["a", "b", "c", "d", "e"] {
+        fence(one(&node, LONG, acquire(name, owner())).await);
+    }
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_role:calls="));
+    // Once to know whether it may be asked, once before the first answer told that it need not be.
+    assert!(calls.is_some_and(|c| c.starts_with("2,")), "{stats}");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: release_wakes_who_asked_to_acquire,
         Nothing: release_wakes_who_inspected,
         Nothing: new_words_wake_who_inspected,
+        Nothing: a_run_wakes_who_waits_for_one_of_it,
     ]
 }
 
@@ -85,4 +86,23 @@ async fn new_words_wake_who_inspected(b: Bench) {
         sleep(Duration::from_millis(200)).await;
     }
     b.broken("new words wake who inspected with `wait`", &"no hint");
+}
+
+async fn a_run_wakes_who_waits_for_one_of_it(b: Bench) {
+    for _ in 0..TRIES {
+        let held: Vec<_> = (0..8).map(|_| (b.lock(), b.owner())).collect();
+        let mut events = b.events();
+        b.all(held.iter().map(|(k, a)| acquire(k, *a, LONG)).collect()).await;
+        let awaited = &held[4].0;
+        b.ask(acquire_waiting(awaited, b.owner(), LONG)).await;
+        let release =
+            |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, words: false };
+        let got = b.all(held.iter().map(release).collect()).await;
+        b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
+        if heard(&mut events, awaited.lock()).await {
+            return;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    b.broken("a release in a run wakes who waits for its lock", &"no hint");
 }

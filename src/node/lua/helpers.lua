@@ -35,10 +35,14 @@ local function hint(queue, key)
   end
 end
 
--- Asks for a hint.
+-- Asks for a hint, and has the marker say that somebody does: ahead, so that it is seldom written.
 local function wait_for_hint(queue, ms)
   local v = try('GET', queue)
   if not v or v == '1' then call('SET', queue, '1', 'PX', ms) end
+  if waited < now_ms + ms then
+    waited = now_ms + ms + 10000
+    mark()
+  end
 end
 
 -- Whether a holder's words may stand here: text that expires, unlike most keys of others.

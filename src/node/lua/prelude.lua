@@ -1,8 +1,9 @@
 -- Runs once per batch: reads the clock and the generation, keeps the crash guard (DESIGN 5.5).
--- KEYS[1]  palisade:generation, the marker: "replid since_ms floor_us q_ms", further words ignored.
+-- KEYS[1]  palisade:generation, the marker: "replid since_ms floor_us q_ms waited_ms", the last
+--          word only once somebody waited: until when somebody may. Further words are ignored.
 -- ARGV     1 q: quarantine in ms   2 E: clock error in µs   3 fence life in ms
 --          4 trust a node without marker: 0 or 1            5 L: failover window in ms
---          6 number of ops
+--          6 number of runs and single ops
 -- Leaves   now_us, now_ms, since, floor, left, window, q and a few helpers to the ops. Whatever
 --          only rare ops need stands in `rare`: each function that is made costs every batch.
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
@@ -10,7 +11,7 @@
 -- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
 -- behind a first write that was accepted, and any failure of it takes the grant back.
 -- Locals: a global is looked up by name each time, and these are used for every op.
-local KEYS, ARGV, tonumber, type = KEYS, ARGV, tonumber, type
+local KEYS, ARGV, tonumber, type, unpack = KEYS, ARGV, tonumber, type, unpack
 local call, try = redis.call, redis.pcall
 local find, sub, format = string.find, string.sub, string.format
 local q, clock_error, fence_life = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
@@ -31,12 +32,15 @@ local function digits(x)
   return format('%.0f', x)
 end
 
-local since, floor, new = nil, nil, 0 -- bits: 1 new, 2 there was no marker, 4 raised the length
+local since, floor, new = nil, nil, 0 -- bits: see main.lua
 local marker = try('GET', KEYS[1])
-local seen, seen_since, seen_floor, seen_q
+local seen, seen_since, seen_floor, seen_q, seen_waited
 if type(marker) == 'string' then
-  seen, seen_since, seen_floor, seen_q = string.match(marker, '^(%x+) (%d+) (%d+) (%d+)')
+  seen, seen_since, seen_floor, seen_q, seen_waited =
+    string.match(marker, '^(%x+) (%d+) (%d+) (%d+) ?(%d*)')
 end
+-- A time in ms has 13 digits; anything else is another's word.
+local waited = seen and #seen_waited == 13 and tonumber(seen_waited) or 0
 local write = false
 if seen then -- all clients of a node use one length, the largest
   seen_q = tonumber(seen_q)
@@ -80,14 +84,18 @@ else
     end
   end
 end
-if write then
-  call('SET', KEYS[1],
-    replid .. ' ' .. digits(since) .. ' ' .. digits(floor) .. ' ' .. digits(q))
+local function mark()
+  call('SET', KEYS[1], replid .. ' ' .. digits(since) .. ' ' .. digits(floor) .. ' ' .. digits(q)
+    .. (waited > 0 and ' ' .. digits(waited) or ''))
 end
+if write then mark() end
 local left = since + q - now_ms
 if since == 0 or left < 0 then left = 0 end
 local window = since + tonumber(ARGV[5]) - now_ms -- a replaced master may grant for so long
 if since == 0 or window < 0 then window = 0 end
+
+if find(info, 'repl_backlog_active:1', at, true) then new = new + 8 end
+if waited > now_ms then new = new + 16 end
 
 local out = {now_us, sub(replid, 1, 16), left, q, new}
 local n = 5
@@ -99,7 +107,7 @@ end
 
 -- Results, one integer first; see main.lua.
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
-local MISMATCH, COMPLETED, IN_FLIGHT = -6, -7, -8
+local MISMATCH, COMPLETED, IN_FLIGHT, AS_ASKED = -6, -7, -8, -9
 
 -- Nothing is granted yet; the epoch names this quarantine to a holder that may put its own back.
 local function put_quarantined()

@@ -13,4 +13,6 @@ return {
   above = above,
   refuse = refuse,
   forget = forget,
+  missed = missed,
+  wake = wake,
 }

@@ -32,3 +32,27 @@ end
 local function forget(meta)
   if is_words(meta) then call('DEL', meta) end
 end
+
+-- Releases of which not each did what it was asked for, after those that did.
+local function missed(k, a, count, each, found)
+  local gone = {}
+  for i = 1, count do
+    local at = each * i - each + 1
+    local lock, value = KEYS[k + at], found[at]
+    if gone[lock] then -- the same was asked for twice, and found twice
+      put(ABSENT)
+    elseif value == ARGV[a + i] then
+      gone[lock] = true
+      put(DONE)
+    elseif value or call('EXISTS', lock) == 1 then -- what is no text is not shown
+      put(NOT_OWNER)
+    else
+      put(ABSENT)
+    end
+  end
+end
+
+-- Somebody waits for these.
+local function wake(woken)
+  for _, lock in ipairs(woken) do try('PUBLISH', 'palisade:changed', lock) end
+end

@@ -1,22 +1,34 @@
--- Delete the owner's lock; wake a waiter. Kind D, or M for one that may have left words.
--- KEYS  1 lock   2 queue   3 meta (M only)
--- ARGV  1 owner
--- Puts  DONE | NOT_OWNER | ABSENT
-local function release(k, a, meta)
+-- Delete the owners' locks; wake waiters. Kind D, a run of them in two commands; Q, a run on a node
+-- where somebody waits; M, one that may have left words.
+-- KEYS  per op: 1 lock   2 queue (Q and M)   3 meta (M only)
+-- ARGV  per op: 1 owner
+-- Puts  AS_ASKED for all if each is done, else DONE | NOT_OWNER | ABSENT
+local function release(k, a, count, each, meta)
   -- MGET shows nothing where no text stands: what other programs keep there is left alone.
-  local lock, queue = KEYS[k + 1], KEYS[k + 2]
-  local found = call('MGET', lock, queue)
-  if found[1] ~= ARGV[a + 1] then
-    if found[1] or call('EXISTS', lock) == 1 then return put(NOT_OWNER) end
-    return put(ABSENT)
+  local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
+  local gone, m, woken, missed = {}, 0, nil, false
+  for i = 1, count do
+    local at = each * i - each + 1
+    if found[at] == ARGV[a + i] then
+      m = m + 1
+      gone[m] = KEYS[k + at]
+      if each == 2 and found[at + 1] == '1' then
+        m = m + 1
+        gone[m] = KEYS[k + at + 1]
+        woken = woken or {}
+        woken[#woken + 1] = KEYS[k + at]
+      end
+    else
+      missed = true
+    end
   end
-  if meta then rarely().forget(meta) end
-  if found[2] == '1' then
-    call('DEL', lock, queue)
-    try('PUBLISH', 'palisade:changed', lock)
-  else
-    call('DEL', lock)
+  if m > 0 then
+    if meta then rarely().forget(meta) end
+    if call('DEL', unpack(gone)) < m then missed = true end
+    -- Who sent D did not know yet that somebody waits here: perhaps for one of these.
+    if each == 1 and waited > now_ms then woken = gone end
+    if woken then rarely().wake(woken) end
   end
-  n = n + 1
-  out[n] = DONE
+  if missed then return rarely().missed(k, a, count, each, found) end
+  put(AS_ASKED)
 end

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::encode::runs;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Facts, Holder, Op, RecordState, Replies, Reply, StoredRecord};
 use crate::token::{FencingToken, OwnerToken};
@@ -20,6 +21,8 @@ const WRONG_TYPE: i64 = -5;
 const MISMATCH: i64 = -6;
 const COMPLETED: i64 = -7;
 const IN_FLIGHT: i64 = -8;
+/// Each of a run did what it was asked for: the script then says so once.
+const AS_ASKED: i64 = -9;
 
 /// Tokens are smaller: up to here doubles hold every whole number.
 const TOKEN_END: u64 = 1 << 53;
@@ -33,18 +36,50 @@ pub(crate) fn replies(
     let Value::Array(items) = answer else { return Err(garbage("not an array")) };
     let mut from = Reader(items.into_iter());
     let facts = facts(&mut from, identity)?;
-    let items = ops
-        .iter()
-        .map(|op| match reply(&mut from, op, facts.quarantine) {
-            Ok(reply) => Ok(Ok(reply)),
-            Err(Trouble::Op(e)) => Ok(Err(e)),
-            Err(Trouble::Answer(e)) => Err(e),
-        })
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut items = Vec::with_capacity(ops.len());
+    for run in runs(ops) {
+        let first = from.integer()?;
+        for (i, op) in run.iter().enumerate() {
+            let code = match first {
+                _ if i == 0 => first,
+                AS_ASKED => AS_ASKED,
+                _ => from.integer()?,
+            };
+            if code == AS_ASKED && first != AS_ASKED {
+                return Err(garbage("the rest of a run as asked"));
+            }
+            match reply(&mut from, op, code, facts.quarantine) {
+                Ok(reply) => items.push(Ok(reply)),
+                Err(Trouble::Op(e)) => items.push(Err(e)),
+                Err(Trouble::Answer(e)) => return Err(e),
+            }
+        }
+    }
     if from.0.next().is_some() {
         return Err(garbage("more answers than questions"));
     }
     Ok(Replies { facts: Some(facts), items })
+}
+
+/// What an answer says of the server, apart from the facts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// It keeps a backlog, that is, has or had replicas: without one no other server ever goes on
+    /// from its history.
+    pub(crate) backlog: bool,
+    /// Somebody may wait for a hint there.
+    pub(crate) awaited: bool,
+}
+
+pub(crate) fn standing(answer: &Value) -> Standing {
+    let bits = match answer {
+        Value::Array(items) => items.get(4),
+        _ => None,
+    };
+    match bits {
+        Some(Value::Int(bits)) => Standing { backlog: bits & 8 != 0, awaited: bits & 16 != 0 },
+        _ => Standing::default(),
+    }
 }
 
 /// The length of the data history, from the answer to `ROLE`; `None` if that is no master's.
@@ -73,7 +108,7 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
     let quarantine = Duration::from_millis(from.number()?);
     let quarantine_len = Duration::from_millis(from.number()?);
     let marker = from.number()?;
-    if marker > 7 {
+    if marker > 31 {
         return Err(garbage("no marker bits"));
     }
     Ok(Facts {
@@ -104,8 +139,7 @@ impl From<NodeError> for Trouble {
     }
 }
 
-fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trouble> {
-    let code = from.integer()?;
+fn reply(from: &mut Reader, op: &Op, code: i64, quarantine: Duration) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => {
             let detail = "WRONGTYPE: another program's value stands under a key of this op";
@@ -126,6 +160,7 @@ fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trou
             let rf = from.number()?;
             Reply::Completed(from.record(rf)?)
         }
+        (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(_), 1..) => from.claimed(code.unsigned_abs())?,
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
@@ -136,7 +171,7 @@ fn reply(from: &mut Reader, op: &Op, quarantine: Duration) -> Result<Reply, Trou
         (Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. }, _) => {
             return Err(garbage("an answer to another kind of question").into());
         }
-        (_, DONE) => Reply::Done,
+        (Op::Release { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
     };
@@ -356,6 +391,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_run_that_went_as_asked_says_so_once() {
+        let keys = LockKeys::new("k");
+        let owner = OwnerToken::from_random(1);
+        let acquire = |proposal| {
+            let ttl = Duration::from_secs(1);
+            Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: false }
+        };
+        let release = Op::Release { keys: keys.clone(), owner, words: false };
+        let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
+        let mut all = header();
+        all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
+        let got = replies(Value::Array(all), &ops, &"run".into()).unwrap();
+        let granted = |fence| Ok(Reply::Granted { fence });
+        let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
+        assert_eq!(got.items, want);
+        // In the middle of a run it is no answer, and to other kinds neither.
+        let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
+        assert!(replies(Value::Array(middle), &ops[..2], &"run".into()).is_err());
+        let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
+        let other = [&header()[..], &[Value::Int(-9)]].concat();
+        assert!(replies(Value::Array(other), &inspect, &"run".into()).is_err());
+    }
+
+    #[test]
+    fn how_the_server_stands_is_told_by_two_bits() {
+        let with = |bits| {
+            let mut all = header();
+            all[4] = Value::Int(bits);
+            standing(&Value::Array(all))
+        };
+        assert_eq!(with(7), Standing::default());
+        assert_eq!(with(8), Standing { backlog: true, awaited: false });
+        assert_eq!(with(17), Standing { backlog: false, awaited: true });
+        assert_eq!(standing(&Value::Okay), Standing::default());
     }
 
     #[test]

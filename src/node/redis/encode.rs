@@ -17,6 +17,8 @@ pub(crate) struct Guarding {
     pub(crate) failover_window: Duration,
     /// Take a node without any history for a new one.
     pub(crate) trust_fresh: bool,
+    /// Somebody may wait for a hint there.
+    pub(crate) awaited: bool,
 }
 
 impl Guarding {
@@ -32,9 +34,10 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
     // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(10 + 9 * n, 160 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
-    cmd.arg(1 + batch.ops.iter().map(key_count).sum::<usize>()).arg(MARKER);
+    cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, guarding.awaited)).sum::<usize>())
+        .arg(MARKER);
     for op in &batch.ops {
-        keys(&mut cmd, op);
+        keys(&mut cmd, op, guarding.awaited);
     }
     let terms = &batch.terms;
     let fence_life = terms
@@ -46,11 +49,42 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
         .arg(millis(fence_life))
         .arg(u8::from(guarding.trust_fresh))
         .arg(whole_millis(guarding.failover_window))
-        .arg(n);
-    for op in &batch.ops {
-        args(&mut cmd, op);
+        .arg(runs(&batch.ops).count());
+    for run in runs(&batch.ops) {
+        run_args(&mut cmd, run, guarding.awaited);
     }
     cmd
+}
+
+/// The ops cut into what the script is told as one: neighbours that differ in keys, owner and
+/// proposal only. It releases a run in two commands instead of two each, and says once if all of it
+/// went as asked.
+pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
+    ops.chunk_by(|a, b| match (a, b) {
+        (Op::Acquire { ttl, wait: false, .. }, Op::Acquire { ttl: other, wait: false, .. }) => {
+            ttl == other
+        }
+        (Op::Release { words: false, .. }, Op::Release { words: false, .. }) => true,
+        _ => false,
+    })
+}
+
+fn run_args(cmd: &mut Cmd, run: &[Op], awaited: bool) {
+    match &run[0] {
+        Op::Acquire { ttl, wait: false, .. } => {
+            cmd.arg("A").arg(run.len()).arg(millis(*ttl));
+        }
+        Op::Acquire { ttl, .. } => {
+            cmd.arg("W").arg(millis(*ttl));
+        }
+        Op::Release { words: false, .. } => {
+            cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());
+        }
+        _ => {}
+    }
+    for op in run {
+        args(cmd, op);
+    }
 }
 
 /// Whole milliseconds, rounded up: a lock may live longer on a node than its holder believes, never
@@ -64,10 +98,11 @@ fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn key_count(op: &Op) -> usize {
+fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
         Op::Acquire { wait, .. } => 2 + usize::from(*wait),
-        Op::Release { words, .. } => 2 + usize::from(*words),
+        Op::Release { words: true, .. } => 3,
+        Op::Release { .. } => 1 + usize::from(awaited),
         Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
         Op::Claim(_)
@@ -79,7 +114,7 @@ fn key_count(op: &Op) -> usize {
     }
 }
 
-fn keys(cmd: &mut Cmd, op: &Op) {
+fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     match op {
         Op::Acquire { keys, wait, .. } => {
             let cmd = cmd.arg(keys.lock()).arg(keys.fence());
@@ -90,7 +125,9 @@ fn keys(cmd: &mut Cmd, op: &Op) {
             cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
         }
         Op::Release { keys, words, .. } => {
-            let cmd = cmd.arg(keys.lock()).arg(keys.queue());
+            cmd.arg(keys.lock());
+            // Each key costs: the queue is looked at only where there may be one.
+            let cmd = if awaited || *words { cmd.arg(keys.queue()) } else { cmd };
             if *words { cmd.arg(keys.meta()) } else { cmd }
         }
         Op::Claim(Claim { key, .. })
@@ -112,10 +149,7 @@ fn epoch(cmd: &mut Cmd, reassert: Option<u64>) -> &mut Cmd {
 
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
-        Op::Acquire { owner, ttl, proposal, wait, .. } => {
-            let kind = if *wait { "W" } else { "A" };
-            cmd.arg(kind).arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal)
-        }
+        Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => epoch(
             cmd.arg("X")
@@ -126,9 +160,8 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(meta.as_deref().unwrap_or_default()),
             *reassert,
         ),
-        Op::Release { owner, words, .. } => {
-            cmd.arg(if *words { "M" } else { "D" }).arg(owner.as_str())
-        }
+        Op::Release { owner, words: false, .. } => cmd.arg(owner.as_str()),
+        Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Claim(c) => cmd
             .arg("C")

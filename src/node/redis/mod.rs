@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, watch};
 use self::endpoint::Endpoint;
 use self::session::{ServerFacts, Session};
 use super::guard::{Group, Judge};
-use super::link::{Link, LinkOptions, Resolver};
+use super::link::{self, Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
@@ -88,7 +88,7 @@ impl LockNode for RedisNode {
 
     /// One connection, and the server answers in order.
     fn depth(&self) -> usize {
-        2
+        link::DEPTH
     }
 
     fn events(&self) -> broadcast::Receiver<NodeEvent> {

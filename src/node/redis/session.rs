@@ -88,6 +88,9 @@ pub(crate) struct Session {
     con: MultiplexedConnection,
     facts: ServerFacts,
     generation: Option<u64>,
+    /// What the last batch said; the first one supposes it is so.
+    backlog: AtomicBool,
+    awaited: AtomicBool,
     lost: Arc<Lost>,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -112,7 +115,8 @@ impl Session {
             .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
         let facts = introduce(&con, guard_facts).await?;
         let generation = generation(&facts.replid);
-        Ok(Self { con, facts, generation, lost, events })
+        let (backlog, awaited) = (AtomicBool::new(true), AtomicBool::new(true));
+        Ok(Self { con, facts, generation, backlog, awaited, lost, events })
     }
 
     /// What the server said of itself.
@@ -161,8 +165,12 @@ impl Session {
         batch: &Batch,
         guarding: Guarding,
     ) -> Result<Replies, NodeError> {
+        let guarding = Guarding { awaited: self.awaited.load(Ordering::Relaxed), ..guarding };
         let cmd = encode::batch(batch, guarding);
-        let receipt = self.facts.tells_offset && batch.ops.iter().any(Op::is_confirming);
+        // A history that nobody can go on from needs no receipts.
+        let receipt = self.facts.tells_offset
+            && self.backlog.load(Ordering::Relaxed)
+            && batch.ops.iter().any(Op::is_confirming);
         let call = if receipt { Call::with_receipt(cmd) } else { Call::Plain(cmd) };
         let answer = match call.ask(&self.con).await {
             Err(e) if faults::is_noscript(&e) => {
@@ -179,6 +187,9 @@ impl Session {
             answer => answer,
         };
         let (answer, offset) = answer.map_err(|e| faults::calling(&e))?;
+        let standing = decode::standing(&answer);
+        self.backlog.store(standing.backlog, Ordering::Relaxed);
+        self.awaited.store(standing.awaited, Ordering::Relaxed);
         let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id)?;
         if let Some(facts) = &mut replies.facts {
             facts.quarantine_asked = guarding.quarantine(&batch.terms);

@@ -1,0 +1,145 @@
+//! What leaves together, in the order in which it is executed.
+//!
+//! Releases go first, so that a node can do them in one go and what waits for the names finds them
+//! free. None overtakes anything but acquires by others: those were asked for while the lock stood,
+//! so nobody can tell which came first. Everything else keeps its order; above all a release stays
+//! behind its own acquire (§5.4), and behind the extension that could put the lock back (§5.3).
+
+use super::sink::Asker;
+use super::{Asked, Owed, is_vote, reasserts};
+use crate::op::Op;
+use crate::token::OwnerToken;
+
+#[derive(Default)]
+pub(super) struct Gather {
+    releases: (Vec<Op>, Vec<Asked>),
+    others: (Vec<Op>, Vec<Asked>),
+}
+
+impl Gather {
+    pub(super) fn len(&self) -> usize {
+        self.releases.0.len() + self.others.0.len()
+    }
+
+    pub(super) fn take(&mut self, op: Op, asker: Asker) {
+        let who = Asked {
+            owed: asker.owed_until().map(|until| Owed { op: op.clone(), until, confirmed: false }),
+            vote: is_vote(&op),
+            reasserts: reasserts(&op),
+            asker: Some(asker),
+        };
+        let first = match &op {
+            Op::Release { owner, .. } => self.others.0.iter().all(|o| is_anothers(o, owner)),
+            _ => false,
+        };
+        let side = if first { &mut self.releases } else { &mut self.others };
+        side.0.push(op);
+        side.1.push(who);
+    }
+
+    pub(super) fn finish(self) -> (Vec<Op>, Vec<Asked>) {
+        let (mut all, mut others) = (self.releases, self.others);
+        all.0.append(&mut others.0);
+        all.1.append(&mut others.1);
+        all
+    }
+}
+
+/// An acquire by somebody else.
+fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
+    matches!(op, Op::Acquire { owner, .. } if owner != me)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::name::LockKeys;
+    use crate::node::lane::Sink;
+    use crate::time::Moment;
+    use crate::token::FencingToken;
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    /// The `at`th op of its batch, which its ttl or token says.
+    fn op(kind: u8, name: u8, owner: u8, at: u32) -> Op {
+        let keys = LockKeys::new(&format!("{name}"));
+        let owner = OwnerToken::from_random(owner.into());
+        let token = FencingToken::new(at.into());
+        match kind {
+            0..4 => Op::Acquire {
+                keys,
+                owner,
+                ttl: TTL * at,
+                proposal: at.into(),
+                wait: at.is_multiple_of(7),
+            },
+            4..8 => Op::Release { keys, owner, words: at.is_multiple_of(7) },
+            8 => Op::Extend { keys, owner, ttl: TTL, token, meta: None, reassert: None },
+            _ => Op::Inspect { keys, wait: false },
+        }
+    }
+
+    fn gathered(ops: &[Op]) -> (Vec<Op>, Vec<Asked>) {
+        let mut gather = Gather::default();
+        for (at, op) in ops.iter().enumerate() {
+            // Each is owed until its place in the queue, by which its asker is known again.
+            let until = Moment::from_nanos(at as u64);
+            gather.take(op.clone(), Asker::new(Sink::Owed(until)));
+        }
+        assert_eq!(gather.len(), ops.len());
+        gather.finish()
+    }
+
+    /// Where each op of the batch was in the queue.
+    fn places(asked: &[Asked]) -> Vec<usize> {
+        let place = |a: &Asked| a.owed.as_ref().map(|o| o.until.as_nanos() as usize);
+        asked.iter().map(|a| place(a).expect("all are owed")).collect()
+    }
+
+    /// Whether nobody can tell that `late` came before `early`, which was asked for first.
+    fn may_pass(late: &Op, early: &Op) -> bool {
+        match (late, early) {
+            (Op::Release { owner: mine, .. }, Op::Acquire { owner, .. }) => owner != mine,
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(crate::fuzzing::config())]
+
+        #[test]
+        fn nothing_is_lost_and_nothing_overtakes_what_it_may_not(
+            all in proptest::collection::vec((0_u8..10, 0_u8..3, 0_u8..3), 0..24),
+        ) {
+            let queued = |((kind, name, owner), at): (&(u8, u8, u8), u32)| {
+                op(*kind, *name, *owner, at)
+            };
+            let ops: Vec<Op> = all.iter().zip(1..).map(queued).collect();
+            let (batch, asked) = gathered(&ops);
+            let places = places(&asked);
+            let mut seen = places.clone();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..ops.len()).collect::<Vec<_>>());
+            for (i, place) in places.iter().enumerate() {
+                prop_assert_eq!(&batch[i], &ops[*place], "who asked is told of another op");
+                for earlier in places[i + 1..].iter().filter(|p| *p < place) {
+                    let right = may_pass(&ops[*place], &ops[*earlier]);
+                    prop_assert!(right, "{} passed {}: {:?}", place, earlier, ops);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn releases_leave_first_as_one_run() {
+        let ops: Vec<Op> =
+            (1..9).map(|at| op(if at % 2 == 0 { 5 } else { 0 }, 0, at as u8, at)).collect();
+        let (batch, _) = gathered(&ops);
+        let releases = batch.iter().take_while(|op| matches!(op, Op::Release { .. })).count();
+        assert_eq!(releases, 4);
+    }
+}
