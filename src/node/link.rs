@@ -12,7 +12,7 @@ mod tend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, watch};
 use tokio::time::{sleep, timeout};
 
 use super::redis::barrier::Barriers;
@@ -122,6 +122,9 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeEvent>,
     state: Mutex<State>,
+    /// Whoever wants the session; first come, first served. The end of a try wakes all who wait
+    /// for it in any order, and a release must not overtake its acquire.
+    door: AsyncMutex<()>,
     /// Counts the tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
@@ -176,6 +179,7 @@ impl<R: Resolver> Link<R> {
             changed,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::default(),
+            door: AsyncMutex::default(),
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -274,9 +278,13 @@ impl<R: Resolver> Link<R> {
         }
     }
 
-    /// The present session, or a new one by `deadline`.
+    /// The present session, or a new one by `deadline`; in the order of the calls.
     async fn current(&self, deadline: Moment) -> Result<Current, NodeError> {
         let env = &self.shared.options.env;
+        let rest = deadline.since(env.now());
+        let Ok(_next) = timeout(rest, self.shared.door.lock()).await else {
+            return Err(self.shared.too_late());
+        };
         let mut turns = self.shared.turns.subscribe();
         loop {
             let connect = {
@@ -315,8 +323,7 @@ impl<R: Resolver> Link<R> {
             }
             let rest = deadline.since(env.now());
             if timeout(rest, turns.changed()).await.is_err() {
-                let detail = self.shared.late("still connecting when the deadline passed");
-                return Err(NodeError::not_executed(NodeFault::Unreachable, detail));
+                return Err(self.shared.too_late());
             }
         }
     }
@@ -331,6 +338,11 @@ impl<R: Resolver> Shared<R> {
     fn guarding(&self) -> Guarding {
         let trust_fresh = self.options.trust_fresh;
         Guarding { failover_window: self.resolver.window(), trust_fresh, awaited: true }
+    }
+
+    fn too_late(&self) -> NodeError {
+        let detail = self.late("still connecting when the deadline passed");
+        NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {

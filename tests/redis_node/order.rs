@@ -1,0 +1,50 @@
+//! What was sent first runs first, also where both had to wait for a new connection.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use palisade::Redlock;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::support::proxy::Proxy;
+
+/// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
+/// given up meanwhile: its release waits there, too, and must not overtake it, for then the lock
+/// would stand for its whole ttl and belong to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    let slow = Arc::new(AtomicBool::new(false));
+    let is_slow = Arc::clone(&slow);
+    proxy.edit(move |_| {
+        if is_slow.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(15));
+        }
+    });
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
+    let redlock = Redlock::builder()
+        .node(node.build().unwrap())
+        .ttl(TTL)
+        .max_ttl(TTL)
+        .node_deadline(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    for round in 0..24 {
+        slow.store(false, SeqCst);
+        let warm = redlock.mutex("warm").acquire().await.unwrap();
+        assert!(warm.release().await.is_released());
+        slow.store(true, SeqCst);
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        sleep(Duration::from_millis(30)).await;
+        let name = format!("k{round}");
+        let given_up = timeout(Duration::from_millis(3), redlock.mutex(&*name).try_acquire()).await;
+        assert!(given_up.is_err(), "the connection is still being made");
+        // Behind both, in order.
+        let after = redlock.mutex("after").acquire().await.unwrap();
+        assert!(after.release().await.is_released());
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(server.cli(&["EXISTS", &name]), "0", "round {round}: nobody's lock is left");
+    }
+}
