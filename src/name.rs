@@ -10,6 +10,11 @@ use crate::error::ConfigError;
 /// Longest name or prefix in bytes.
 pub const NAME_MAX: usize = 512;
 
+/// Where a server keeps the mark of its data history (§5.5).
+pub(crate) const MARKER: &str = "palisade:generation";
+/// What is written there so that replicas have something to confirm (§5.6).
+pub(crate) const BARRIER: &str = "palisade:barrier";
+
 /// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.
 ///
 /// # Errors
@@ -34,8 +39,13 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses a lock's main key that is a side key of another lock: its holder would change it.
+/// Refuses a lock's main key that is a side key of another lock, or what nodes keep for themselves:
+/// others would write there.
 pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
+    if [MARKER, BARRIER].contains(&key) {
+        let rule = "is a key that servers keep for all locks together; use another name or prefix";
+        return Err(ConfigError::new(field, format!("{key:?}"), rule));
+    }
     for what in ["fence", "queue", "meta"] {
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
             continue;

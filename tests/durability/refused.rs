@@ -215,3 +215,29 @@ async fn a_user_without_the_permission_is_told_which() {
     assert_eq!(trio.master.cli(&["ACL", "SETUSER", "palisade", "+wait"]), "OK");
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
+
+/// What gives replicas something to confirm is written over whatever stands there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_a_lock_where_barriers_are_written() {
+    let server = Server::start(&[]);
+    let handle = |prefix: &str| {
+        let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+        Redlock::builder().node(node).ttl(TTL).prefix(prefix).build().unwrap()
+    };
+    for (prefix, name) in
+        [("", "palisade:barrier"), ("palisade:", "barrier"), ("palisade:", "generation")]
+    {
+        let (mine, rival) = (handle(prefix), handle(prefix));
+        let lock = mine.mutex(name).auto_renew(false).try_acquire().await;
+        let held = match lock {
+            Err(AcquireError::Config(_)) => continue,
+            Ok(TryAcquire::Acquired(held)) => held,
+            other => panic!("{prefix}{name}: nobody has it: {other:?}"),
+        };
+        let all = mine.mutex("other").durability(Durability::AllReplicas);
+        drop(all.acquire().await.unwrap());
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let second = rival.mutex(name).try_acquire().await.unwrap().acquired();
+        assert!(held.is_valid() && second.is_none(), "{prefix}{name} is held twice");
+    }
+}

@@ -8,7 +8,7 @@ use super::script::SCRIPT;
 use crate::op::{Batch, Claim, Op, Terms};
 
 /// The node-wide marker of the crash guard.
-pub(crate) const MARKER: &str = "palisade:generation";
+pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// What a node adds to the terms of a batch.
 #[derive(Clone, Copy, Debug)]

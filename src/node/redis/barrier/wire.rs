@@ -17,7 +17,7 @@ use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
 /// that changes nothing (`PING`, a refused `SET NX`), is answered at once and means nothing.
-pub(super) const KEY: &str = "palisade:barrier";
+pub(super) const KEY: &str = crate::name::BARRIER;
 /// Its life, in milliseconds: nobody reads it.
 const LIFE: u32 = 1_000;
 /// How long after its own time-out `WAIT` is left in peace.
