@@ -67,6 +67,11 @@ impl Held {
         self.core.keeper.keep(&self.core, &self.lease);
     }
 
+    /// Not renewed by itself any more; still held, so that it can be renewed for its result's sake.
+    pub(crate) fn rest(&self) {
+        self.core.keeper.forget(&self.lease);
+    }
+
     /// Ends the renewal. What the nodes hold is left as it is. True for the first caller.
     pub(crate) fn stop(&self) -> bool {
         let first = self.lease.end();
@@ -190,10 +195,13 @@ impl Core {
     /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
     /// for a lease that was lost: the ballot decides (§5.7). Never `Wait`.
     ///
+    /// A node in a new life takes a result only under a promise that was renewed there, and refuses
+    /// it as for a higher ballot. So whoever still holds the claim renews it once and asks again.
+    ///
     /// # Cancellation safety
     /// Dropped, the requests are on their way and the lanes repeat them: a result that was
     /// completed is stored if it can be.
-    pub(crate) async fn complete(&self, lease: &Lease, value: &Arc<[u8]>) -> complete::Step {
+    pub(crate) async fn complete(&self, lease: &Arc<Lease>, value: &Arc<[u8]>) -> complete::Step {
         let Subject::Claim { key, retention } = &lease.subject else {
             return complete::Step::Unknown(Vec::new());
         };
@@ -212,12 +220,24 @@ impl Core {
             let owed = started + lease.ttl;
             self.send_owed(node, op.clone(), self.node_deadline(started), &mailbox, owed);
         }
-        let mut pause = PAUSE;
+        let (mut pause, mut renewed) = (PAUSE, false);
         loop {
             let step = match self.mail_until(&mailbox, end).await.1 {
                 Some((node, reply)) => machine.on_reply(node, &reply),
                 None => machine.give_up(),
             };
+            let undecided =
+                matches!(step, complete::Step::Overtaken(_) | complete::Step::Unknown(_));
+            if undecided && machine.is_refused() && !renewed && lease.is_valid(self.env.now()) {
+                renewed = true;
+                // Whether a majority renewed it or not, each node decides by the ballot.
+                let _ = self.extend(lease).await;
+                let deadline = self.node_deadline(self.env.now());
+                for node in machine.renewed() {
+                    self.send(node, op.clone(), deadline, &mailbox);
+                }
+                continue;
+            }
             match step {
                 complete::Step::Wait => {}
                 complete::Step::Unknown(_) if self.env.now() + pause < end => {

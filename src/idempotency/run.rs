@@ -209,8 +209,11 @@ where
     let core = &call.of.core;
     held.begin();
     let bytes = encode(&value)?;
+    // Held until the result stands: a node that begins a new life takes it only from a holder.
+    held.rest();
+    let done = core.complete(&held.lease, &bytes).await;
     held.stop();
-    let (nodes, overtaken) = match core.complete(&held.lease, &bytes).await {
+    let (nodes, refused) = match done {
         Step::Stored => {
             let durability = held.lease.durability();
             return Ok(Outcome::Executed { value, attempt, durability });
@@ -219,7 +222,7 @@ where
         Step::Unknown(nodes) => (nodes, false),
         Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
     };
-    tracing::warn!(key = %call.key, attempt, overtaken, "result not stored under its own ballot");
+    tracing::warn!(key = %call.key, attempt, refused, "result not stored under its own ballot");
     // One's own value is never answered on one's own word (§5.7): read what a majority says.
     let found = core.look(&terms.key, terms.durability).await;
     // Stored by others, or in pieces: certain is what the level asks for.
@@ -231,6 +234,9 @@ where
             Ok(Outcome::Replayed(decode(&record.value)?))
         };
     }
+    // A node that forgot the promise refuses too: overtaken is who sees a higher one.
+    let mine = held.lease.token.get();
+    let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
     // Overtaken by somebody who only looked and left, or died: nothing is decided, so propose it
     // again. A claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {

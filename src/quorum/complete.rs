@@ -67,15 +67,28 @@ impl Complete {
         }
     }
 
+    /// Whether a node refused: a higher ballot was promised there, or its promise of this one is of
+    /// an earlier life. Which of the two, a renewal of the promise tells.
+    pub fn is_refused(&self) -> bool {
+        self.votes.contains(&NodeOutcome::Refused)
+    }
+
     /// The nodes that gave no answer that counts, silent again: the op is idempotent by ballot, so
     /// they may be asked once more. What was accepted stays accepted.
     pub fn again(&mut self) -> Vec<usize> {
+        self.ask_again(|v| matches!(v, NodeOutcome::Failed(_) | NodeOutcome::Silent))
+    }
+
+    /// As [`again`](Self::again) after the promise was renewed: those that refused, too.
+    pub fn renewed(&mut self) -> Vec<usize> {
+        self.ask_again(|v| *v != NodeOutcome::Granted)
+    }
+
+    fn ask_again(&mut self, whom: impl Fn(&NodeOutcome) -> bool) -> Vec<usize> {
         let mut nodes = Vec::new();
-        for (node, vote) in self.votes.iter_mut().enumerate() {
-            if matches!(vote, NodeOutcome::Failed(_) | NodeOutcome::Silent) {
-                *vote = NodeOutcome::Silent;
-                nodes.push(node);
-            }
+        for (node, vote) in self.votes.iter_mut().enumerate().filter(|(_, v)| whom(v)) {
+            *vote = NodeOutcome::Silent;
+            nodes.push(node);
         }
         nodes
     }
@@ -96,6 +109,8 @@ pub enum Found {
         lease: Option<Duration>,
         /// A result stands on too few nodes to be certain.
         partial: bool,
+        /// The highest ballot that was promised.
+        promised: u64,
     },
     /// Too few answers.
     NoQuorum(Vec<NodeOutcome>),
@@ -148,6 +163,7 @@ impl Look {
             attempt: self.states().map(|s| s.attempt).max().unwrap_or(0),
             lease: self.states().filter_map(|s| s.lease).max(),
             partial: shown().next().is_some(),
+            promised: self.states().map(|s| s.fence).max().unwrap_or(0),
         }
     }
 
