@@ -9,6 +9,7 @@
 mod open;
 mod tend;
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -141,6 +142,8 @@ struct State {
     tended: bool,
     /// The data history of the last server that was met.
     met: Option<u64>,
+    /// The last server process, and how many replicas it had at the most.
+    replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
     /// The last failed try.
     failed: Option<Failed>,

@@ -241,3 +241,23 @@ async fn nobody_holds_a_lock_where_barriers_are_written() {
         assert!(held.is_valid() && second.is_none(), "{prefix}{name} is held twice");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_new_connection_forgets_no_replica_of_the_same_server() {
+    let mut trio = Trio::start();
+    let redlock = trio.redlock();
+    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    assert!(all("a").try_acquire().await.unwrap().acquired().is_some());
+    trio.replicas[0].kill();
+    until("it is gone", || {
+        trio.master.cli(&["INFO", "replication"]).contains("connected_slaves:1")
+    });
+    for (turn, name) in ["b", "c"].into_iter().enumerate() {
+        let refused = all(name).wait(Duration::from_secs(2)).acquire().await;
+        let e = word(refused.expect_err(&format!("{turn} new connections, one replica lacks it")));
+        assert_eq!(e.fault(), NodeFault::NotDurable);
+        trio.master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        trio.master.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -1,6 +1,7 @@
 //! A server is opened, judged, and judged again.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -62,9 +63,19 @@ impl<R: Resolver> Shared<R> {
         self.resolver.accept(&facts, &self.events)?;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
-        let barriers = Arc::new(Barriers::new(endpoint, run_id, connected, env));
+        let replicas = (connected, self.most_replicas(&run_id));
+        let barriers = Arc::new(Barriers::new(endpoint, run_id, replicas, env));
         let (session, at) = (Arc::new(session), at.into());
         Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
+    }
+
+    /// How many replicas this server process had at the most so far.
+    fn most_replicas(&self, run_id: &Arc<str>) -> Arc<AtomicU32> {
+        let mut state = self.state();
+        match &state.replicas {
+            Some((known, most)) if known == run_id => Arc::clone(most),
+            _ => Arc::clone(&state.replicas.insert((Arc::clone(run_id), Arc::default())).1),
+        }
     }
 
     /// Tells that the server has another data history than the one before; also of a server that

@@ -36,9 +36,10 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The barriers of one session's server.
 pub(crate) struct Barriers {
     server: Server,
-    /// Replicas that were connected when it was asked last, and at the most so far.
+    /// Replicas that were connected when it was asked last, and at the most since the process was
+    /// met: a connection that is made anew forgets none.
     connected: AtomicU32,
-    most: AtomicU32,
+    most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::UnboundedSender<Wish>>>,
 }
 
@@ -58,13 +59,19 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Barriers at the process `run_id` at `at`, which had so many replicas just now. Connects to
-    /// nothing yet.
-    pub(crate) fn new(at: Endpoint, run_id: Arc<str>, connected: u32, env: Arc<dyn Env>) -> Self {
+    /// Barriers at the process `run_id` at `at`, which had so many replicas just now and so many at
+    /// the most before. Connects to nothing yet.
+    pub(crate) fn new(
+        at: Endpoint,
+        run_id: Arc<str>,
+        (connected, most): (u32, Arc<AtomicU32>),
+        env: Arc<dyn Env>,
+    ) -> Self {
+        most.fetch_max(connected, Ordering::Relaxed);
         Self {
             server: Server { at, run_id, env },
             connected: AtomicU32::new(connected),
-            most: AtomicU32::new(connected),
+            most,
             queues: Mutex::default(),
         }
     }
