@@ -103,8 +103,10 @@ impl Witness for Verdicts {
         word
     }
 
-    fn late(&self, node: usize) {
-        self.judge_all(node);
+    fn late(&self, node: usize, server: Server) {
+        if self.lineage.present(node) != server.generation {
+            self.judge_all(node);
+        }
     }
 }
 

@@ -61,8 +61,8 @@ pub(crate) trait Witness: Send + Sync {
     /// Before the answers of a batch are handed out.
     fn hear(&self, node: usize, server: Server) -> Word;
 
-    /// Answers of a server that was replaced were handed out.
-    fn late(&self, node: usize);
+    /// Answers of this server were handed out, and it may have been replaced before.
+    fn late(&self, node: usize, server: Server);
 }
 
 /// What the lanes of one handle share.
@@ -363,8 +363,8 @@ impl Worker {
         }
         self.probe.reasserted(count.reassertions());
         self.tally.add(count);
-        if word == Some(Word::Old) {
-            self.settings.witness.late(self.index);
+        if let (Some(Word::Old), Some(facts)) = (word, &replies.facts) {
+            self.settings.witness.late(self.index, server(facts));
         }
         let after = replies.facts.as_ref();
         unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
@@ -393,8 +393,9 @@ impl Worker {
             for (asker, reply) in held {
                 asker.post_kept(reply, confirmed.clone(), (now, written));
             }
-            if server.is_some_and(|s| witness.hear(index, s) == Word::Old) {
-                witness.late(index);
+            // Not news of the node: it may have become another server meanwhile.
+            if let Some(server) = server {
+                witness.late(index, server);
             }
         })
     }

@@ -205,7 +205,7 @@ mod tests {
             Word::Same
         }
 
-        fn late(&self, _node: usize) {}
+        fn late(&self, _node: usize, _server: Server) {}
     }
 
     fn settings() -> LaneSettings {

@@ -1,8 +1,17 @@
 //! The same on nodes in memory, where any history can be had at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::{Election, Fate, Idempotency, LockGuard, MemoryNode, Outcome, Redlock};
+use palisade::durability::BarrierPoint;
+use palisade::error::NodeError;
+use palisade::node::{BoxFuture, NodeEvent};
+use palisade::op::{Batch, Replies};
+use palisade::time::Moment;
+use palisade::{
+    Durability, Election, Fate, Idempotency, LockGuard, LockNode, MemoryNode, Outcome, Redlock,
+};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -33,7 +42,7 @@ async fn each_node_has_a_fate_of_its_own() {
         let receipt = guard.failover().await.expect("held");
         told.push((receipt.node.to_string(), receipt.fate));
     }
-    told.sort_by_key(|(node, _)| nodes.iter().position(|n| *palisade::LockNode::name(n) == **node));
+    told.sort_by_key(|(node, _)| nodes.iter().position(|n| *n.name() == **node));
     let told: Vec<_> = told.into_iter().map(|(_, fate)| fate).collect();
     assert_eq!(told, [Fate::Survived, Fate::Unknown, Fate::Unknown]);
     sleep(Duration::from_millis(10)).await;
@@ -117,4 +126,54 @@ async fn leaders_and_running_handlers_are_told_too() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A node whose address leads to another server while the replicas of the one before are waited
+/// for; those confirm all the same.
+struct Moved(MemoryNode);
+
+impl LockNode for Moved {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.0.call(batch, deadline)
+    }
+
+    fn barrier(
+        &self,
+        _: BarrierPoint,
+        _: Durability,
+        _: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(async {
+            sleep(Duration::from_millis(100)).await;
+            Ok(1)
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_that_outlives_its_server_does_not_bring_it_back() {
+    let node = MemoryNode::new();
+    let builder = Redlock::builder().node(Moved(node.clone()));
+    let redlock = builder.ttl(TTL).max_ttl(TTL).build().unwrap();
+    let held = redlock.mutex("held").auto_renew(false).acquire().await.unwrap();
+    let mutex = redlock.mutex("late").auto_renew(false).durability(Durability::AllReplicas);
+    let late = tokio::spawn(async move { mutex.acquire().await });
+    sleep(Duration::from_millis(50)).await;
+    node.restart_empty();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(fates(&held), [Fate::Unknown]);
+    let late = late.await.unwrap().unwrap();
+    sleep(Duration::from_millis(10)).await;
+    // Nobody has asked the new server anything since.
+    assert_eq!(fates(&held), [Fate::Unknown], "a lock that is gone");
+    assert_eq!(fates(&late), [Fate::Unknown]);
+    assert_eq!(late.failover().await.expect("held").fate, Fate::Unknown);
 }
