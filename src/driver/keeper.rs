@@ -149,12 +149,21 @@ impl Keeper {
         }
     }
 
+    /// What is due now.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
         let mut due = Vec::new();
         // One by one: splitting the map would count all that stay.
         while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
             due.push(first.remove());
+        }
+        // Scheduled for their deadline in the same breath: loss is told also while a renewal hangs,
+        // and a verdict misses nobody.
+        for lease in due.iter().filter(|lease| !lease.is_ended() && lease.is_valid(now)) {
+            s.next_id += 1;
+            let slot = (lease.until(), s.next_id);
+            *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+            s.due.insert(slot, Arc::clone(lease));
         }
         due
     }
@@ -208,13 +217,7 @@ impl Run {
                 }
                 if now >= lease.until() {
                     lease.lose();
-                } else if lease.renew_until.is_some_and(|end| now >= end) {
-                    let until = lease.until();
-                    keeper.schedule(lease, until);
-                } else {
-                    // Scheduled for its deadline too: loss is told also while a renewal hangs.
-                    let until = lease.until();
-                    keeper.schedule(Arc::clone(&lease), until);
+                } else if lease.renew_until.is_none_or(|end| now < end) {
                     renewals.push(renew(Weak::clone(&core), lease));
                 }
             }

@@ -25,13 +25,17 @@ const WAITING: usize = 64;
 pub(crate) struct Verdicts {
     names: Vec<Arc<str>>,
     lineage: Lineage,
+    /// Held while the leases of a node are judged: who has an answer of its new server waits, or
+    /// that would take the place of what is to be judged.
+    judging: Vec<Mutex<()>>,
     keeper: Arc<Keeper>,
     env: Arc<dyn Env>,
 }
 
 impl Verdicts {
     pub(crate) fn new(names: Vec<Arc<str>>, keeper: Arc<Keeper>, env: Arc<dyn Env>) -> Self {
-        Self { lineage: Lineage::new(names.len()), names, keeper, env }
+        let judging = names.iter().map(|_| Mutex::default()).collect();
+        Self { lineage: Lineage::new(names.len()), judging, names, keeper, env }
     }
 
     /// What became of the lease's last confirmed write on the node, if it has one.
@@ -96,6 +100,7 @@ fn receipt(node: Arc<str>, written: Written, fate: Fate) -> Receipt {
 
 impl Witness for Verdicts {
     fn hear(&self, node: usize, server: Server) -> Word {
+        let _judging = self.judging[node].lock().unwrap_or_else(PoisonError::into_inner);
         let word = self.lineage.hear(node, server);
         if word == Word::New && !self.lineage.is_calm() {
             self.judge_all(node);

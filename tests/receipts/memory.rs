@@ -1,5 +1,6 @@
 //! The same on nodes in memory, where any history can be had at once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,4 +177,39 @@ async fn a_confirmation_that_outlives_its_server_does_not_bring_it_back() {
     assert_eq!(fates(&held), [Fate::Unknown], "a lock that is gone");
     assert_eq!(fates(&late), [Fate::Unknown]);
     assert_eq!(late.failover().await.expect("held").fate, Fate::Unknown);
+}
+
+/// Confirmations of a new server come while its holders are still being judged, on another thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn no_renewal_swallows_a_verdict() {
+    const HELD: usize = 1_000;
+    const SWITCHES: usize = 20;
+    let node = MemoryNode::new();
+    let redlock = Redlock::builder().node(node.clone()).ttl(TTL).max_ttl(TTL).build().unwrap();
+    let mut held = Vec::new();
+    for i in 0..HELD {
+        let mutex = redlock.mutex(format!("k{i}")).auto_renew(false);
+        held.push(Arc::new(mutex.acquire().await.unwrap()));
+    }
+    let mut renewing = tokio::task::JoinSet::new();
+    for guard in held.iter().map(Arc::clone) {
+        renewing.spawn(async move {
+            loop {
+                let _ = guard.extend().await;
+            }
+        });
+    }
+    for _ in 0..SWITCHES {
+        sleep(Duration::from_millis(60)).await;
+        node.restart_keeping();
+    }
+    sleep(Duration::from_millis(500)).await;
+    renewing.shutdown().await;
+    // One that was confirmed by the server before and heard late may be told twice.
+    let told = |guard: &LockGuard| {
+        let next = || futures_util::FutureExt::now_or_never(guard.failover()).flatten();
+        std::iter::from_fn(next).map(|told| told.generation).collect::<BTreeSet<_>>().len()
+    };
+    let swallowed: usize = held.iter().map(|guard| SWITCHES - told(guard)).sum();
+    assert_eq!(swallowed, 0, "of {}", HELD * SWITCHES);
 }
