@@ -238,7 +238,9 @@ impl Worker {
     /// Takes what is queued into one batch and sends it.
     fn launch(&mut self, first: Job, depth: usize) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
-        let mut deadline = now + Duration::from_millis(1);
+        // Never less than a node may take: who asks may want the answer sooner, but a time-out ends
+        // the connection that everybody shares.
+        let mut deadline = now + self.settings.node_deadline;
         let mut next = Some(first);
         let mut gathered = Gather::default();
         let most = self.pace.most(1 + self.rx.len(), depth);

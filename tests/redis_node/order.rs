@@ -48,3 +48,34 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
         assert_eq!(server.cli(&["EXISTS", &name]), "0", "round {round}: nobody's lock is left");
     }
 }
+
+/// A lock that is short-lived wants its answer soon. That it comes too late is no reason to take
+/// the connection away from all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_impatient_request_does_not_cost_others_their_connection() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    let slow = Arc::new(AtomicBool::new(false));
+    let is_slow = Arc::clone(&slow);
+    proxy.edit(move |_| {
+        if is_slow.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(40));
+        }
+    });
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
+    let redlock = Redlock::builder()
+        .node(node.build().unwrap())
+        .node_deadline(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let held = redlock.mutex("held").acquire().await.unwrap();
+    let mut events = redlock.events();
+    slow.store(true, SeqCst);
+    let short = redlock.mutex("short").ttl(Duration::from_millis(15)).auto_renew(false);
+    short.try_acquire().await.expect_err("the answer is later than the lock is long");
+    assert!(held.extend().await.is_ok(), "within the node's deadline");
+    sleep(Duration::from_millis(200)).await;
+    while let Ok((_, event)) = events.try_recv() {
+        assert!(!matches!(event, NodeEvent::Down), "the connection was given up");
+    }
+}
