@@ -66,6 +66,8 @@ impl Core {
                     }
                     (now, None) => machine.on_time(now),
                 },
+                // Another renewal has found it lost meanwhile, and it was told.
+                Step::Extended(_) if lease.is_lost() => return Err(ExtendError::Lost),
                 Step::Extended(until) => {
                     lease.keep(mailbox.achieved());
                     lease.prolong(until);

@@ -1,6 +1,8 @@
 //! Renewal and release of one lease on two threads at once.
 
+use std::future::Future as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::lease::{Lease, Subject};
@@ -8,7 +10,7 @@ use super::*;
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::env::SystemEnv;
-use crate::error::ReleaseOutcome;
+use crate::error::{ExtendError, ReleaseOutcome};
 use crate::name::LockKeys;
 use crate::node::MemoryNode;
 
@@ -30,6 +32,19 @@ fn meet(at: &AtomicUsize, turn: usize) {
     while at.load(Ordering::SeqCst) < 2 * turn {
         std::hint::spin_loop();
     }
+}
+
+#[tokio::test]
+async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
+    let core = core();
+    let keys = LockKeys::new("k");
+    let won = core.attempt(&keys, TTL, false, Durability::Primary).await.expect("free");
+    let lease = Arc::new(lease_of(&keys, won));
+    let mut renewal = std::pin::pin!(core.extend(&lease));
+    let sent = std::future::poll_fn(|cx| Poll::Ready(renewal.as_mut().poll(cx).is_pending()));
+    assert!(sent.await, "the nodes have yet to answer");
+    lease.lose();
+    assert_eq!(renewal.await, Err(ExtendError::Lost));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
