@@ -83,3 +83,23 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     // What was promised before the loss cannot be completed any more.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
+
+/// What Lua reads as a number is not always one that an answer has room for.
+#[tokio::test]
+async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let strange = ["inf", "-inf", "nan", "-3", "1e300", "99999999999999999999", "words"];
+    for (strange, held) in strange.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        assert_eq!(server.cli(&["SET", "{odd}:fence", strange]), "OK");
+        server.cli(&["DEL", "odd", "even"]);
+        if held {
+            server.cli(&["SET", "odd", "somebody's"]);
+        }
+        let look = Op::Inspect { keys: LockKeys::new("odd"), wait: false };
+        let ops = vec![acquire("odd", owner()), look, acquire("even", owner())];
+        let got = batch(&node, LONG, ops, Duration::from_secs(5)).await;
+        assert!(matches!(got.items[2], Ok(Reply::Granted { .. })), "{strange}: {got:?}");
+    }
+}

@@ -14,11 +14,17 @@ local function may_prolong(ms, epoch)
   return ms >= window or tonumber(epoch) == since
 end
 
+-- The fence in a value; nil if it is a stranger's. An answer has no room for what Lua reads as a
+-- number, too ("inf", "nan", "-3", "1e300"), and would be spoilt for the whole batch.
+local function fence_in(v)
+  local number = type(v) == 'string' and tonumber(v)
+  return number and number >= 0 and number < 2 ^ 63 and number or nil
+end
+
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
 local function stored(key)
   local v = try('GET', key)
-  if not v then return 0 end
-  return type(v) == 'string' and tonumber(v) or nil
+  return v and fence_in(v) or not v and 0 or nil
 end
 
 -- The next fence above `old`.
