@@ -38,8 +38,8 @@ impl<R: Resolver> Shared<R> {
         };
         drop(Doubt { shared: &self, current: &current, standing: true });
         let mut state = self.state();
+        // Not counted: a new connection tells whether the node is lost, and that is logged.
         let pause = self.pause(state.failures);
-        state.failures = state.failures.saturating_add(1);
         let until = self.options.env.now() + pause;
         state.failed = Some(Failed { until, cause, epoch: current.epoch });
     }
