@@ -332,7 +332,8 @@ impl AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is lost: its deadline passed, or a majority of nodes belongs to somebody else.
+    /// The lock is lost: its deadline passed, a majority of nodes belongs to somebody else, or so
+    /// many forgot it after a failover that no majority can confirm it any more.
     #[error("the lock is lost; stop the work, a new holder may exist")]
     Lost,
     /// Too few nodes answered; the old deadline stands and the lock is held until then.

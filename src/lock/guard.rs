@@ -91,7 +91,8 @@ impl LockGuard {
     }
 
     /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
-    /// majority of nodes says that it belongs to somebody else. Select your work against it.
+    /// majority of nodes says that it belongs to somebody else, or if after a failover no majority
+    /// can confirm it any more. Select your work against it.
     ///
     /// # Cancellation safety
     /// May be dropped and asked again at will.
