@@ -142,7 +142,7 @@ struct State {
     tended: bool,
     /// The data history of the last server that was met.
     met: Option<u64>,
-    /// The last server process, and how many replicas it had at the most.
+    /// The last server process, and how many replicas followed it at the most.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
     /// The last failed try.

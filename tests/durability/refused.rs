@@ -261,3 +261,30 @@ async fn a_new_connection_forgets_no_replica_of_the_same_server() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
+
+/// A backup as `redis-cli --rdb` takes it is a replica to the server as long as it lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_backup_that_came_and_went_is_not_waited_for() {
+    use std::io::{Read as _, Write as _};
+    let trio = Trio::start();
+    let redlock = trio.redlock();
+    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    assert!(all("a").try_acquire().await.unwrap().acquired().is_some());
+    let connected = |n| {
+        let line = format!("connected_slaves:{n}");
+        until("so many replicas", || trio.master.cli(&["INFO", "replication"]).contains(&line));
+    };
+    let mut backup = std::net::TcpStream::connect(trio.master.addr()).unwrap();
+    // Half a second a key: it is under way for as long as this takes.
+    trio.master.cli(&["CONFIG", "SET", "rdb-key-save-delay", "500000"]);
+    backup.write_all(b"REPLCONF rdb-only 1\r\n").unwrap();
+    backup.read_exact(&mut [0; "+OK\r\n".len()]).unwrap();
+    backup.write_all(b"SYNC\r\n").unwrap();
+    connected(3);
+    let e = word(all("b").try_acquire().await.unwrap_err());
+    assert_eq!(e.fault(), NodeFault::NotDurable, "whoever is connected may be one: {e}");
+    drop(backup);
+    connected(2);
+    let guard = all("c").acquire().await.unwrap();
+    assert_eq!((guard.durability().replicas, trio.have("c")), (2, 2));
+}

@@ -1,7 +1,7 @@
 //! A server is opened, judged, and judged again.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -58,24 +58,27 @@ impl<R: Resolver> Shared<R> {
         })?;
         self.met(&session);
         let facts = session.facts().clone();
-        let (run_id, connected) = (Arc::clone(&facts.run_id), facts.connected_replicas);
+        let run_id = Arc::clone(&facts.run_id);
+        let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
         self.resolver.accept(&facts, &self.events)?;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
-        let replicas = (connected, self.most_replicas(&run_id));
+        let replicas = (connected, self.most_replicas(&run_id, online));
         let barriers = Arc::new(Barriers::new(endpoint, run_id, replicas, env));
         let (session, at) = (Arc::new(session), at.into());
         Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
     }
 
-    /// How many replicas this server process had at the most so far.
-    fn most_replicas(&self, run_id: &Arc<str>) -> Arc<AtomicU32> {
+    /// How many replicas followed this server process at the most, and `online` of them now.
+    fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
-        match &state.replicas {
+        let most = match &state.replicas {
             Some((known, most)) if known == run_id => Arc::clone(most),
             _ => Arc::clone(&state.replicas.insert((Arc::clone(run_id), Arc::default())).1),
-        }
+        };
+        most.fetch_max(online, Ordering::Relaxed);
+        most
     }
 
     /// Tells that the server has another data history than the one before; also of a server that

@@ -36,8 +36,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The barriers of one session's server.
 pub(crate) struct Barriers {
     server: Server,
-    /// Replicas that were connected when it was asked last, and at the most since the process was
-    /// met: a connection that is made anew forgets none.
+    /// Replicas that were connected when it was asked last, and that followed at the most since the
+    /// process was met: a connection that is made anew forgets none, and a backup that comes as a
+    /// replica and goes is none.
     connected: AtomicU32,
     most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::UnboundedSender<Wish>>>,
@@ -59,15 +60,14 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Barriers at the process `run_id` at `at`, which had so many replicas just now and so many at
-    /// the most before. Connects to nothing yet.
+    /// Barriers at the process `run_id` at `at`, to which so many replicas were connected just now,
+    /// and so many followed at the most. Connects to nothing yet.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
         (connected, most): (u32, Arc<AtomicU32>),
         env: Arc<dyn Env>,
     ) -> Self {
-        most.fetch_max(connected, Ordering::Relaxed);
         Self {
             server: Server { at, run_id, env },
             connected: AtomicU32::new(connected),
@@ -78,7 +78,7 @@ impl Barriers {
 
     /// Waits until the replicas that `level` asks for have what the process granted in this
     /// generation; how many have it. `known`: how many replicas there are, where somebody says so;
-    /// else as many as were ever seen connected here.
+    /// else as many as were ever seen to follow, or are connected.
     ///
     /// # Cancellation safety
     /// May be dropped; the round goes on for others.
@@ -94,7 +94,7 @@ impl Barriers {
         loop {
             let round = self.round(wanted, generation, deadline).await?;
             self.connected.store(round.connected, Ordering::Relaxed);
-            self.most.fetch_max(round.connected, Ordering::Relaxed);
+            self.most.fetch_max(round.online, Ordering::Relaxed);
             // A replica that nobody knew of may have confirmed in the place of one that must: the
             // number that is enough is judged by who was connected after the wait.
             let needed = self.wanted(level, known);
@@ -115,7 +115,10 @@ impl Barriers {
             (Durability::Replicas(k), _) => k,
             // Also who is connected and not known: `WAIT` does not say which ones confirmed.
             (Durability::AllReplicas, Some(n)) => n.max(self.connected.load(Ordering::Relaxed)),
-            (Durability::AllReplicas, None) => self.most.load(Ordering::Relaxed),
+            (Durability::AllReplicas, None) => {
+                let connected = self.connected.load(Ordering::Relaxed);
+                self.most.load(Ordering::Relaxed).max(connected)
+            }
         }
     }
 

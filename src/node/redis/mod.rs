@@ -216,9 +216,8 @@ impl RedisNodeBuilder {
 
     /// How many replicas the server has, those included that may be down: so many have to confirm
     /// at [`Durability::AllReplicas`], or more if more are connected. Default: the most that were
-    /// seen connected since the server process was first met; one that was down all the time is
-    /// then not waited for, and whatever only looked like a replica for a while (a backup by
-    /// `redis-cli --rdb`) is waited for until the server starts anew.
+    /// seen to follow since the server process was first met, or are connected; one that was down
+    /// all the time is then not waited for.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = Some(count);
         self

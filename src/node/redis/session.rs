@@ -45,6 +45,8 @@ pub(crate) struct ServerFacts {
     pub(crate) version: (u32, u32),
     /// `connected_slaves`, in whatever state they are.
     pub(crate) connected_replicas: u32,
+    /// Those of them that follow: a backup that only takes a snapshot does not.
+    pub(crate) online_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
     pub(crate) good_replicas: Option<u32>,
     /// `min-replicas-to-write`, if asked for and CONFIG may be read.
@@ -297,10 +299,17 @@ fn read(server: &str, replication: &str, config: Option<&Value>) -> Result<Serve
         connected_replicas: field(replication, "connected_slaves")
             .and_then(|n| n.parse().ok())
             .unwrap_or(0),
+        online_replicas: online(replication),
         good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
         min_replicas: setting("min-replicas-to-write")?,
         min_replicas_max_lag: setting("min-replicas-max-lag")?,
     })
+}
+
+/// How many replicas follow, by `INFO replication`.
+pub(super) fn online(replication: &str) -> u32 {
+    let replicas = replication.lines().filter(|line| line.starts_with("slave"));
+    u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
 }
 
 fn is_word(id: &str) -> bool {

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::endpoint::Endpoint;
 use super::super::faults;
-use super::super::session::{ask, field, is_history};
+use super::super::session::{ask, field, is_history, online};
 use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
@@ -32,6 +32,8 @@ pub(super) struct Round {
     pub(super) have: u32,
     /// So many were connected after it, in whatever state.
     pub(super) connected: u32,
+    /// So many of them followed.
+    pub(super) online: u32,
     /// The data history, as batches tell it.
     pub(super) generation: u64,
 }
@@ -136,7 +138,9 @@ fn read(have: &Value, info: &str) -> Result<Round, NodeError> {
         .filter(|id| is_history(id))
         .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
     match (connected, generation) {
-        (Some(connected), Some(generation)) => Ok(Round { have, connected, generation }),
+        (Some(connected), Some(generation)) => {
+            Ok(Round { have, connected, online: online(info), generation })
+        }
         _ => Err(garbage("INFO lacks connected_slaves or replid")),
     }
 }
@@ -146,14 +150,16 @@ mod tests {
     use super::*;
 
     fn info(role: &str, replid: &str, replicas: &str) -> String {
-        format!("role:{role}\r\nconnected_slaves:{replicas}\r\nmaster_replid:{replid}\r\n")
+        let states = "slave0:ip=a,port=1,state=online,offset=1,lag=0\r\n\
+                      slave1:ip=a,port=0,state=wait_bgsave,offset=0,lag=0\r\n";
+        format!("role:{role}\r\nconnected_slaves:{replicas}\r\n{states}master_replid:{replid}\r\n")
     }
 
     #[test]
     fn a_round_is_read_whole_or_is_a_fault() {
         let replid = "00000000000000ff0123456789abcdef01234567";
         let good = read(&Value::Int(2), &info("master", replid, "3")).unwrap();
-        assert_eq!(good, Round { have: 2, connected: 3, generation: 255 });
+        assert_eq!(good, Round { have: 2, connected: 3, online: 1, generation: 255 });
         let fault = |have: &Value, info: &str| {
             let e = read(have, info).unwrap_err();
             assert!(e.is_ambiguous(), "{e}");
