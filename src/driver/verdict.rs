@@ -99,13 +99,12 @@ fn receipt(node: Arc<str>, written: Written, fate: Fate) -> Receipt {
 }
 
 impl Witness for Verdicts {
-    fn hear(&self, node: usize, server: Server) -> Word {
+    fn hear(&self, node: usize, server: Server) {
         let _judging = self.judging[node].lock().unwrap_or_else(PoisonError::into_inner);
         let word = self.lineage.hear(node, server);
         if word == Word::New && !self.lineage.is_calm() {
             self.judge_all(node);
         }
-        word
     }
 
     fn late(&self, node: usize, server: Server) {

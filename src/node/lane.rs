@@ -34,7 +34,6 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::barrier::{confirm, must_last};
-use crate::node::lineage::Word;
 use crate::node::probe::Probe;
 use crate::node::tally::{Count, NodeMetrics, Tally};
 use crate::node::{BoxFuture, LockNode, NodeEvent};
@@ -59,7 +58,7 @@ pub(crate) type Identities = Arc<Mutex<BTreeMap<usize, Arc<str>>>>;
 /// Who is told which server a node says it is.
 pub(crate) trait Witness: Send + Sync {
     /// Before the answers of a batch are handed out.
-    fn hear(&self, node: usize, server: Server) -> Word;
+    fn hear(&self, node: usize, server: Server);
 
     /// Answers of this server were handed out, and it may have been replaced before.
     fn late(&self, node: usize, server: Server);
@@ -327,8 +326,9 @@ impl Worker {
         let max_ttl = self.settings.terms.max_ttl;
         let at = (received, replies.facts.as_ref().map(written));
         // First: what was confirmed before is judged before a new confirmation takes its place.
-        let word =
-            replies.facts.as_ref().map(|f| self.settings.witness.hear(self.index, server(f)));
+        if let Some(facts) = &replies.facts {
+            self.settings.witness.hear(self.index, server(facts));
+        }
         let failed = replies.items.first().is_some_and(Result::is_err);
         self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
         for (asked, mut reply) in asked.into_iter().zip(replies.items) {
@@ -365,7 +365,7 @@ impl Worker {
         }
         self.probe.reasserted(count.reassertions());
         self.tally.add(count);
-        if let (Some(Word::Old), Some(facts)) = (word, &replies.facts) {
+        if let Some(facts) = &replies.facts {
             self.settings.witness.late(self.index, server(facts));
         }
         let after = replies.facts.as_ref();

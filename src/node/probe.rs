@@ -194,16 +194,13 @@ mod tests {
     use super::*;
     use crate::env::SystemEnv;
     use crate::node::lane::Witness;
-    use crate::node::lineage::Word;
     use crate::op::Terms;
     use crate::receipt::Server;
 
     struct Nobody;
 
     impl Witness for Nobody {
-        fn hear(&self, _node: usize, _server: Server) -> Word {
-            Word::Same
-        }
+        fn hear(&self, _node: usize, _server: Server) {}
 
         fn late(&self, _node: usize, _server: Server) {}
     }

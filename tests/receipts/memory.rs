@@ -199,11 +199,19 @@ async fn no_renewal_swallows_a_verdict() {
             }
         });
     }
-    for _ in 0..SWITCHES {
-        sleep(Duration::from_millis(60)).await;
-        node.restart_keeping();
+    let written = || held.iter().map(|guard| guard.receipts()[0].generation);
+    let mut life = 0;
+    for turn in 0..=SWITCHES {
+        // Each has a write of its own in this life of the node.
+        let before = life;
+        while life == before || written().any(|generation| generation != life) {
+            sleep(Duration::from_millis(2)).await;
+            life = written().next().unwrap_or(before);
+        }
+        if turn < SWITCHES {
+            node.restart_keeping();
+        }
     }
-    sleep(Duration::from_millis(500)).await;
     renewing.shutdown().await;
     // One that was confirmed by the server before and heard late may be told twice.
     let told = |guard: &LockGuard| {
