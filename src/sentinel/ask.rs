@@ -89,9 +89,10 @@ impl Asker {
         }
     }
 
-    /// The replicas of the group, where we reach them, as all Sentinels together name them.
+    /// The replicas of the group, where we reach them, that a majority of the Sentinels name: they
+    /// will be logged in to, and one Sentinel alone shall not say where.
     pub(crate) async fn replicas(&mut self) -> BTreeSet<Address> {
-        let Self { inquiry, open, .. } = self;
+        let Self { inquiry, open, machine, .. } = self;
         let asking: FuturesUnordered<_> = open
             .iter_mut()
             .map(|(at, conn)| async {
@@ -100,15 +101,16 @@ impl Asker {
             })
             .collect();
         let answers: Vec<_> = asking.collect().await;
-        let mut all = BTreeSet::new();
+        let mut lists = Vec::new();
         for (at, named) in answers {
             match named {
-                Some(named) => all.extend(named),
+                Some(named) => lists.push(named),
                 // A late answer must not be taken for the answer to the next question.
                 None => drop(open.remove(&at)),
             }
         }
-        all.into_iter().map(|told| inquiry.map.get(&told).cloned().unwrap_or(told)).collect()
+        let agreed = named_by_most(lists, machine.sentinels().len());
+        agreed.into_iter().map(|told| inquiry.map.get(&told).cloned().unwrap_or(told)).collect()
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
@@ -212,6 +214,17 @@ async fn ask_one(
     }
 }
 
+/// What more than half of so many Sentinels name, each of which counts once.
+fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
+    let mut votes = BTreeMap::<Address, usize>::new();
+    for list in lists {
+        for at in list.into_iter().collect::<BTreeSet<_>>() {
+            *votes.entry(at).or_default() += 1;
+        }
+    }
+    votes.into_iter().filter(|(_, n)| 2 * n > sentinels).map(|(at, _)| at).collect()
+}
+
 fn late(at: &Address, inquiry: &Inquiry) -> Answer {
     let words = "within its deadline";
     let words = match inquiry.access.tls {
@@ -223,4 +236,20 @@ fn late(at: &Address, inquiry: &Inquiry) -> Answer {
 
 fn failed(at: &Address, trouble: Trouble, words: Box<str>) -> Answer {
     Answer { from: at.clone(), id: None, said: Said::Failed(trouble, words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sentinel_alone_names_no_replica() {
+        let at = |port| Address::new("10.0.0.1", port).expect("an address");
+        let list = |ports: &[u16]| ports.iter().map(|p| at(*p)).collect::<Vec<_>>();
+        let three = vec![list(&[1, 2]), list(&[2, 9, 9, 9]), list(&[2, 1])];
+        assert_eq!(named_by_most(three, 3), BTreeSet::from([at(1), at(2)]));
+        // Those that do not answer count too.
+        assert!(named_by_most(vec![list(&[1])], 3).is_empty());
+        assert_eq!(named_by_most(vec![list(&[1])], 1), BTreeSet::from([at(1)]));
+    }
 }

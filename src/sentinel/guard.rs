@@ -25,7 +25,7 @@ pub enum MinReplicas {
     /// writing: the quarantine counts on the configured failover window, which is a hope.
     Warn,
     /// As `Require`, and before it is judged the guard is set where it is weaker than asked: on the
-    /// master and on every replica that the Sentinels name, `CONFIG SET min-replicas-max-lag` and
+    /// master and on every replica that most Sentinels name, `CONFIG SET min-replicas-max-lag` and
     /// `min-replicas-to-write`, then `CONFIG REWRITE`; on each new connection and with every look
     /// after it, so that a replica that cannot be reached now is seen to later. A stronger setting
     /// is never weakened; a lag that breaks the rule `max_lag + 2 s ≤ down-after` is set to what

@@ -103,3 +103,31 @@ async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
         assert!(matches!(got.items[2], Ok(Reply::Granted { .. })), "{strange}: {got:?}");
     }
 }
+
+#[tokio::test]
+async fn a_result_on_one_server_twice_is_on_no_majority() {
+    let (twice, other) = (Server::start(&[]), Server::start(&[]));
+    let node = |server: &Server, name: &str| {
+        RedisNode::builder(server.url()).name(name).trust_fresh(true).build().unwrap()
+    };
+    let builder = palisade::Redlock::builder()
+        .node(node(&twice, "a"))
+        .node(node(&twice, "b"))
+        .node(node(&other, "c"))
+        .node_deadline(Duration::from_millis(500));
+    let redlock = builder.build().unwrap();
+    let guard = redlock.mutex("warm").acquire().await.unwrap();
+    assert!(guard.release().await.is_released());
+    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders");
+    let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
+    let done = orders.key("k").run(async |_| {
+        other.freeze();
+        Ok::<_, String>(7)
+    });
+    let done = done.await;
+    let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
+    assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
+    // What stands there is not read as a majority's word either.
+    let seen = orders.key("k").lookup::<u32>().await;
+    assert!(!matches!(seen, Ok(palisade::Status::Stored(_))), "{seen:?}");
+}
