@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 
 use super::redis::barrier::Barriers;
@@ -123,9 +123,6 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeEvent>,
     state: Mutex<State>,
-    /// Whoever wants the session; first come, first served. The end of a try wakes all who wait
-    /// for it in any order, and a release must not overtake its acquire.
-    door: AsyncMutex<()>,
     /// Counts the tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
@@ -182,7 +179,6 @@ impl<R: Resolver> Link<R> {
             changed,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::default(),
-            door: AsyncMutex::default(),
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -281,13 +277,9 @@ impl<R: Resolver> Link<R> {
         }
     }
 
-    /// The present session, or a new one by `deadline`; in the order of the calls.
+    /// The present session, or a new one by `deadline`.
     async fn current(&self, deadline: Moment) -> Result<Current, NodeError> {
         let env = &self.shared.options.env;
-        let rest = deadline.since(env.now());
-        let Ok(_next) = timeout(rest, self.shared.door.lock()).await else {
-            return Err(self.shared.too_late());
-        };
         let mut turns = self.shared.turns.subscribe();
         loop {
             let connect = {
@@ -326,7 +318,8 @@ impl<R: Resolver> Link<R> {
             }
             let rest = deadline.since(env.now());
             if timeout(rest, turns.changed()).await.is_err() {
-                return Err(self.shared.too_late());
+                let detail = self.shared.late("still connecting when the deadline passed");
+                return Err(NodeError::not_executed(NodeFault::Unreachable, detail));
             }
         }
     }
@@ -341,11 +334,6 @@ impl<R: Resolver> Shared<R> {
     fn guarding(&self) -> Guarding {
         let trust_fresh = self.options.trust_fresh;
         Guarding { failover_window: self.resolver.window(), trust_fresh, awaited: true }
-    }
-
-    fn too_late(&self) -> NodeError {
-        let detail = self.late("still connecting when the deadline passed");
-        NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod access;
-mod order;
+mod reconnect;
 mod records;
 #[path = "../support/mod.rs"]
 mod support;
