@@ -9,8 +9,10 @@
 mod open;
 mod tend;
 
+use std::future::poll_fn;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
@@ -123,6 +125,9 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeEvent>,
     state: Mutex<State>,
+    /// Whose turn it is to send: calls leave in the order in which they were made, also those that
+    /// waited for a connection.
+    order: tokio::sync::Mutex<()>,
     /// Counts the tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
@@ -179,6 +184,7 @@ impl<R: Resolver> Link<R> {
             changed,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::default(),
+            order: tokio::sync::Mutex::default(),
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -209,11 +215,16 @@ impl<R: Resolver> Link<R> {
     /// Executes a batch by `deadline`.
     pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
         let n = batch.ops.len();
+        let shared = &*self.shared;
+        let wait = deadline.since(shared.options.env.now());
+        let Ok(turn) = timeout(wait, shared.order.lock()).await else {
+            let detail = shared.late("still connecting when the deadline passed");
+            return Replies::fail(n, &NodeError::not_executed(NodeFault::Unreachable, detail));
+        };
         let current = match self.current(deadline).await {
             Ok(current) => current,
             Err(e) => return Replies::fail(n, &e),
         };
-        let shared = &*self.shared;
         let rest = deadline.since(shared.options.env.now());
         if rest.is_zero() {
             let detail = "the deadline passed before the request was sent";
@@ -221,9 +232,20 @@ impl<R: Resolver> Link<R> {
         }
         let mut doubt = Doubt { shared, current: &current, standing: true };
         let mut changed = shared.changed.clone();
+        let call = current.session.call(&batch, shared.guarding());
+        tokio::pin!(call);
+        // Its first step puts it on the way; then the next one may leave.
+        let first = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        drop(turn);
+        let answer = async {
+            match first {
+                Poll::Ready(done) => done,
+                Poll::Pending => call.await,
+            }
+        };
         let done = tokio::select! {
             biased;
-            done = current.session.call(&batch, shared.guarding()) => done,
+            done = answer => done,
             () = moved_on(&mut changed, current.epoch) => {
                 let detail = "the Sentinels took this master down while the request was under way";
                 Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
