@@ -225,8 +225,10 @@ impl<R: Resolver> Link<R> {
             Ok(current) => current,
             Err(e) => return Replies::fail(n, &e),
         };
+        let wait = deadline.since(shared.options.env.now());
+        let in_order = timeout(wait, current.session.in_order()).await;
         let rest = deadline.since(shared.options.env.now());
-        if rest.is_zero() {
+        if rest.is_zero() || in_order.is_err() {
             let detail = "the deadline passed before the request was sent";
             return Replies::fail(n, &NodeError::not_executed(NodeFault::Timeout, detail));
         }

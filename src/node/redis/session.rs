@@ -5,14 +5,19 @@
 //! socket: inside the script only the offset before its own writes can be seen, and `ROLE` comes
 //! right behind it, so its offset is that of the last write or, if others write too, a later one.
 
+mod order;
+
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
 
+use self::order::Order;
 use super::encode::{self, Guarding};
 use super::endpoint::Endpoint;
 use super::guard::{self, Applied};
@@ -93,6 +98,7 @@ pub(crate) struct Session {
     /// What the last batch said; the first one supposes it is so.
     backlog: AtomicBool,
     awaited: AtomicBool,
+    order: Order,
     lost: Arc<Lost>,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -118,7 +124,8 @@ impl Session {
         let facts = introduce(&con, guard_facts).await?;
         let generation = generation(&facts.replid);
         let (backlog, awaited) = (AtomicBool::new(true), AtomicBool::new(true));
-        Ok(Self { con, facts, generation, backlog, awaited, lost, events })
+        let order = Order::default();
+        Ok(Self { con, facts, generation, backlog, awaited, order, lost, events })
     }
 
     /// What the server said of itself.
@@ -144,6 +151,11 @@ impl Session {
         again: bool,
     ) -> Applied {
         guard::apply(&self.con, rule, down_after, again).await
+    }
+
+    /// Ends when no earlier batch is being sent again: what leaves before would overtake it.
+    pub(crate) async fn in_order(&self) {
+        self.order.is_kept().await;
     }
 
     /// Whether the connection is known to be gone.
@@ -174,12 +186,22 @@ impl Session {
             && self.backlog.load(Ordering::Relaxed)
             && batch.ops.iter().any(Op::is_confirming);
         let call = if receipt { Call::with_receipt(cmd) } else { Call::Plain(cmd) };
+        let mut place = self.order.take();
         let answer = match call.ask(&self.con).await {
             Err(e) if faults::is_noscript(&e) => {
                 // SCRIPT FLUSH: nothing was executed, so calling again is no repetition. Both leave
                 // together: a later batch must not find the script before this one does.
+                place.again().await;
                 let load = script::load();
-                match tokio::join!(ask(&self.con, &load), call.ask(&self.con)) {
+                let both = async { tokio::join!(ask(&self.con, &load), call.ask(&self.con)) };
+                tokio::pin!(both);
+                let first = poll_fn(|cx| Poll::Ready(both.as_mut().poll(cx))).await;
+                place.left();
+                let answers = match first {
+                    Poll::Ready(answers) => answers,
+                    Poll::Pending => both.await,
+                };
+                match answers {
                     (Err(cause), Err(e)) if faults::is_noscript(&e) => {
                         return Err(faults::connecting(&cause));
                     }
@@ -188,6 +210,7 @@ impl Session {
             }
             answer => answer,
         };
+        drop(place);
         let (answer, offset) = answer.map_err(|e| faults::calling(&e))?;
         let standing = decode::standing(&answer);
         self.backlog.store(standing.backlog, Ordering::Relaxed);
