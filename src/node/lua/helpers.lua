@@ -14,17 +14,17 @@ local function may_prolong(ms, epoch)
   return ms >= window or tonumber(epoch) == since
 end
 
--- The fence in a value; nil if it is a stranger's. An answer has no room for what Lua reads as a
--- number, too ("inf", "nan", "-3", "1e300"), and would be spoilt for the whole batch.
-local function fence_in(v)
-  local number = type(v) == 'string' and tonumber(v)
-  return number and number >= 0 and number < 2 ^ 63 and number or nil
+-- Whether it is a fence: a whole number that an answer can tell. Below zero the answers begin.
+local function is_fence(x)
+  return x and x >= 0 and x < 1e18 and x % 1 == 0
 end
 
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
 local function stored(key)
   local v = try('GET', key)
-  return v and fence_in(v) or not v and 0 or nil
+  if not v then return 0 end
+  local number = type(v) == 'string' and tonumber(v)
+  return is_fence(number) and number or nil
 end
 
 -- The next fence above `old`.
@@ -42,9 +42,12 @@ local function hint(queue, key)
 end
 
 -- Asks for a hint, and has the marker say that somebody does: ahead, so that it is seldom written.
+-- For an hour at most, however long a stranger's lock stands: who waits asks again long before.
 local function wait_for_hint(queue, ms)
   local v = try('GET', queue)
-  if not v or v == '1' then call('SET', queue, '1', 'PX', ms) end
+  if v and v ~= '1' then return end
+  ms = math.min(ms, 3600000)
+  call('SET', queue, '1', 'PX', ms)
   if waited < now_ms + ms then
     waited = now_ms + ms + 10000
     mark()

@@ -4,8 +4,8 @@
 
 -- The fence stood at `old` or a stranger's value stands there: what is given then.
 local function above(lock, fence, old, p)
-  local number = fence_in(old)
-  if not number then -- a stranger's: as it was, as far as can be
+  local number = type(old) == 'string' and tonumber(old)
+  if not number or number >= 1e18 then -- a stranger's: as it was, as far as can be
     if type(old) == 'string' then call('SET', fence, old) end
     call('DEL', lock)
     return WRONG_TYPE

@@ -10,6 +10,9 @@ use crate::op::{Batch, Claim, Op, Terms};
 /// The node-wide marker of the crash guard.
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
+/// Longest run: Lua hands no more than some thousand values to a command, and a release has two.
+const RUN_MAX: usize = 1_000;
+
 /// What a node adds to the terms of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarding {
@@ -67,6 +70,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
         (Op::Release { words: false, .. }, Op::Release { words: false, .. }) => true,
         _ => false,
     })
+    .flat_map(|run| run.chunks(RUN_MAX))
 }
 
 fn run_args(cmd: &mut Cmd, run: &[Op], awaited: bool) {
