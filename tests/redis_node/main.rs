@@ -4,8 +4,10 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod access;
+mod order;
 mod reconnect;
 mod records;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 mod waiting;

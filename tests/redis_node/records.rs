@@ -129,5 +129,5 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
     // What stands there is not read as a majority's word either.
     let seen = orders.key("k").lookup::<u32>().await;
-    assert!(!matches!(seen, Ok(palisade::Status::Stored(_))), "{seen:?}");
+    assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }
