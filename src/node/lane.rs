@@ -156,6 +156,8 @@ struct Asked {
     asker: Option<Asker>,
     owed: Option<Owed>,
     vote: bool,
+    /// Its answer counts as one more node that keeps a result.
+    copy: bool,
     /// A sitting holder puts its own back into a node in quarantine.
     reasserts: bool,
 }
@@ -196,17 +198,21 @@ impl Worker {
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
             if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
                 // Before what is queued: on a busy lane there is always something.
-                under_way.extend(self.launch_owed());
+                if let Some(call) = self.launch_owed() {
+                    match begin(call).await {
+                        Ok(answered) => confirming.extend(self.settle(answered)),
+                        Err(call) => under_way.push(call),
+                    }
+                }
                 continue;
             }
             tokio::select! {
                 biased;
                 job = self.rx.recv(), if under_way.len() < depth => match job {
-                    Some(job) => if let Some(mut call) = self.launch(job, depth) {
-                        // Polled here, so that it is on its way before answers are handed out.
-                        match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
-                            Poll::Ready(answered) => confirming.extend(self.settle(answered)),
-                            Poll::Pending => under_way.push(call),
+                    Some(job) => if let Some(call) = self.launch(job, depth) {
+                        match begin(call).await {
+                            Ok(answered) => confirming.extend(self.settle(answered)),
+                            Err(call) => under_way.push(call),
                         }
                     },
                     None => break,
@@ -273,6 +279,7 @@ impl Worker {
         let asked = due.into_iter().map(|o| Asked {
             owed: Some(o),
             vote: false,
+            copy: false,
             reasserts: false,
             asker: None,
         });
@@ -334,7 +341,11 @@ impl Worker {
         for (asked, mut reply) in asked.into_iter().zip(replies.items) {
             match (&reply, &objection) {
                 // The node did what it was asked, but its word does not count as a vote (§6).
-                (Ok(_), Some(error)) if asked.vote => reply = Err(error.clone()),
+                (Ok(_), Some(error))
+                    if asked.vote || asked.copy && error.fault() == NodeFault::SameServer =>
+                {
+                    reply = Err(error.clone());
+                }
                 (Ok(Reply::Holder(holder)), None) => {
                     if let Some(remaining) =
                         old_news(holder.as_ref(), replies.facts.as_ref(), max_ttl)
@@ -411,6 +422,17 @@ impl Worker {
     }
 }
 
+/// Puts a call on its way, before answers are handed out or anything else leaves; `Err` if its
+/// answer has yet to come.
+async fn begin(
+    mut call: BoxFuture<'static, Answered>,
+) -> Result<Answered, BoxFuture<'static, Answered>> {
+    match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+        Poll::Ready(answered) => Ok(answered),
+        Poll::Pending => Err(call),
+    }
+}
+
 fn server(facts: &Facts) -> Server {
     Server { generation: facts.generation, predecessor: facts.predecessor }
 }
@@ -428,23 +450,6 @@ fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, max_ttl: Duration) -
     let rest = holder.and_then(|h| h.remaining);
     let written_since = rest.is_some_and(|rest| rest + age >= max_ttl);
     (!written_since).then_some(facts.quarantine)
-}
-
-/// Ops whose yes counts as a vote for a holder.
-fn is_vote(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Acquire { .. }
-            | Op::Raise { .. }
-            | Op::Extend { .. }
-            | Op::Claim(_)
-            | Op::RaiseClaim { .. }
-            | Op::ExtendClaim { .. }
-    )
-}
-
-fn reasserts(op: &Op) -> bool {
-    matches!(op, Op::Extend { reassert: Some(_), .. } | Op::ExtendClaim { reassert: Some(_), .. })
 }
 
 async fn sleep_or_forever(wait: Option<Duration>) {

@@ -6,7 +6,7 @@
 //! behind its own acquire (§5.4), and behind the extension that could put the lock back (§5.3).
 
 use super::sink::Asker;
-use super::{Asked, Owed, is_vote, reasserts};
+use super::{Asked, Owed};
 use crate::op::Op;
 use crate::token::OwnerToken;
 
@@ -25,6 +25,7 @@ impl Gather {
         let who = Asked {
             owed: asker.owed_until().map(|until| Owed { op: op.clone(), until, confirmed: false }),
             vote: is_vote(&op),
+            copy: is_copy(&op),
             reasserts: reasserts(&op),
             asker: Some(asker),
         };
@@ -48,6 +49,28 @@ impl Gather {
 /// An acquire by somebody else.
 fn is_anothers(op: &Op, me: &OwnerToken) -> bool {
     matches!(op, Op::Acquire { owner, .. } if owner != me)
+}
+
+/// Ops whose yes counts as a vote for a holder.
+fn is_vote(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Acquire { .. }
+            | Op::Raise { .. }
+            | Op::Extend { .. }
+            | Op::Claim(_)
+            | Op::RaiseClaim { .. }
+            | Op::ExtendClaim { .. }
+    )
+}
+
+/// Ops by which copies of a result are counted: two of one server are one.
+fn is_copy(op: &Op) -> bool {
+    matches!(op, Op::Complete { .. } | Op::Lookup { .. })
+}
+
+fn reasserts(op: &Op) -> bool {
+    matches!(op, Op::Extend { reassert: Some(_), .. } | Op::ExtendClaim { reassert: Some(_), .. })
 }
 
 #[cfg(test)]
