@@ -216,19 +216,26 @@ impl<R: Resolver> Link<R> {
     pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
         let n = batch.ops.len();
         let shared = &*self.shared;
-        let wait = deadline.since(shared.options.env.now());
-        let Ok(turn) = timeout(wait, shared.order.lock()).await else {
-            let detail = shared.late("still connecting when the deadline passed");
-            return Replies::fail(n, &NodeError::not_executed(NodeFault::Unreachable, detail));
+        let turn = match shared.order.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let wait = deadline.since(shared.options.env.now());
+                let Ok(turn) = timeout(wait, shared.order.lock()).await else {
+                    return Replies::fail(n, &shared.too_late());
+                };
+                turn
+            }
         };
         let current = match self.current(deadline).await {
             Ok(current) => current,
             Err(e) => return Replies::fail(n, &e),
         };
-        let wait = deadline.since(shared.options.env.now());
-        let in_order = timeout(wait, current.session.in_order()).await;
-        let rest = deadline.since(shared.options.env.now());
-        if rest.is_zero() || in_order.is_err() {
+        let mut rest = deadline.since(shared.options.env.now());
+        if !current.session.is_in_order() {
+            let _ = timeout(rest, current.session.in_order()).await;
+            rest = deadline.since(shared.options.env.now());
+        }
+        if rest.is_zero() {
             let detail = "the deadline passed before the request was sent";
             return Replies::fail(n, &NodeError::not_executed(NodeFault::Timeout, detail));
         }
@@ -342,8 +349,7 @@ impl<R: Resolver> Link<R> {
             }
             let rest = deadline.since(env.now());
             if timeout(rest, turns.changed()).await.is_err() {
-                let detail = self.shared.late("still connecting when the deadline passed");
-                return Err(NodeError::not_executed(NodeFault::Unreachable, detail));
+                return Err(self.shared.too_late());
             }
         }
     }
@@ -353,6 +359,11 @@ impl<R: Resolver> Shared<R> {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that holds the lock can panic halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn too_late(&self) -> NodeError {
+        let detail = self.late("still connecting when the deadline passed");
+        NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
     fn guarding(&self) -> Guarding {

@@ -153,7 +153,12 @@ impl Session {
         guard::apply(&self.con, rule, down_after, again).await
     }
 
-    /// Ends when no earlier batch is being sent again: what leaves before would overtake it.
+    /// Whether no earlier batch is being sent again: what leaves meanwhile would overtake it.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.order.is_kept_now()
+    }
+
+    /// Ends when it is so.
     pub(crate) async fn in_order(&self) {
         self.order.is_kept().await;
     }

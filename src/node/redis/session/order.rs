@@ -22,7 +22,12 @@ struct Places {
 }
 
 impl Order {
-    /// Ends when nothing is being sent again.
+    /// Whether nothing is being sent again.
+    pub(super) fn is_kept_now(&self) -> bool {
+        self.0.borrow().again == 0
+    }
+
+    /// Ends when nothing is.
     pub(super) async fn is_kept(&self) {
         // The sender is ours, so it is never closed.
         let _ = self.0.subscribe().wait_for(|p| p.again == 0).await;
