@@ -34,6 +34,8 @@ pub(crate) struct Last {
     pub(crate) error: Option<NodeError>,
     /// Servers that refused what `Apply` has to set, or cannot be reached for it, with why.
     pub(crate) refused: BTreeMap<Arc<str>, Arc<str>>,
+    /// The server that was set last as the group's master.
+    master: Option<Arc<str>>,
     /// What was told as wrong; not told again until it changes.
     wrong: Option<String>,
     /// The advice logged last.
@@ -51,6 +53,19 @@ impl Last {
             Some(why) => NodeEvent::GuardAbsent { why: why.into() },
             None => NodeEvent::GuardRestored,
         })
+    }
+}
+
+impl Last {
+    /// Servers that left the group are not complained of any more. Of none nothing is concluded:
+    /// then the Sentinels could not be asked.
+    fn forget_all_but(&mut self, replicas: &[String]) {
+        let master = self.master.as_deref();
+        if !replicas.is_empty() {
+            self.refused.retain(|at, _| {
+                master == Some(&**at) || replicas.iter().any(|replica| **replica == **at)
+            });
+        }
     }
 }
 
@@ -125,7 +140,11 @@ impl Judge {
         if self.rule.policy != MinReplicas::Apply {
             return Ok(facts);
         }
-        let again = self.lock().refused.contains_key(at);
+        let again = {
+            let mut last = self.lock();
+            last.master = Some(at.into());
+            last.refused.contains_key(at)
+        };
         let applied = session.apply(&self.rule, group.down_after, again).await;
         let changed = matches!(applied, Applied::Set(_) | Applied::NotKept(..));
         self.note(at, applied, events);
@@ -139,8 +158,9 @@ impl Judge {
         group: Group,
         events: &broadcast::Sender<NodeEvent>,
     ) {
-        for endpoint in servers {
-            let at = endpoint.to_string();
+        let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        self.lock().forget_all_but(&names);
+        for (endpoint, at) in servers.iter().zip(names) {
             let again = self.lock().refused.contains_key(&*at);
             let applied = apply_at(endpoint, &self.rule, group.down_after, again, APPLY).await;
             self.note(&at, applied, events);
@@ -185,5 +205,26 @@ fn guard_facts(server: &ServerFacts) -> GuardFacts {
         connected_replicas: None,
         min_replicas: server.min_replicas,
         max_lag: server.min_replicas_max_lag.map(|s| Duration::from_secs(u64::from(s))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_servers_of_the_group_are_complained_of() {
+        let judge = Judge::new("group".into(), GuardRule::default());
+        let events = broadcast::Sender::new(8);
+        for at in ["a:1", "b:2", "c:3"] {
+            judge.note(at, Applied::Refused("NOPERM".into()), &events);
+        }
+        judge.lock().master = Some("a:1".into());
+        let refused =
+            || judge.last().refused.into_keys().map(|k| k.to_string()).collect::<Vec<_>>();
+        judge.lock().forget_all_but(&[]);
+        assert_eq!(refused(), ["a:1", "b:2", "c:3"]);
+        judge.lock().forget_all_but(&["c:3".to_owned(), "d:4".to_owned()]);
+        assert_eq!(refused(), ["a:1", "c:3"]);
     }
 }
