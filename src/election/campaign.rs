@@ -85,14 +85,22 @@ impl Election {
         let value = value.into();
         self.check()?;
         check_value(&value)?;
-        match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
-            Ok(won) => match self.take_office(won, &value).await {
-                Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                Err(ExtendError::Lost) => Ok(TryCampaign::Following(met())),
-                Err(ExtendError::Unknown(e)) => Err(e.into()),
-            },
-            Err(Loss::Taken(taken)) => Ok(TryCampaign::Following(taken)),
-            Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+        let mut lost = false;
+        loop {
+            return match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
+                Ok(won) => match self.take_office(won, &value).await {
+                    Ok(leadership) => Ok(TryCampaign::Won(leadership)),
+                    // To somebody else, or with a node's data: asked again, the nodes tell which.
+                    Err(ExtendError::Lost) if !lost => {
+                        lost = true;
+                        continue;
+                    }
+                    Err(ExtendError::Lost) => Ok(TryCampaign::Following(met())),
+                    Err(ExtendError::Unknown(e)) => Err(e.into()),
+                },
+                Err(Loss::Taken(taken)) => Ok(TryCampaign::Following(taken)),
+                Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+            };
         }
     }
 

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use palisade::election::{CampaignError, Leader, LeaderError, Observation, ProclaimError};
 use palisade::node::fault::FaultControl;
+use palisade::node::{BoxFuture, LockNode, NodeEvent};
+use palisade::op::{Batch, Op, Replies};
+use palisade::time::Moment;
 use palisade::{Election, MemoryNode, Redlock, ReleaseOutcome};
+use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
 use crate::world::{LONG, TTL, World, shaky};
@@ -210,4 +214,34 @@ impl Owned for Election {
     ) -> Result<palisade::Leadership, CampaignError> {
         self.campaign(value).await
     }
+}
+
+/// A node that becomes another server just before the first words reach it.
+struct FailsOver(MemoryNode);
+
+impl LockNode for FailsOver {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if batch.ops.iter().any(|op| matches!(op, Op::Extend { meta: Some(_), .. })) {
+            self.0.restart_empty();
+        }
+        self.0.call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_lost_the_office_to_a_failover_is_not_told_that_somebody_leads() {
+    // So long a window that the words may not be put there.
+    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
+    let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
+    let election = Election::new(&redlock, "cron");
+    let asked = election.try_campaign("me").await;
+    assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
 }
