@@ -140,8 +140,8 @@ pub enum Resolved<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
-    /// Nothing: never used, given back, or older than the retention. Also what a majority forgot that
-    /// lost its data, and a look cannot tell; a call can, and answers as `on_lapsed` says.
+    /// Nothing: never used, given back, or older than the retention. Also what nodes forgot that
+    /// lost their data: a look cannot tell, a call can.
     Absent,
     /// A handler runs, or an attempt to start one.
     Running {

@@ -216,15 +216,14 @@ impl<R: Resolver> Link<R> {
     pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
         let n = batch.ops.len();
         let shared = &*self.shared;
-        let turn = match shared.order.try_lock() {
-            Ok(turn) => turn,
-            Err(_) => {
-                let wait = deadline.since(shared.options.env.now());
-                let Ok(turn) = timeout(wait, shared.order.lock()).await else {
-                    return Replies::fail(n, &shared.too_late());
-                };
-                turn
-            }
+        let turn = if let Ok(turn) = shared.order.try_lock() {
+            turn
+        } else {
+            let wait = deadline.since(shared.options.env.now());
+            let Ok(turn) = timeout(wait, shared.order.lock()).await else {
+                return Replies::fail(n, &shared.too_late());
+            };
+            turn
         };
         let current = match self.current(deadline).await {
             Ok(current) => current,
