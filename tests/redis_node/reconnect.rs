@@ -8,28 +8,29 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
-/// given up meanwhile: its release waits there, too, and must not overtake it, for then the lock
-/// would stand for its whole ttl and belong to nobody.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
+/// A server behind a proxy that, while told so, lets each answer wait.
+fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
     let slow = Arc::new(AtomicBool::new(false));
     let is_slow = Arc::clone(&slow);
     proxy.edit(move |_| {
         if is_slow.load(SeqCst) {
-            std::thread::sleep(Duration::from_millis(15));
+            std::thread::sleep(wait);
         }
     });
     let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
-    let redlock = Redlock::builder()
-        .node(node.build().unwrap())
-        .ttl(TTL)
-        .max_ttl(TTL)
-        .node_deadline(Duration::from_secs(2))
-        .build()
-        .unwrap();
+    let builder = Redlock::builder().node(node.build().unwrap()).ttl(TTL).max_ttl(TTL);
+    let redlock = builder.node_deadline(Duration::from_secs(2)).build().unwrap();
+    (server, proxy, slow, redlock)
+}
+
+/// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
+/// given up meanwhile: its release waits there, too, and must not overtake it, for then the lock
+/// would stand for its whole ttl and belong to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
+    let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
     for round in 0..24 {
         slow.store(false, SeqCst);
         let warm = redlock.mutex("warm").acquire().await.unwrap();
@@ -53,21 +54,7 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
 /// the connection away from all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_request_does_not_cost_others_their_connection() {
-    let server = Server::start(&[]);
-    let proxy = Proxy::to(&server.addr());
-    let slow = Arc::new(AtomicBool::new(false));
-    let is_slow = Arc::clone(&slow);
-    proxy.edit(move |_| {
-        if is_slow.load(SeqCst) {
-            std::thread::sleep(Duration::from_millis(40));
-        }
-    });
-    let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
-    let redlock = Redlock::builder()
-        .node(node.build().unwrap())
-        .node_deadline(Duration::from_secs(2))
-        .build()
-        .unwrap();
+    let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
     let held = redlock.mutex("held").acquire().await.unwrap();
     let mut events = redlock.events();
     slow.store(true, SeqCst);
