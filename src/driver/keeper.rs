@@ -45,6 +45,16 @@ struct Schedule {
     asleep_until: Option<Moment>,
 }
 
+impl Schedule {
+    /// The lease's place from now on.
+    fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
+        self.next_id += 1;
+        let slot = (at, self.next_id);
+        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        slot
+    }
+}
+
 impl Keeper {
     fn lock(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,9 +92,7 @@ impl Keeper {
     /// Takes on a lease that is only told what becomes of it.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.lock();
-        s.next_id += 1;
-        let slot = (Moment::default(), s.next_id);
-        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        let slot = s.slot(lease, Moment::default());
         s.quiet.insert(slot.1, Arc::clone(lease));
         let first = s.quiet.len() == 1;
         drop(s);
@@ -128,9 +136,7 @@ impl Keeper {
         if let Some(old) = old {
             s.due.remove(&old);
         }
-        s.next_id += 1;
-        let slot = (at, s.next_id);
-        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        let slot = s.slot(&lease, at);
         s.due.insert(slot, lease);
         let earlier = s.asleep_until.is_some_and(|until| at < until);
         drop(s);
@@ -160,9 +166,7 @@ impl Keeper {
         // Scheduled for their deadline in the same breath: loss is told also while a renewal hangs,
         // and a verdict misses nobody.
         for lease in due.iter().filter(|lease| !lease.is_ended() && lease.is_valid(now)) {
-            s.next_id += 1;
-            let slot = (lease.until(), s.next_id);
-            *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+            let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
         }
         due

@@ -1,8 +1,6 @@
 //! Renewal and release of one lease on two threads at once.
 
-use std::future::Future as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use super::lease::{Lease, Subject};
@@ -41,8 +39,7 @@ async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let won = core.attempt(&keys, TTL, false, Durability::Primary).await.expect("free");
     let lease = Arc::new(lease_of(&keys, won));
     let mut renewal = std::pin::pin!(core.extend(&lease));
-    let sent = std::future::poll_fn(|cx| Poll::Ready(renewal.as_mut().poll(cx).is_pending()));
-    assert!(sent.await, "the nodes have yet to answer");
+    assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
     lease.lose();
     assert_eq!(renewal.await, Err(ExtendError::Lost));
 }

@@ -15,7 +15,7 @@ use crate::driver::keeper::Keeper;
 use crate::driver::lease::Lease;
 use crate::env::Env;
 use crate::node::lane::Witness;
-use crate::node::lineage::{Lineage, Word};
+use crate::node::lineage::Lineage;
 use crate::receipt::{Fate, Receipt, Server, Written};
 
 /// Verdicts that wait for a holder who does not ask; beyond it the oldest is dropped.
@@ -101,8 +101,7 @@ fn receipt(node: Arc<str>, written: Written, fate: Fate) -> Receipt {
 impl Witness for Verdicts {
     fn hear(&self, node: usize, server: Server) {
         let _judging = self.judging[node].lock().unwrap_or_else(PoisonError::into_inner);
-        let word = self.lineage.hear(node, server);
-        if word == Word::New && !self.lineage.is_calm() {
+        if self.lineage.hear(node, server) && !self.lineage.is_calm() {
             self.judge_all(node);
         }
     }

@@ -54,9 +54,7 @@ impl Last {
             None => NodeEvent::GuardRestored,
         })
     }
-}
 
-impl Last {
     /// Servers that left the group are not complained of any more. Of none nothing is concluded:
     /// then the Sentinels could not be asked.
     fn forget_all_but(&mut self, replicas: &[String]) {

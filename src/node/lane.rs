@@ -17,13 +17,12 @@ mod pace;
 mod sink;
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, poll};
 use tokio::sync::{broadcast, mpsc};
 
 use self::gather::Gather;
@@ -198,23 +197,17 @@ impl Worker {
             let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
             if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
                 // Before what is queued: on a busy lane there is always something.
-                if let Some(call) = self.launch_owed() {
-                    match begin(call).await {
-                        Ok(answered) => confirming.extend(self.settle(answered)),
-                        Err(call) => under_way.push(call),
-                    }
-                }
+                let call = self.launch_owed();
+                confirming.extend(self.begin(call, &mut under_way).await);
                 continue;
             }
             tokio::select! {
                 biased;
                 job = self.rx.recv(), if under_way.len() < depth => match job {
-                    Some(job) => if let Some(call) = self.launch(job, depth) {
-                        match begin(call).await {
-                            Ok(answered) => confirming.extend(self.settle(answered)),
-                            Err(call) => under_way.push(call),
-                        }
-                    },
+                    Some(job) => {
+                        let call = self.launch(job, depth);
+                        confirming.extend(self.begin(call, &mut under_way).await);
+                    }
                     None => break,
                 },
                 Some(answered) = under_way.next(), if !under_way.is_empty() => {
@@ -237,6 +230,23 @@ impl Worker {
         }
         if let Some(last) = self.launch_owed() {
             self.settle(last.await);
+        }
+    }
+
+    /// Puts a call on its way, before answers are handed out or anything else leaves; what its
+    /// answer leaves to be confirmed, should that be there already.
+    async fn begin(
+        &mut self,
+        call: Option<BoxFuture<'static, Answered>>,
+        under_way: &mut FuturesUnordered<BoxFuture<'static, Answered>>,
+    ) -> Vec<BoxFuture<'static, ()>> {
+        let Some(mut call) = call else { return Vec::new() };
+        match poll!(&mut call) {
+            Poll::Ready(answered) => self.settle(answered),
+            Poll::Pending => {
+                under_way.push(call);
+                Vec::new()
+            }
         }
     }
 
@@ -419,17 +429,6 @@ impl Worker {
             self.owed.push(owed);
             self.owed_at.get_or_insert(now + self.owed_wait);
         }
-    }
-}
-
-/// Puts a call on its way, before answers are handed out or anything else leaves; `Err` if its
-/// answer has yet to come.
-async fn begin(
-    mut call: BoxFuture<'static, Answered>,
-) -> Result<Answered, BoxFuture<'static, Answered>> {
-    match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
-        Poll::Ready(answered) => Ok(answered),
-        Poll::Pending => Err(call),
     }
 }
 

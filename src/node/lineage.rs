@@ -12,18 +12,6 @@ use crate::receipt::{Fate, Server, Written, fate, shared};
 /// Servers remembered per node; a chain that is longer ends as `Unknown`.
 const SEEN: usize = 16;
 
-/// What a word about a node's server meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// Known already.
-    Same,
-    /// The first server, or another one than before.
-    New,
-    /// An earlier server than the present one: its answer came late, or it does not know yet that
-    /// it was replaced.
-    Old,
-}
-
 /// The servers of the nodes of one handle.
 #[derive(Debug)]
 pub(crate) struct Lineage {
@@ -52,19 +40,21 @@ impl Lineage {
         Self { lines, switches: AtomicUsize::new(0) }
     }
 
-    /// Somebody says what server the node is.
-    pub(crate) fn hear(&self, node: usize, server: Server) -> Word {
+    /// Somebody says what server the node is. True for the first one, and for another one than
+    /// before; not for an earlier one, whose answer came late or who does not know yet that it was
+    /// replaced.
+    pub(crate) fn hear(&self, node: usize, server: Server) -> bool {
         let line = &self.lines[node];
         if line.present.load(Ordering::Acquire) == server.generation && server.generation != 0 {
-            return Word::Same;
+            return false;
         }
         let mut seen = line.seen();
         if seen.last().is_some_and(|now| now.generation == server.generation) {
-            return Word::Same;
+            return false;
         }
         // Never back to a server whose successor is known: it is stale, whatever it believes.
         if shared(server.generation, &seen).is_some() {
-            return Word::Old;
+            return false;
         }
         if seen.len() >= SEEN {
             seen.remove(0);
@@ -74,7 +64,7 @@ impl Lineage {
         }
         seen.push(server);
         line.present.store(server.generation, Ordering::Release);
-        Word::New
+        true
     }
 
     /// Whether no node has ever become another server, so that every write stands.
@@ -110,11 +100,11 @@ mod tests {
     #[test]
     fn a_late_word_of_the_replaced_server_is_no_switch_back() {
         let lineage = Lineage::new(1);
-        assert_eq!(lineage.hear(0, server(1, None)), Word::New);
+        assert!(lineage.hear(0, server(1, None)));
         assert!(lineage.is_calm());
-        assert_eq!(lineage.hear(0, server(2, Some((1, 50)))), Word::New);
-        assert_eq!(lineage.hear(0, server(2, None)), Word::Same);
-        assert_eq!(lineage.hear(0, server(1, None)), Word::Old);
+        assert!(lineage.hear(0, server(2, Some((1, 50)))));
+        assert!(!lineage.hear(0, server(2, None)));
+        assert!(!lineage.hear(0, server(1, None)));
         assert_eq!(lineage.present(0), 2);
         let write = |offset| Written { generation: 1, offset: Some(offset) };
         assert_eq!(lineage.fate(0, write(49)), Fate::Survived);
@@ -127,7 +117,7 @@ mod tests {
         let lineage = Lineage::new(1);
         lineage.hear(0, server(1, None));
         lineage.hear(0, server(2, None));
-        assert_eq!(lineage.hear(0, server(1, None)), Word::New);
+        assert!(lineage.hear(0, server(1, None)));
         assert_eq!(lineage.present(0), 1);
     }
 

@@ -9,12 +9,12 @@
 mod open;
 mod tend;
 
-use std::future::poll_fn;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 
@@ -243,7 +243,7 @@ impl<R: Resolver> Link<R> {
         let call = current.session.call(&batch, shared.guarding());
         tokio::pin!(call);
         // Its first step puts it on the way; then the next one may leave.
-        let first = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        let first = poll!(call.as_mut());
         drop(turn);
         let answer = async {
             match first {
@@ -367,7 +367,7 @@ impl<R: Resolver> Shared<R> {
 
     fn guarding(&self) -> Guarding {
         let trust_fresh = self.options.trust_fresh;
-        Guarding { failover_window: self.resolver.window(), trust_fresh, awaited: true }
+        Guarding { failover_window: self.resolver.window(), trust_fresh }
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {

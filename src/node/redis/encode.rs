@@ -20,8 +20,6 @@ pub(crate) struct Guarding {
     pub(crate) failover_window: Duration,
     /// Take a node without any history for a new one.
     pub(crate) trust_fresh: bool,
-    /// Somebody may wait for a hint there.
-    pub(crate) awaited: bool,
 }
 
 impl Guarding {
@@ -31,16 +29,15 @@ impl Guarding {
     }
 }
 
-/// Encodes the batch.
-pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
+/// Encodes the batch; `awaited`: somebody may wait for a hint there.
+pub(crate) fn batch(batch: &Batch, guarding: Guarding, awaited: bool) -> Cmd {
     let n = batch.ops.len();
     // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(10 + 9 * n, 160 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
-    cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, guarding.awaited)).sum::<usize>())
-        .arg(MARKER);
+    cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
     for op in &batch.ops {
-        keys(&mut cmd, op, guarding.awaited);
+        keys(&mut cmd, op, awaited);
     }
     let terms = &batch.terms;
     let fence_life = terms
@@ -54,7 +51,7 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding) -> Cmd {
         .arg(whole_millis(guarding.failover_window))
         .arg(runs(&batch.ops).count());
     for run in runs(&batch.ops) {
-        run_args(&mut cmd, run, guarding.awaited);
+        run_args(&mut cmd, run, awaited);
     }
     cmd
 }

@@ -7,12 +7,12 @@
 
 mod order;
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
@@ -184,8 +184,7 @@ impl Session {
         batch: &Batch,
         guarding: Guarding,
     ) -> Result<Replies, NodeError> {
-        let guarding = Guarding { awaited: self.awaited.load(Ordering::Relaxed), ..guarding };
-        let cmd = encode::batch(batch, guarding);
+        let cmd = encode::batch(batch, guarding, self.awaited.load(Ordering::Relaxed));
         // A history that nobody can go on from needs no receipts.
         let receipt = self.facts.tells_offset
             && self.backlog.load(Ordering::Relaxed)
@@ -200,7 +199,7 @@ impl Session {
                 let load = script::load();
                 let both = async { tokio::join!(ask(&self.con, &load), call.ask(&self.con)) };
                 tokio::pin!(both);
-                let first = poll_fn(|cx| Poll::Ready(both.as_mut().poll(cx))).await;
+                let first = poll!(both.as_mut());
                 place.left();
                 let answers = match first {
                     Poll::Ready(answers) => answers,
