@@ -17,7 +17,7 @@ use palisade::{FencingToken, ReleaseOutcome, TryAcquire};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let redlock = common::Connect::parse().builder()?.build()?;
-    let mutex = redlock.mutex("invoice:42").ttl(Duration::from_secs(10));
+    let mutex = redlock.mutex("invoice:42");
 
     let guard = mutex.acquire().await?;
     println!("held with fencing token {}", guard.fencing_token());

@@ -371,3 +371,9 @@ run_later() { # PIDFILE SECONDS COMMAND...
 continue_process() { # PID START
   if alive "$1" "$2"; then kill -s CONT "$1"; fi
 }
+
+# The marker of a server on which nothing was ever granted: its replication id, and that it lost
+# nothing since ever.
+marker_of_new() { # REPLICATION-ID
+  printf '%s %013d %016d %09d %013d %013d n' "$1" 0 0 0 0 0
+}

@@ -23,6 +23,26 @@ pub enum Bug {
     RecreateInQuarantine,
     /// A new master counts renewals while its predecessor may still grant (§5.3).
     TwoMastersVote,
+    /// A new master counts a renewal by how long its own copy of the lock lasts.
+    ExtendByCopy,
+    /// A quarantine is named by a holder whose lease ends before a replaced server has stopped.
+    NamedByWhoLapses,
+    /// A token is raised, and a promise renewed, during a quarantine.
+    RaiseInQuarantine,
+    /// A promoted server's quarantine is as long as its own settings say, whatever its data say.
+    QuarantineNotKept,
+    /// A quarantine is named by when it began, without the data history.
+    NamedBySinceAlone,
+    /// The floor after a loss leaves out what a replaced server goes on granting.
+    FloorWithoutWindow,
+    /// A request that lay in a frozen server takes effect when it thaws.
+    LateRequestsRun,
+    /// A record, and with it its promise, is forgotten with its retention.
+    PromisesExpireEarly,
+    /// Only claims carry the request's fingerprint.
+    FingerprintOfClaimsOnly,
+    /// A new history says "never seen" of a key that is younger than its own beginning.
+    BirthsWithoutMargin,
     /// Only nodes that have answered are released after an attempt (§5.1, §5.4).
     LateGrantsStay,
     /// The validity is counted from the answer (§6).

@@ -8,17 +8,17 @@ use crate::time::{Drift, EXPIRY_PRECISION, validity};
 /// What all locks of one handle share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Lease length where a lock names none. Default 10 s.
+    /// Lease length where a lock names none. Default 15 s.
     pub ttl: Duration,
     /// The longest lease that any client of these nodes may use; base of the quarantine after a
-    /// restart or failover. Default 30 s.
+    /// restart or failover. Default the `ttl`.
     pub max_ttl: Duration,
     /// Bound on the rate error of a node's clock. Default 1 %.
     pub drift: Drift,
     /// How long one node may take to answer one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E: bound on the error of any clock against true time. Default half of `max_ttl`, at most
-    /// 60 s.
+    /// E: bound on the error of any clock against true time; less than half of `max_ttl`. Default
+    /// 2 s, at most a quarter of `max_ttl`.
     pub clock_error: Duration,
     /// Put before every name. Default empty.
     pub prefix: String,
@@ -29,21 +29,24 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            ttl: Duration::from_secs(10),
-            max_ttl: Duration::from_secs(30),
+            ttl: TTL,
+            max_ttl: TTL,
             drift: Drift::DEFAULT,
             node_deadline: Duration::from_millis(250),
-            clock_error: default_clock_error(Duration::from_secs(30)),
+            clock_error: default_clock_error(TTL),
             prefix: String::new(),
             allow_even: false,
         }
     }
 }
 
-/// Half of the shortest quarantine, at most a minute: then the tokens of two losses in a row still
-/// rise, for no two nodes' floors can lie further apart than the losses do.
+/// Long enough for a holder to outlive a failover of the groups that `sentinel-conf` sets up, short
+/// enough to wait for after a crash.
+const TTL: Duration = Duration::from_secs(15);
+
+/// Far more than clocks that NTP disciplines are off, and half of what is allowed at the most.
 pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
-    (max_ttl / 2).min(Duration::from_secs(60))
+    (max_ttl / 4).min(Duration::from_secs(2))
 }
 
 /// Shortest lease: below this the drift allowance and Redis' 1 ms precision leave nothing.
@@ -70,10 +73,13 @@ impl Config {
             let value = format!("{} ppm", self.drift.ppm());
             return Err(ConfigError::new("drift", value, "at most 100000 ppm (10 %)"));
         }
-        if self.clock_error > Duration::from_secs(3_600) {
-            return Err(refuse("clock_error", self.clock_error, "at most one hour"));
-        }
         self.check_ttl(self.ttl)?;
+        if self.clock_error.saturating_mul(2) >= self.max_ttl {
+            // Two nodes' clocks may be 2E apart: with a shorter quarantine between two losses the
+            // tokens after the second could be lower.
+            let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
+            return Err(refuse("clock_error", self.clock_error, &rule));
+        }
         self.check_renewed(self.ttl)
     }
 
@@ -103,7 +109,10 @@ impl Config {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));
         }
         if ttl > self.max_ttl {
-            let rule = format!("at most max_ttl ({:?})", self.max_ttl);
+            let rule = format!(
+                "at most max_ttl ({:?}); raise `max_ttl` in every process that uses these nodes",
+                self.max_ttl
+            );
             return Err(refuse("ttl", ttl, &rule));
         }
         Ok(())
@@ -162,12 +171,14 @@ mod tests {
             text(c.check())
         };
         assert!(with(&|c| c.ttl = Duration::ZERO).starts_with("`ttl` is 0ns: at least 10ms"));
-        assert!(with(&|c| c.ttl = ms(30_001)).contains("at most max_ttl (30s)"));
+        assert!(
+            with(&|c| c.ttl = ms(15_001)).contains("at most max_ttl (15s); raise `max_ttl` in")
+        );
         assert!(with(&|c| c.ttl = ms(700)).contains("use a longer ttl or a shorter node_deadline"));
         assert!(with(&|c| c.max_ttl = ms(86_400_001)).starts_with("`max_ttl`"));
         assert!(with(&|c| c.node_deadline = Duration::ZERO).starts_with("`node_deadline`"));
         assert!(with(&|c| c.drift = Drift::from_ppm(100_001)).starts_with("`drift`"));
-        assert!(with(&|c| c.clock_error = ms(3_600_001)).starts_with("`clock_error`"));
+        assert!(with(&|c| c.clock_error = ms(7_500)).contains("less than half of max_ttl (15s)"));
         assert!(with(&|c| c.prefix = "a\tb".into()).starts_with("`prefix`"));
         assert!(text(ok.check_nodes(0)).contains("between 1 and 31"));
         assert!(text(ok.check_nodes(32)).contains("between 1 and 31"));

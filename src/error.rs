@@ -89,8 +89,14 @@ pub enum NodeFault {
     NoAgreement,
     /// Two configured nodes are one and the same server process.
     SameServer,
+    /// The request reached the server after its deadline, by the server's own clock, and was not
+    /// executed.
+    PastDeadline,
     /// The server's clock stepped; its vote is discounted for one `max_ttl`.
     ClockJump,
+    /// The server granted a fencing token further ahead than honest clocks can bring it, so its
+    /// grant does not count.
+    TokenAhead,
     /// The server is of a kind or version that cannot serve.
     Unsupported,
     /// The server answered an error of its own.
@@ -118,6 +124,11 @@ impl NodeError {
     /// The request may have taken effect, or may still: a time-out is not a cancellation.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: true, detail: detail.into() }
+    }
+
+    /// The answer of a node to what came after its deadline.
+    pub(crate) fn past_deadline() -> Self {
+        Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
     /// The same, with where it happened before its words and what to change behind them.
@@ -149,11 +160,12 @@ impl NodeError {
             | F::Disconnected
             | F::NotDurable
             | F::NoSentinel
+            | F::PastDeadline
             | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
             F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
                 Advice::RetryAfter(Duration::from_secs(1))
             }
-            F::ClockJump => Advice::RetryAfter(Duration::from_secs(5)),
+            F::ClockJump | F::TokenAhead => Advice::RetryAfter(Duration::from_secs(5)),
             F::GuardMissing
             | F::Tls
             | F::Auth
@@ -188,6 +200,14 @@ impl NodeError {
             F::NotSentinel => "this address is not a Sentinel; check host and port",
             F::NoAgreement => "too few Sentinels agree on a master; wait or check the Sentinels",
             F::SameServer => "two configured nodes are the same server; remove one",
+            F::PastDeadline => {
+                "reached the server too late and was not executed; server or network is slow, or \
+                 the server's clock stepped forward"
+            }
+            F::TokenAhead => {
+                "granted a fencing token that lies in the future; check the clocks of this machine \
+                 and of the server"
+            }
             F::ClockJump => "the server's clock stepped; its vote is discounted for one max_ttl",
             F::Unsupported => "server kind or version cannot serve",
             F::Server => "server answered an error",

@@ -38,8 +38,10 @@ pub enum Op {
         /// Ask for a hint on release.
         wait: bool,
     },
-    /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token` and
-    /// `floor ≤ token`: so a token granted before a failover is not raised on the new master.
+    /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
+    /// and `token` is not further ahead than an honest clock can have proposed (the node's own
+    /// clock + 4E). In quarantine the answer is `Quarantined`: a token that was granted before a
+    /// failover is not raised on the new master.
     Raise {
         /// The lock's keys.
         keys: LockKeys,
@@ -49,15 +51,10 @@ pub enum Op {
         token: FencingToken,
     },
     /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`).
-    /// `meta`, if given, replaces the holder's words. In quarantine an absent key is re-created
-    /// only with `reassert` = the quarantine's epoch, else the answer is `Quarantined`: the node
-    /// may have forgotten a grant to another attempt, and re-creating would vote twice.
-    ///
-    /// In the failover window, the first L of a generation (none if the node was born empty), the
-    /// server that this one replaced may still grant. What stands here is prolonged only if before
-    /// the renewal it lasts at least as long as the window: then it has not run out over there
-    /// before that server stops. Else `Quarantined`, which is no vote and no loss, unless
-    /// `reassert` names the epoch.
+    /// `meta`, if given, replaces the holder's words. In quarantine the answer is `Quarantined`
+    /// unless `reassert` names the quarantine, whether the lock is here or not: the node may have
+    /// forgotten a grant to another attempt, or a replaced server may still give away an older copy
+    /// of what is here.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
@@ -69,12 +66,11 @@ pub enum Op {
         token: FencingToken,
         /// The holder's words, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// The epoch of the quarantine in which the holder puts back what the node forgot, or
-        /// prolongs what it knows for too short a time. Only a holder whom this very node had
-        /// confirmed, for a time that had not run out when it learned of the epoch and that does
-        /// not run out in the failover window, may say so: then nobody else can have been granted
-        /// here meanwhile, nor can be by the server that this one replaced.
-        reassert: Option<u64>,
+        /// The quarantine in which the holder takes its place again. Only a holder whom this very
+        /// node had confirmed until a moment that is still to come, and that lies after the end of
+        /// the quarantine less `max_ttl`, may name it: then nobody else can have been granted here
+        /// meanwhile, nor by the server that this one replaced.
+        reassert: Option<QuarantineId>,
     },
     /// Delete the lock if it is the owner's; wake a waiter.
     Release {
@@ -95,7 +91,8 @@ pub enum Op {
     },
     /// Begin an idempotency record (phase 1 of consensus on the key's result).
     Claim(Claim),
-    /// As `Raise`, for a record; refused above `token`; answers the record if there is one.
+    /// As `Raise`, for a record; refused above `token`, and while the promise is of an earlier life
+    /// of the node; answers the record if there is one.
     RaiseClaim {
         /// The record.
         key: RecordKey,
@@ -104,10 +101,9 @@ pub enum Op {
         /// The ballot that a majority shall have promised.
         token: FencingToken,
     },
-    /// Prolong a claim's lease: accepted iff the ballot is not below the promise. A promise of an
-    /// earlier life of the node counts again only with `reassert` (as for `Extend`); in quarantine
-    /// the answer without it is `Quarantined`. In the failover window so it is for a promise of
-    /// this life, unless the owner's lease lasts at least as long as the window.
+    /// Prolong a claim's lease: accepted iff the ballot is not below the promise. In quarantine the
+    /// answer is `Quarantined` unless `reassert` names the quarantine. A promise of an earlier life
+    /// of the node counts again only once its holder has named the quarantine.
     ExtendClaim {
         /// The record.
         key: RecordKey,
@@ -119,11 +115,13 @@ pub enum Op {
         lease: Duration,
         /// How long the record is kept.
         retention: Duration,
+        /// As for `Claim`.
+        fingerprint: Option<FingerprintBytes>,
         /// As for `Extend`.
-        reassert: Option<u64>,
+        reassert: Option<QuarantineId>,
     },
     /// Store the result (phase 2): accepted iff `fence < token`, or `fence = token` and the last
-    /// owner is `owner`.
+    /// owner is `owner`, and no other fingerprint stands here.
     Complete {
         /// The record.
         key: RecordKey,
@@ -131,10 +129,12 @@ pub enum Op {
         owner: OwnerToken,
         /// The claim's settled ballot.
         token: FencingToken,
-        /// The result's bytes.
-        value: Arc<[u8]>,
+        /// The result's bytes; `None` if only the fact is to be kept.
+        value: Option<Arc<[u8]>>,
         /// How long the record is kept.
         retention: Duration,
+        /// As for `Claim`.
+        fingerprint: Option<FingerprintBytes>,
     },
     /// Give a claim back whose handler certainly did nothing: the lease ends, the attempt does not
     /// count. Only for the last owner and only without a record.
@@ -152,6 +152,27 @@ pub enum Op {
 }
 
 impl Op {
+    /// On whose behalf it is asked; none for those that only read.
+    pub(crate) fn owner(&self) -> Option<&OwnerToken> {
+        match self {
+            Self::Acquire { owner, .. }
+            | Self::Raise { owner, .. }
+            | Self::Extend { owner, .. }
+            | Self::Release { owner, .. }
+            | Self::RaiseClaim { owner, .. }
+            | Self::ExtendClaim { owner, .. }
+            | Self::Complete { owner, .. }
+            | Self::Unclaim { owner, .. } => Some(owner),
+            Self::Claim(claim) => Some(&claim.owner),
+            Self::Inspect { .. } | Self::Lookup { .. } => None,
+        }
+    }
+
+    /// Whether it only takes back what its owner has here: right at any time.
+    pub fn is_undo(&self) -> bool {
+        matches!(self, Self::Release { .. } | Self::Unclaim { .. })
+    }
+
     /// Whether a yes to it is part of what somebody holds, so that a receipt is worth its cost.
     pub(crate) fn is_confirming(&self) -> bool {
         match self {
@@ -187,6 +208,21 @@ pub struct Claim {
     pub fingerprint: Option<FingerprintBytes>,
     /// Be granted on top of a completed record (repair).
     pub force: bool,
+    /// No copy of this request is older than this, in milliseconds since 1970: a node that kept
+    /// everything since before it knows whether the key was ever claimed.
+    pub born: Option<u64>,
+    /// When the request was made, in milliseconds since 1970. A request older than the retention is
+    /// answered `TooOld`: its record may be gone.
+    pub created: Option<u64>,
+}
+
+/// Names one quarantine of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuarantineId {
+    /// The data history, as in [`Facts::generation`].
+    pub history: u64,
+    /// When it began, by the node's clock and in the node's own unit.
+    pub since: u64,
 }
 
 /// Bounds that hold for a whole batch.
@@ -198,11 +234,16 @@ pub struct Terms {
     pub clock_error: Duration,
 }
 
-/// Ops for one node, executed in order, each atomically.
+/// Ops for one node, executed in order, each atomically. Without ops it only asks for the facts.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The bounds.
     pub terms: Terms,
+    /// The node's own clock (microseconds since 1970) after which the batch must not take effect:
+    /// each op is then answered with the fault
+    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), but for releases and unclaims,
+    /// which are executed at any time. `None`: the node's clock is not known yet.
+    pub not_after: Option<u64>,
     /// The ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
 }
@@ -212,8 +253,8 @@ pub struct Batch {
 pub struct StoredRecord {
     /// The ballot it was stored under.
     pub token: FencingToken,
-    /// The result's bytes.
-    pub value: Arc<[u8]>,
+    /// The result's bytes; `None` if it was too large to be kept.
+    pub value: Option<Arc<[u8]>>,
 }
 
 /// What a node says to one op.
@@ -231,13 +272,13 @@ pub enum Reply {
         /// Not one of our locks.
         foreign: bool,
     },
-    /// Acquire, Claim: nothing is granted for this long. Extend, `ExtendClaim`: not without
-    /// `reassert`, either because it is not here or because it ends within the failover window.
+    /// Acquire, Claim, Raise: nothing is granted for this long. Extend, `ExtendClaim`: not without
+    /// `reassert`.
     Quarantined {
-        /// Until grants begin: at least `max_ttl` longer than the rest of the failover window.
+        /// Until grants begin.
         remaining: Duration,
-        /// Which quarantine: the marker's `since`, in the node's own unit.
-        epoch: u64,
+        /// Which quarantine.
+        id: QuarantineId,
     },
     /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Release, Unclaim: done.
     Done,
@@ -256,8 +297,8 @@ pub enum Reply {
         attempt: u32,
         /// A record that already stands here (only with `force`).
         record: Option<StoredRecord>,
-        /// False if the node may have lost data since the key could have been claimed (its marker
-        /// is younger than the retention): "never seen" is then unknown, whatever stands here.
+        /// False if the node may have lost data since the key could have been claimed first:
+        /// "never seen" is then unknown, whatever stands here.
         remembers: bool,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
@@ -267,8 +308,10 @@ pub enum Reply {
         /// Until the lease ends.
         remaining: Duration,
     },
-    /// Claim: the key was used with another fingerprint.
+    /// Claim, `ExtendClaim`, Complete: the key was used with another fingerprint.
     Mismatch,
+    /// Claim: by the node's clock the request is older than the retention.
+    TooOld,
     /// Lookup.
     Record(Option<RecordState>),
 }
@@ -301,11 +344,14 @@ pub struct RecordState {
 
 /// What a node tells about itself with each batch, at no cost of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// The node's wall clock, microseconds since 1970.
     pub node_micros: u64,
     /// Identity of the data history (digest of `master_replid`).
     pub generation: u64,
+    /// When this history's quarantine began, in the node's own unit; zero if it never had one.
+    pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
     /// Rest of the quarantine; zero outside.
@@ -320,6 +366,8 @@ pub struct Facts {
     pub new_generation: bool,
     /// … and there was none before: the node is new, or lost its data.
     pub marker_missing: bool,
+    /// This history began without any marker.
+    pub began_empty: bool,
     /// The generation that this one went on from, if the node knows of one.
     pub predecessor: Option<Predecessor>,
     /// The length of the data history after the batch, or somewhat later, if the batch could write

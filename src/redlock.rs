@@ -37,6 +37,7 @@ impl Redlock {
         RedlockBuilder {
             nodes: Vec::new(),
             config: Config::default(),
+            max_ttl: None,
             clock_error: None,
             env: Arc::new(SystemEnv),
         }
@@ -93,6 +94,8 @@ impl Redlock {
 pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn LockNode>>,
     config: Config,
+    /// As given; else it follows `ttl`.
+    max_ttl: Option<Duration>,
     /// As given; else it follows `max_ttl`.
     clock_error: Option<Duration>,
     env: Arc<dyn Env>,
@@ -120,18 +123,19 @@ impl RedlockBuilder {
         self
     }
 
-    /// Lease length where a lock names none. 10 ms to `max_ttl`, default 10 s. Long enough for two
-    /// renewals to fail, short enough to wait for after a crash.
+    /// Lease length where a lock names none. 10 ms to `max_ttl`, default 15 s. Long enough for two
+    /// renewals to fail and for a failover of a Sentinel group to pass, short enough to wait for
+    /// after a crash.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.config.ttl = ttl;
         self
     }
 
-    /// The longest lease that any client of these nodes uses, at most one day, default 30 s. It is
-    /// how long a restarted or promoted node stays silent, so all clients must agree on it; the
-    /// nodes keep the largest they have been told.
+    /// The longest lease that any client of these nodes uses, at most one day, default the
+    /// [`ttl`](Self::ttl). It is how long a restarted or promoted node grants nothing, so all
+    /// clients must agree on it; the nodes keep the largest that somebody asked for lately.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.config.max_ttl = max_ttl;
+        self.max_ttl = Some(max_ttl);
         self
     }
 
@@ -147,10 +151,10 @@ impl RedlockBuilder {
         self
     }
 
-    /// E: bound on the error of any clock (ours or a node's) against true time, at most one hour,
-    /// default half of `max_ttl` but at most 60 s. Only the order of tokens after a node lost its
-    /// data depends on it; for that order through several losses the nodes' clocks must be within
-    /// half of `max_ttl` of true time whatever is set here. All clients should agree on it.
+    /// E: bound on the error of any clock (ours, a node's, that of who makes a request) against true
+    /// time. Less than half of `max_ttl`; default 2 s, at most a quarter of `max_ttl`. The order of
+    /// tokens after a node lost its data depends on it, and whether such a node may say of an
+    /// idempotency key that it was never used. All clients must agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self
@@ -181,6 +185,7 @@ impl RedlockBuilder {
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
     pub fn build(mut self) -> Result<Redlock, ConfigError> {
+        self.config.max_ttl = self.max_ttl.unwrap_or(self.config.ttl);
         let by_default = || default_clock_error(self.config.max_ttl);
         self.config.clock_error = self.clock_error.unwrap_or_else(by_default);
         self.config.check()?;

@@ -72,6 +72,43 @@ impl Drift {
 /// Fixed allowance for Redis' expiry precision (1 ms) and its rounding of our ttl (1 ms).
 pub const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
+/// Added to what is reckoned about tokens, for what is counted in whole milliseconds.
+pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
+
+/// How far ahead of any clock within `clock_error` (E) of true time a token can lie: 4E. A grant is
+/// at most E ahead of its node's clock, or at a floor of 2E ahead of it (a floor is set further
+/// ahead by the length of the quarantine, but for so long nothing is granted); that clock may be
+/// ahead by E, and the one that is compared behind by E.
+pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
+    clock_error.saturating_mul(4)
+}
+
+/// How far ahead of a node's clock a token may be raised: as far as a client with a fast clock lets
+/// a grant count, seen from a node with a slow one. What lies beyond is no honest node's, and a
+/// name on which it stood would be taken only by the tokens of the far future.
+pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
+    clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
+}
+
+/// A node's clock as it was last seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeClock {
+    /// What it showed, in microseconds since 1970.
+    pub(crate) micros: u64,
+    /// When that answer had arrived: the node's clock has moved on since by so much at least.
+    pub(crate) read: Moment,
+}
+
+impl NodeClock {
+    /// What the node's clock shows at `moment`, or less: at the same true moment or earlier, as
+    /// long as its rate keeps within `drift` and it does not step backwards.
+    pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
+        let span = moment.since(self.read);
+        let span = span.saturating_sub(drift.of(span));
+        self.micros.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
 /// How long a holder may believe in a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
 pub fn validity(ttl: Duration, drift: Drift) -> Duration {
     #[cfg(feature = "sim-bugs")]

@@ -12,13 +12,10 @@ use palisade::Redlock;
 use palisade::node::contract::Hooks;
 use palisade::node::{LockNode, MinReplicas, RedisNode, SentinelNode};
 
-use support::contract::{
-    Shared, disturbing_cases, group_hooks, needs_window, quiet_cases, server_hooks,
-};
+use support::contract::{Shared, disturbing_cases, group_hooks, quiet_cases, server_hooks};
 use support::group::Groups;
 use support::server::Server;
 
-const WINDOW: Duration = Duration::from_secs(3);
 const APP: &str = "the-applications-secret";
 
 fn repository(path: &str) -> PathBuf {
@@ -103,15 +100,7 @@ async fn a_server_needs_no_more_for_the_rules() {
 async fn a_server_needs_no_more_over_restarts_and_losses() {
     let server = served(DURABLE);
     let node = Arc::new(app(&server).build().unwrap());
-    disturbing_cases(node, &server_hooks(&server), |c| !needs_window(c)).await;
-}
-
-#[tokio::test]
-async fn a_server_needs_no_more_in_a_failover_window() {
-    let server = served(DURABLE);
-    let node = app(&server).failover_window(WINDOW).trust_fresh(true).build().unwrap();
-    let hooks = server_hooks(&server).failover_window(WINDOW);
-    assert_eq!(disturbing_cases(Arc::new(node), &hooks, needs_window).await, 4);
+    disturbing_cases(node, &server_hooks(&server)).await;
 }
 
 fn node(groups: &Groups) -> SentinelNode {
@@ -144,7 +133,7 @@ async fn a_group_needs_no_more_for_the_rules() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_needs_no_more_over_restarts_and_losses() {
     let (node, hooks, _groups) = for_contract();
-    assert!(disturbing_cases(node, &hooks, |c| !needs_window(c)).await > 0);
+    assert!(disturbing_cases(node, &hooks).await > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

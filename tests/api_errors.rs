@@ -65,11 +65,17 @@ fn times_of_the_handle() {
     let one = || nodes(1);
     refused(one().ttl(Duration::ZERO).build(), "ttl", "0ns", "at least 10ms");
     refused(one().ttl(9 * MS).build(), "ttl", "9ms", "at least 10ms");
-    refused(one().ttl(31 * SECOND).build(), "ttl", "31s", "at most max_ttl (30s)");
-    refused(one().max_ttl(5 * SECOND).build(), "ttl", "10s", "at most max_ttl (5s)");
+    let longer = one().max_ttl(15 * SECOND).ttl(31 * SECOND);
+    refused(longer.build(), "ttl", "31s", "at most max_ttl (15s)");
+    refused(one().max_ttl(5 * SECOND).build(), "ttl", "15s", "at most max_ttl (5s)");
     refused(one().max_ttl(DAY + MS).build(), "max_ttl", "86400.001s", "at most one day");
     refused(one().node_deadline(Duration::ZERO).build(), "node_deadline", "0ns", "at least 1 ms");
-    refused(one().clock_error(3_601 * SECOND).build(), "clock_error", "3601s", "at most one hour");
+    refused(
+        one().clock_error(8 * SECOND).build(),
+        "clock_error",
+        "8s",
+        "less than half of max_ttl",
+    );
     let drift = Drift::from_ppm(100_001);
     refused(one().drift(drift).build(), "drift", "100001 ppm", "at most 100000 ppm (10 %)");
     one().max_ttl(DAY).ttl(DAY).clock_error(3_600 * SECOND).build().expect("at the limits");
@@ -121,7 +127,8 @@ async fn verbs_refuse_what_check_refuses_and_send_nothing() {
         assert!(matches!(&error, AcquireError::Config(e) if e.field() == "ttl"), "{error}");
         assert_eq!(error.advice(), Advice::Misconfigured);
         let text = error.to_string();
-        assert_eq!(text, "lock cannot be acquired: `ttl` is 31s: at most max_ttl (30s)");
+        let want = "lock cannot be acquired: `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
+        assert!(text.starts_with(want), "{text}");
     }
     let error = Election::new(&redlock, "").campaign("me").await.expect_err("no name");
     assert_eq!(error.advice(), Advice::Misconfigured);
@@ -140,13 +147,15 @@ fn idempotency_settings() {
     refused(calls().namespace("a:b").build(), "namespace", "\"a:b\"", "no colon");
     refused(calls().namespace("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
     refused(named().lease(Duration::ZERO).build(), "lease", "0ns", "at least 10ms");
-    refused(named().lease(31 * SECOND).build(), "lease", "31s", "at most max_ttl (30s)");
+    refused(named().lease(31 * SECOND).build(), "lease", "31s", "at most max_ttl (15s)");
     refused(named().lease(700 * MS).build(), "lease", "700ms", "shorter node_deadline");
-    let same = named().lease(20 * SECOND).retention(20 * SECOND).build();
-    refused(same, "retention", "20s", "longer than the lease (20s)");
+    let same = named().lease(15 * SECOND).retention(15 * SECOND).build();
+    refused(same, "retention", "15s", "longer than the lease (15s)");
+    let large = named().max_result((8 << 20) + 1).build();
+    refused(large, "max_result", "8388609 bytes", "at most 8 MiB");
     let long = named().retention(366 * DAY + SECOND).build();
     refused(long, "retention", "31622401s", "at most 366 days");
-    named().lease(20 * SECOND).retention(21 * SECOND).build().expect("longer than the lease");
+    named().lease(15 * SECOND).retention(16 * SECOND).build().expect("longer than the lease");
 }
 
 #[tokio::test]

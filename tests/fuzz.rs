@@ -227,11 +227,13 @@ async fn plant(node: &MemoryNode, bytes: &[u8]) {
         key: "idem:pay:k".into(),
         owner: OwnerToken::from_random(1),
         token: FencingToken::new((1 << 53) - 1),
-        value: bytes.into(),
+        value: Some(bytes.into()),
         retention: Duration::from_secs(3_600),
+        fingerprint: None,
     };
-    let replies =
-        node.call(Batch { terms, ops: vec![complete] }, Moment::from_nanos(u64::MAX)).await;
+    let replies = node
+        .call(Batch { terms, not_after: None, ops: vec![complete] }, Moment::from_nanos(u64::MAX))
+        .await;
     replies.items[0].as_ref().unwrap();
 }
 
@@ -320,5 +322,5 @@ proptest! {
 
 /// The handler ran now, at the default durability.
 fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
-    Outcome::Executed { value, attempt, durability: palisade::Achieved::default() }
+    Outcome::Executed { value, attempt, durability: palisade::Achieved::default(), kept: true }
 }

@@ -101,7 +101,10 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
     first.block_on(async {
         // The connecting task is spawned and never runs.
         let deadline = SystemEnv.now() + ms(1_000);
-        assert!(!poll_once(node.call(Batch { terms, ops: Vec::new() }, deadline)).await);
+        assert!(
+            !poll_once(node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline))
+                .await
+        );
     });
     drop(first);
     let second = runtime();
@@ -252,7 +255,7 @@ impl LockNode for Deaf {
 #[tokio::test]
 async fn a_busy_lane_still_pays_what_it_owes() {
     let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
-    let r = Redlock::builder().node(node).build().unwrap();
+    let r = Redlock::builder().node(node).max_ttl(LONG).build().unwrap();
     let guard = r.mutex("deaf").ttl(LONG).acquire().await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let busy: Vec<_> = (0..8)
@@ -341,7 +344,7 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(7));
     let send = |op: Option<Op>| {
         let ops = op.into_iter().collect();
-        node.call(Batch { terms, ops }, SystemEnv.now() + Duration::from_secs(5))
+        node.call(Batch { terms, not_after: None, ops }, SystemEnv.now() + Duration::from_secs(5))
     };
     send(None).await;
     server.cli(&["script", "flush"]);

@@ -125,7 +125,7 @@ async fn a_password_is_never_shown() {
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
     let group = |at: String| {
         let node = SentinelNode::new("orders", [at]).unwrap();
-        let policy = MinReplicas::Apply;
+        let policy = MinReplicas::Require;
         node.guard(policy).sentinel_deadline(Duration::from_millis(500)).unwrap()
     };
     for (to_data, to_sentinels) in [(true, false), (false, true), (true, true)] {

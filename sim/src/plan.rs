@@ -215,14 +215,13 @@ impl Plan {
         let drift_ppm = d.pick(&[10_000, 30_000, 80_000]);
         let deadline = d.range(ttl / 24 + 3, ttl / 5);
         let jumpy = d.chance(80);
-        let clock_error = if jumpy { 20_000 } else { d.pick(&[2, 40, 500, 500]) };
+        let most = max_ttl / 2 - 1;
+        let clock_error = d.pick(&[2, 40, most, most]);
         let grouped = d.chance(250);
         let window = if grouped { d.range(20, 200) } else { 0 };
-        // Half of a quarantine: then floors rise from one loss to the next (ARCHITECTURE, Time).
-        let node_error = clock_error.min(max_ttl.midpoint(window));
         let mut plan = Self {
             seed,
-            nodes: (0..nodes).map(|_| clock(&mut d, drift_ppm, node_error)).collect(),
+            nodes: (0..nodes).map(|_| clock(&mut d, drift_ppm, clock_error)).collect(),
             clients: (0..clients).map(|_| clock(&mut d, drift_ppm, clock_error)).collect(),
             names: d.pick(&[1, 1, 1, 2]),
             ttl,
@@ -272,7 +271,7 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Act {
         // Once in a while long enough for the fences to be forgotten.
         let span = match d.range(0, 19) {
-            0 => self.max_ttl + 2 * self.clock_error.min(500) + 1_000,
+            0 => self.max_ttl + 4 * self.clock_error + 1_000,
             n if busy || n < 8 => d.range(0, 20),
             _ => d.range(0, self.ttl),
         };
@@ -330,7 +329,7 @@ impl Plan {
             let fault = match d.pick(&kinds) {
                 // A new process of a client or a server knows no earlier clock reading, so a step
                 // of a clock goes unnoticed: excluded by the assumptions (DESIGN 6).
-                _ if jumpy => Fault::Jump { node: 0, by: d.range(1_500, 8_000) },
+                _ if jumpy => Fault::Jump { node: 0, by: d.range(10, 90) },
                 0 | 6 if self.window > 0 => {
                     if d.chance(350) {
                         Fault::Failback { node }

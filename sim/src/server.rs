@@ -354,7 +354,7 @@ impl Server {
 
     /// What stands under a lock's or a record's key now.
     pub(crate) fn ask(&self, op: Op, plan: &Plan) -> Option<Reply> {
-        let batch = Batch { terms: plan.terms(), ops: vec![op] };
+        let batch = Batch { terms: plan.terms(), not_after: None, ops: vec![op] };
         let memory = self.state().master.memory.clone();
         at_once(&memory, batch).items.pop()?.ok()
     }
@@ -427,6 +427,6 @@ fn answer(reply: &Reply) -> Answer {
         Reply::Holder(_) | Reply::Record(_) => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
-        Reply::Mismatch => Answer::Mismatch,
+        Reply::Mismatch | Reply::TooOld => Answer::Mismatch,
     }
 }

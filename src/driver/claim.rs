@@ -33,6 +33,9 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) born: Option<u64>,
+    pub(crate) created: Option<u64>,
 }
 
 /// How one attempt to claim ended.
@@ -40,8 +43,8 @@ pub(crate) struct ClaimTerms {
 pub(crate) enum Claimed {
     /// Ours.
     Promised(Held, Promise),
-    /// The key's result.
-    Replay(Arc<[u8]>),
+    /// The key's result; `None` if it was too large to be kept.
+    Replay(Option<Arc<[u8]>>),
     /// A result was seen that is not certain yet.
     Repair(StoredRecord),
     /// Not ours.
@@ -151,6 +154,9 @@ impl Core {
             proposal,
             fingerprint: terms.fingerprint,
             force,
+            born: terms.born,
+            // A repair, and what an operator says, are not bound by the request's age.
+            created: terms.created.filter(|_| !force),
         });
         self.send_all(&claim, self.node_deadline(sent).min(until), &mailbox);
         let mut step = Step::Wait(until);
@@ -176,8 +182,11 @@ impl Core {
                 Step::Promised(promise) => {
                     undo.armed = false;
                     self.saw(&terms.key, promise.token.get(), proposal);
-                    let subject =
-                        Subject::Claim { key: Arc::clone(&terms.key), retention: terms.retention };
+                    let subject = Subject::Claim {
+                        key: Arc::clone(&terms.key),
+                        retention: terms.retention,
+                        fingerprint: terms.fingerprint,
+                    };
                     let ballot = (owner, promise.token);
                     let lease = Lease::new(subject, ballot, terms.lease, until, None, mailbox);
                     let (core, lease) = (Arc::clone(self), Arc::new(lease));
@@ -201,16 +210,21 @@ impl Core {
     /// # Cancellation safety
     /// Dropped, the requests are on their way and the lanes repeat them: a result that was
     /// completed is stored if it can be.
-    pub(crate) async fn complete(&self, lease: &Arc<Lease>, value: &Arc<[u8]>) -> complete::Step {
-        let Subject::Claim { key, retention } = &lease.subject else {
+    pub(crate) async fn complete(
+        &self,
+        lease: &Arc<Lease>,
+        value: Option<&Arc<[u8]>>,
+    ) -> complete::Step {
+        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
             return complete::Step::Unknown(Vec::new());
         };
         let op = Op::Complete {
             key: Arc::clone(key),
             owner: lease.owner,
             token: lease.token,
-            value: Arc::clone(value),
+            value: value.cloned(),
             retention: *retention,
+            fingerprint: *fingerprint,
         };
         let started = self.env.now();
         let end = started + 4 * self.config.node_deadline;

@@ -18,7 +18,7 @@ use crate::driver::verdict::Notices;
 use crate::durability::Achieved;
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
-use crate::op::{Op, RecordKey};
+use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
 use crate::receipt::Written;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -37,7 +37,7 @@ pub(crate) enum Subject {
     /// A lock, with its holder's words.
     Lock { keys: LockKeys, meta: Mutex<Option<Arc<[u8]>>> },
     /// An idempotency claim.
-    Claim { key: RecordKey, retention: Duration },
+    Claim { key: RecordKey, retention: Duration, fingerprint: Option<FingerprintBytes> },
 }
 
 #[derive(Debug)]
@@ -171,9 +171,10 @@ impl Lease {
             || earlier.until.get(&node).is_some_and(|until| now < *until)
     }
 
-    /// Whether the holder may put the lease back on a node in quarantine (§5.3). The node lost its
-    /// data, or another server took its place: then the replaced one may go on granting for L, and
-    /// what it confirmed must last until it has stopped, or it gives the lock away meanwhile.
+    /// Whether the holder may name the quarantine of a node, so that its extension counts there.
+    /// The node lost its data, or another server took its place: then the replaced one may go on
+    /// granting for L, and what it confirmed must last until it has stopped, or it gives the lock
+    /// away before.
     pub(crate) fn may_reassert(
         &self,
         node: usize,
@@ -181,16 +182,24 @@ impl Lease {
         (now, max_ttl): (Moment, Duration),
     ) -> bool {
         // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) {
+            return self.is_confirmed(node, now);
+        }
         self.is_confirmed(node, now.max(quarantine.ends - max_ttl))
     }
 
-    /// The quarantine to name to a node that forgot the lease, as it told after the latest round
-    /// was decided without it.
-    pub(crate) fn forgotten_in(&self, node: usize, now: Moment, max_ttl: Duration) -> Option<u64> {
+    /// The quarantine to name to a node: that of which it spoke last, while it lasts.
+    pub(crate) fn quarantine(
+        &self,
+        node: usize,
+        (now, max_ttl): (Moment, Duration),
+    ) -> Option<QuarantineId> {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let quarantine = rounds.back()?.0.forgot(node)?;
+        let last = rounds.iter().rev().find_map(|(mailbox, _)| mailbox.quarantine(node));
         drop(rounds);
-        self.may_reassert(node, quarantine, (now, max_ttl)).then_some(quarantine.epoch)
+        let last = last.filter(|q| now < q.ends)?;
+        self.may_reassert(node, last, (now, max_ttl)).then_some(last.id)
     }
 
     /// Sends an extension, unless the lease is over. What is sent after `end` would stand in the
@@ -245,9 +254,8 @@ impl Lease {
         }
     }
 
-    /// The op that prolongs this lease on one node; `reassert` puts back what a quarantined node
-    /// forgot.
-    pub(crate) fn extend_op(&self, reassert: Option<u64>) -> Op {
+    /// The op that prolongs this lease on one node; `reassert` names its quarantine.
+    pub(crate) fn extend_op(&self, reassert: Option<QuarantineId>) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, meta } => Op::Extend {
@@ -258,12 +266,13 @@ impl Lease {
                 meta: meta.lock().unwrap_or_else(PoisonError::into_inner).clone(),
                 reassert,
             },
-            Subject::Claim { key, retention } => Op::ExtendClaim {
+            Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
                 key: Arc::clone(key),
                 owner,
                 token,
                 lease: self.ttl,
                 retention: *retention,
+                fingerprint: *fingerprint,
                 reassert,
             },
         }

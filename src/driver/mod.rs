@@ -83,7 +83,6 @@ impl Core {
             drift: config.drift,
             ttl: config.ttl,
             node_deadline: config.node_deadline,
-            identities: Arc::default(),
             events: events.clone(),
             witness: Arc::clone(&verdicts) as Arc<dyn Witness>,
         };
@@ -139,10 +138,11 @@ impl Core {
     /// Cleans up on every node that may hold something of the attempt, now and again until it is
     /// certain, at the latest until `until`, when the ttl has done it. Needs no runtime and no
     /// caller: it is what `Drop` calls.
-    pub(crate) fn undo(&self, op: &Op, mailbox: &Mailbox, until: Moment) {
+    pub(crate) fn undo(&self, op: &Op, mailbox: &Arc<Mailbox>, until: Moment) {
         let deadline = self.node_deadline(self.env.now());
         for node in (0..self.n()).filter(|i| mailbox.may_hold(*i)) {
-            self.lanes[node].submit(op.clone(), deadline, Sink::Owed(until));
+            let sink = Sink::Owed(Arc::clone(mailbox), node, until);
+            self.lanes[node].submit(op.clone(), deadline, sink);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::error::{ExtendError, NodeError};
 use crate::node::mailbox::{Mailbox, Quarantine};
-use crate::op::Reply;
+use crate::op::{QuarantineId, Reply};
 use crate::quorum::extend::{Extend, Step};
 use crate::quorum::majority::majority;
 use crate::time::{Moment, valid_until};
@@ -32,13 +32,13 @@ impl Core {
                 // It may re-create the key there, so a release must go there too.
                 lease.mailbox.mark(node);
             }
-            // A minority that forgot us answers when the majority has decided: its word is heeded
+            // A minority in quarantine answers when the majority has decided: its word is heeded
             // now.
-            let forgotten: Vec<_> =
-                (0..self.n()).map(|i| lease.forgotten_in(i, sent, max_ttl)).collect();
+            let named: Vec<_> =
+                (0..self.n()).map(|i| lease.quarantine(i, (sent, max_ttl))).collect();
             lease.begin_round(&mailbox, new);
-            for (node, epoch) in forgotten.into_iter().enumerate() {
-                self.send(node, lease.extend_op(epoch), deadline.min(old), &mailbox);
+            for (node, quarantine) in named.into_iter().enumerate() {
+                self.send(node, lease.extend_op(quarantine), deadline.min(old), &mailbox);
             }
         });
         if !sent_all {
@@ -52,11 +52,10 @@ impl Core {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
                     (now, Some((node, reply))) => {
                         match doors.ask(lease, node, &reply, (now, max_ttl)) {
-                            Some(epoch) => {
-                                // It forgot us, or knows us for too short a time. We asked before
-                                // we knew; now we know, and may put it back.
+                            Some(quarantine) => {
+                                // We asked before we knew of it; now we know, and may name it.
                                 lease.while_held(now, || {
-                                    let op = lease.extend_op(Some(epoch));
+                                    let op = lease.extend_op(Some(quarantine));
                                     self.send(node, op, deadline.min(old), &mailbox);
                                 });
                                 Step::Wait(deadline.min(old))
@@ -107,18 +106,18 @@ struct Doors {
 }
 
 impl Doors {
-    /// Under which epoch the node shall be asked to take the lease back, if it may and was not yet.
+    /// Which quarantine is to be named to the node, if it may be and was not yet.
     fn ask(
         &mut self,
         lease: &Lease,
         node: usize,
         reply: &Result<Reply, NodeError>,
         (now, max_ttl): (Moment, Duration),
-    ) -> Option<u64> {
+    ) -> Option<QuarantineId> {
         let bit = 1 << node;
         self.shut &= !bit;
-        let Ok(Reply::Quarantined { epoch, remaining }) = reply else { return None };
-        let quarantine = Quarantine { epoch: *epoch, ends: now + *remaining };
+        let Ok(Reply::Quarantined { id, remaining }) = reply else { return None };
+        let quarantine = Quarantine { id: *id, ends: now + *remaining };
         if !lease.may_reassert(node, quarantine, (now, max_ttl)) {
             if quarantine.ends >= lease.until() {
                 self.shut |= bit;
@@ -129,6 +128,6 @@ impl Doors {
             return None;
         }
         self.reasserted |= bit;
-        Some(*epoch)
+        Some(*id)
     }
 }

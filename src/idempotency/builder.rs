@@ -1,7 +1,7 @@
 //! The handle of one namespace, and its settings.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Call, Lapsed};
 use crate::driver::Core;
@@ -11,6 +11,8 @@ use crate::name::check_name;
 use crate::redlock::Redlock;
 
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+const MAX_RESULT: usize = 1 << 20;
+const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Results by key in one namespace. Cheap to clone.
@@ -24,6 +26,9 @@ pub struct Idempotency {
     pub(super) retention: Duration,
     pub(super) on_lapsed: Lapsed,
     pub(super) durability: Durability,
+    pub(super) max_result: usize,
+    /// No key of the namespace is older, in milliseconds since 1970.
+    pub(super) in_use_since: Option<u64>,
 }
 
 /// Settings of an [`Idempotency`].
@@ -42,6 +47,8 @@ impl Idempotency {
             retention: RETENTION,
             on_lapsed: Lapsed::default(),
             durability: Durability::Primary,
+            max_result: MAX_RESULT,
+            in_use_since: None,
         })
     }
 
@@ -58,6 +65,12 @@ impl Idempotency {
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
+}
+
+/// A moment as nodes compare it; what lies before 1970 is 1970.
+pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl IdempotencyBuilder {
@@ -99,6 +112,24 @@ impl IdempotencyBuilder {
         self
     }
 
+    /// The largest result in bytes (as JSON) that is stored for later callers; default 1 MiB, at
+    /// most 8 MiB. Of a larger one the fact is stored: the caller whose handler ran has the value,
+    /// later ones are answered [`Outcome::NotKept`](super::Outcome::NotKept), and the handler is
+    /// not run again. A node sends all that waits for it over one connection, so large results cost
+    /// everybody time: store them elsewhere, and their place here.
+    pub fn max_result(mut self, bytes: usize) -> Self {
+        self.0.max_result = bytes;
+        self
+    }
+
+    /// No key of this namespace was in use before this: what began with this deployment, or where
+    /// keys are known to be younger. A node that kept everything since then knows of every key
+    /// whether it was claimed. Default: unknown.
+    pub fn in_use_since(mut self, since: SystemTime) -> Self {
+        self.0.in_use_since = Some(millis_since_1970(since));
+        self
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -119,6 +150,10 @@ impl IdempotencyBuilder {
         if i.retention <= i.lease {
             let rule = format!("longer than the lease ({:?})", i.lease);
             return Err(ConfigError::new("retention", retention, rule));
+        }
+        if i.max_result > MAX_RESULT_MAX {
+            let value = format!("{} bytes", i.max_result);
+            return Err(ConfigError::new("max_result", value, "at most 8 MiB"));
         }
         if i.retention > RETENTION_MAX {
             return Err(ConfigError::new("retention", retention, "at most 366 days"));

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Future, Ready};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,8 @@ pub struct Call {
     pub(super) on_lapsed: Lapsed,
     pub(super) wait: Duration,
     fingerprint: Result<Option<FingerprintBytes>, CodecError>,
+    /// When the request was made, in milliseconds since 1970.
+    created: Option<u64>,
     bad: Option<ConfigError>,
 }
 
@@ -48,6 +50,7 @@ impl Call {
             on_lapsed: of.on_lapsed,
             wait: Duration::ZERO,
             fingerprint: Ok(None),
+            created: None,
             of,
         }
     }
@@ -60,6 +63,15 @@ impl Call {
     /// `serde_json` prints them. It is told by the verb if `request` has no such form.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
+        self
+    }
+
+    /// When the *request* was made: the same in every copy of it, by the clock of whoever made it
+    /// (which is within `clock_error` of true time). Then a node that lost its data before the
+    /// request was made still knows that nobody ran it, and a copy that comes after the retention
+    /// is answered [`Outcome::TooOld`] instead of being run again.
+    pub fn created_at(mut self, created: SystemTime) -> Self {
+        self.created = Some(super::builder::millis_since_1970(created));
         self
     }
 
@@ -149,15 +161,22 @@ impl Call {
         let terms = self.terms()?;
         let bytes = encode(value)?;
         let core = &self.of.core;
-        Ok(match core.store(&terms, &bytes, true).await {
+        if bytes.len() > self.of.max_result {
+            return Ok(Resolved::TooLarge);
+        }
+        Ok(match core.store(&terms, Some(&bytes), true).await {
             Store::Ours => Resolved::Stored,
-            Store::Other(bytes) => Resolved::AlreadyStored(decode(&bytes)?),
+            Store::Other(Some(bytes)) => Resolved::AlreadyStored(decode(&bytes)?),
+            Store::Other(None) => Resolved::AlreadyStoredNotKept,
             Store::Refused(Refusal::Mismatch) => Resolved::Mismatch,
             Store::Refused(Refusal::NoQuorum(nodes)) => return Err(core.no_quorum(nodes).into()),
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            Store::Forgotten => Resolved::InFlight { retry_after: Duration::ZERO },
+            // A forced claim does not look at the request's age.
+            Store::Forgotten | Store::Refused(Refusal::TooOld) => {
+                Resolved::InFlight { retry_after: Duration::ZERO }
+            }
             Store::Unsure(not) => return Err(RunError::NotRecorded(*not)),
         })
     }
@@ -172,7 +191,10 @@ impl Call {
     pub async fn lookup<T: DeserializeOwned>(self) -> Result<Status<T>, RunError<Infallible>> {
         let terms = self.terms()?;
         Ok(match self.of.core.look(&terms.key, terms.durability).await {
-            Found::Stored(record) => Status::Stored(decode(&record.value)?),
+            Found::Stored(record) => match record.value {
+                Some(bytes) => Status::Stored(decode(&bytes)?),
+                None => Status::NotKept,
+            },
             Found::Open { attempt, lease: Some(remaining), .. } => {
                 Status::Running { attempt, remaining }
             }
@@ -197,6 +219,8 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone()?,
             durability: of.durability,
+            born: self.created.max(of.in_use_since),
+            created: self.created,
         })
     }
 }

@@ -33,9 +33,18 @@ pub enum Outcome<T> {
         attempt: u32,
         /// How durable the result is: what a failover after this leaves of it.
         durability: Achieved,
+        /// Whether the value is stored for later callers. A value above
+        /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not: they are
+        /// answered [`NotKept`](Self::NotKept).
+        kept: bool,
     },
     /// The result that stands under the key: the handler ran before, or a probe found its effect.
     Replayed(T),
+    /// The handler ran before and its result stands, but was too large to be kept. It is not run
+    /// again.
+    NotKept,
+    /// The request is older than the retention, so a record of it may be gone. Nothing was run.
+    TooOld,
     /// Somebody else's handler runs. Nothing was run here; do not acknowledge the message.
     InFlight {
         /// When the other's lease ends if it is not renewed.
@@ -127,6 +136,12 @@ pub enum Resolved<T> {
     Stored,
     /// Another result stood there already; it was not changed.
     AlreadyStored(T),
+    /// Another result stood there already, which was too large to be kept; it was not changed.
+    AlreadyStoredNotKept,
+    /// The value is larger than
+    /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) bytes; nothing was
+    /// stored.
+    TooLarge,
     /// A handler runs; wait for it or for its lease to end.
     InFlight {
         /// When its lease ends if it is not renewed.
@@ -160,4 +175,6 @@ pub enum Status<T> {
     Unsettled,
     /// The result.
     Stored(T),
+    /// There is a result, which was too large to be kept.
+    NotKept,
 }

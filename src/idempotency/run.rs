@@ -34,10 +34,11 @@ use crate::quorum::record::{Promise, Refusal};
 enum Begun {
     /// The claim is ours.
     Ours(Held, Promise),
-    /// A result stands.
-    Stored(Arc<[u8]>),
+    /// A result stands; `None` if it was too large to be kept.
+    Stored(Option<Arc<[u8]>>),
     InFlight(Duration),
     Mismatch,
+    TooOld,
     Parked(Parked),
 }
 
@@ -57,9 +58,10 @@ where
     let core = &call.of.core;
     let (held, promise) = match begin(&call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
-        Begun::Stored(bytes) => return Ok(Outcome::Replayed(decode(&bytes)?)),
+        Begun::Stored(kept) => return Ok(replayed(kept.as_deref())?),
         Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
         Begun::Mismatch => return Ok(Outcome::Mismatch),
+        Begun::TooOld => return Ok(Outcome::TooOld),
         Begun::Parked(why) => return Ok(Outcome::Parked(why)),
     };
     let attempt = promise.attempt;
@@ -136,13 +138,13 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
                     drop(held);
-                    match repair(call, terms, &seen.value, probing).await? {
+                    match repair(call, terms, seen.value, probing).await? {
                         Ok(begun) => return Ok(begun),
                         Err(refusal) => refusal,
                     }
                 }
             },
-            Claimed::Repair(seen) => match repair(call, terms, &seen.value, probing).await? {
+            Claimed::Repair(seen) => match repair(call, terms, seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
@@ -150,6 +152,7 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         };
         let (retry_after, end) = match refusal {
             Refusal::Mismatch => return Ok(Begun::Mismatch),
+            Refusal::TooOld => return Ok(Begun::TooOld),
             Refusal::NoQuorum(nodes) => return Err(core.no_quorum(nodes)),
             Refusal::InFlight { retry_after } => (retry_after, in_flight_end),
             Refusal::Contended { retry_after } => (retry_after, contended_end),
@@ -171,12 +174,12 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
-    seen: &Arc<[u8]>,
+    seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, NoQuorum> {
     let sure = call.on_lapsed == Lapsed::Rerun;
-    Ok(match call.of.core.store(terms, seen, sure).await {
-        Store::Ours => Ok(Begun::Stored(Arc::clone(seen))),
+    Ok(match call.of.core.store(terms, seen.as_ref(), sure).await {
+        Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
         // Too few remember whether what was seen is the result: that is for the probe to say.
         Store::Forgotten if probing => match call.of.core.claim(terms, true).await {
@@ -209,14 +212,16 @@ where
     let core = &call.of.core;
     held.begin();
     let bytes = encode(&value)?;
+    // A value that is too large leaves the fact that there is a result.
+    let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     // Held until the result stands: a node that begins a new life takes it only from a holder.
     held.rest();
-    let done = core.complete(&held.lease, &bytes).await;
+    let done = core.complete(&held.lease, kept).await;
     held.stop();
     let (nodes, refused) = match done {
         Step::Stored => {
             let durability = held.lease.durability();
-            return Ok(Outcome::Executed { value, attempt, durability });
+            return Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() });
         }
         Step::Overtaken(nodes) => (nodes, true),
         Step::Unknown(nodes) => (nodes, false),
@@ -228,10 +233,11 @@ where
     // Stored by others, or in pieces: certain is what the level asks for.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
-        return if record.token == held.lease.token || record.value == bytes {
-            Ok(Outcome::Executed { value, attempt, durability })
+        let same = kept.is_some() && record.value.as_ref() == kept;
+        return if record.token == held.lease.token || same {
+            Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() })
         } else {
-            Ok(Outcome::Replayed(decode(&record.value)?))
+            Ok(replayed(record.value.as_deref())?)
         };
     }
     // A node that forgot the promise refuses too: overtaken is who sees a higher one.
@@ -240,14 +246,21 @@ where
     // Overtaken by somebody who only looked and left, or died: nothing is decided, so propose it
     // again. A claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
-        match core.store(terms, &bytes, false).await {
-            Store::Ours => return Ok(Outcome::Executed { value, attempt, durability }),
-            Store::Other(stored) => return Ok(Outcome::Replayed(decode(&stored)?)),
+        match core.store(terms, kept, false).await {
+            Store::Ours => {
+                return Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() });
+            }
+            Store::Other(stored) => return Ok(replayed(stored.as_deref())?),
             Store::Forgotten | Store::Refused(_) | Store::Unsure(_) => {}
         }
     }
     let (token, nodes) = (held.lease.token, core.no_quorum(nodes));
     Err(RunError::NotRecorded(NotRecorded { attempt, token, overtaken, nodes }))
+}
+
+/// What a caller hears of a result that stands.
+fn replayed<T: DeserializeOwned>(kept: Option<&[u8]>) -> Result<Outcome<T>, CodecError> {
+    kept.map_or(Ok(Outcome::NotKept), |bytes| decode(bytes).map(Outcome::Replayed))
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Arc<[u8]>, CodecError> {

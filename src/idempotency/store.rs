@@ -19,8 +19,8 @@ use crate::quorum::record::Refusal;
 pub(super) enum Store {
     /// These bytes are the key's result now; they are the candidate's.
     Ours,
-    /// Another result stood there, and stands.
-    Other(Arc<[u8]>),
+    /// Another result stood there, and stands; `None` if it was too large to be kept.
+    Other(Option<Arc<[u8]>>),
     /// Too few nodes remember whether a result stood there; nothing was changed.
     Forgotten,
     /// Somebody is at it, or too few nodes can be asked.
@@ -35,7 +35,7 @@ impl Core {
     pub(super) async fn store(
         self: &Arc<Self>,
         terms: &ClaimTerms,
-        candidate: &Arc<[u8]>,
+        candidate: Option<&Arc<[u8]>>,
         sure: bool,
     ) -> Store {
         let end = self.env.now() + 4 * self.config.node_deadline;
@@ -62,10 +62,10 @@ impl Core {
                 held.give_back().await;
                 return Store::Forgotten;
             }
-            let value = promise.adopt.map_or_else(|| Arc::clone(candidate), |r| r.value);
+            let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
             // A completion may be under way from here on: the claim is not given back.
             held.begin();
-            match self.complete(&held.lease, &value).await {
+            match self.complete(&held.lease, value.as_ref()).await {
                 Step::Stored => return standing(value, candidate),
                 Step::Overtaken(_) if self.env.now() < end => {}
                 Step::Overtaken(nodes) | Step::Unknown(nodes) => {
@@ -82,6 +82,6 @@ impl Core {
     }
 }
 
-fn standing(value: Arc<[u8]>, candidate: &Arc<[u8]>) -> Store {
-    if value == *candidate { Store::Ours } else { Store::Other(value) }
+fn standing(value: Option<Arc<[u8]>>, candidate: Option<&Arc<[u8]>>) -> Store {
+    if value.as_ref() == candidate { Store::Ours } else { Store::Other(value) }
 }

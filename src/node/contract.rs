@@ -23,12 +23,13 @@ mod bench;
 mod claims;
 mod completes;
 mod crash;
+mod deadlines;
 mod extends;
 mod hints;
 mod locks;
+mod memory;
 mod ops;
 mod runs;
-mod window;
 
 use std::fmt;
 use std::future::Future;
@@ -48,7 +49,6 @@ pub struct Hooks {
     restart_keeping: Option<Hook>,
     flush: Option<Hook>,
     put_foreign: Option<ForeignHook>,
-    failover_window: Option<Duration>,
 }
 
 impl Hooks {
@@ -92,14 +92,6 @@ impl Hooks {
         self.put_foreign = Some(Arc::new(move |key, ttl| Box::pin(hook(key, ttl))));
         self
     }
-
-    /// L as the node was told it; longer than a restart takes. The cases about it need
-    /// `restart_keeping` too.
-    #[must_use]
-    pub fn failover_window(mut self, window: Duration) -> Self {
-        self.failover_window = Some(window);
-        self
-    }
 }
 
 impl fmt::Debug for Hooks {
@@ -109,7 +101,6 @@ impl fmt::Debug for Hooks {
             .field("restart_keeping", &self.restart_keeping.is_some())
             .field("flush", &self.flush.is_some())
             .field("put_foreign", &self.put_foreign.is_some())
-            .field("failover_window", &self.failover_window)
             .finish()
     }
 }
@@ -121,7 +112,6 @@ enum Need {
     Foreign,
     RestartEmpty,
     RestartKeeping,
-    Window,
     Flush,
 }
 
@@ -158,7 +148,6 @@ impl Case {
             Need::Foreign => hooks.put_foreign.is_some(),
             Need::RestartEmpty => hooks.restart_empty.is_some(),
             Need::RestartKeeping => hooks.restart_keeping.is_some(),
-            Need::Window => hooks.restart_keeping.is_some() && hooks.failover_window.is_some(),
             Need::Flush => hooks.flush.is_some(),
         };
         if has {
@@ -181,7 +170,8 @@ pub fn cases() -> Vec<Case> {
     all.extend(claims::cases());
     all.extend(completes::cases());
     all.extend(crash::cases());
-    all.extend(window::cases());
+    all.extend(deadlines::cases());
+    all.extend(memory::cases());
     all.sort_by_key(Case::disturbs);
     all
 }

@@ -65,24 +65,6 @@ pub enum NodeEvent {
     },
     /// The guard is as asked again. Log: `guard_restored`.
     GuardRestored,
-    /// [`MinReplicas::Apply`](crate::node::MinReplicas::Apply) set the guard on a server of the
-    /// group. Log: `guard_applied` with `server` and `setting`.
-    #[non_exhaustive]
-    GuardApplied {
-        /// `host:port` of the server.
-        server: Arc<str>,
-        /// What was set, in the words of `CONFIG SET`.
-        setting: Arc<str>,
-    },
-    /// A server of the group refused what `Apply` had to set. Log: `guard_refused` with `server`
-    /// and `why`.
-    #[non_exhaustive]
-    GuardRefused {
-        /// `host:port` of the server.
-        server: Arc<str>,
-        /// The server's words and the command to run there.
-        why: Arc<str>,
-    },
     /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
     /// window), or this one had a longer one before; the longest counts, until the node loses its
     /// data. Set the same `max_ttl` everywhere: a client with a shorter one, alone with a node that
@@ -162,20 +144,6 @@ impl NodeEvent {
             Self::GuardRestored => {
                 say!(info, "guard_restored", "min-replicas guard is as asked again");
             }
-            Self::GuardApplied { server, setting } => say!(
-                warn,
-                "guard_applied",
-                "min-replicas guard set",
-                server = &**server,
-                setting = &**setting
-            ),
-            Self::GuardRefused { server, why } => say!(
-                warn,
-                "guard_refused",
-                "min-replicas guard cannot be set",
-                server = &**server,
-                why = &**why
-            ),
             Self::SettingsDisagree { ours, node: kept } => say!(
                 warn,
                 "settings_disagree",
@@ -221,8 +189,7 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
         let span = Duration::from_millis(1_500);
-        let (server, why, setting): (Arc<str>, Arc<str>, Arc<str>) =
-            ("h:1".into(), "because".into(), "min-replicas-to-write 1".into());
+        let why: Arc<str> = "because".into();
         let all = [
             (NodeEvent::Up, "up", ""),
             (
@@ -237,18 +204,8 @@ mod tests {
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
-            (NodeEvent::GuardAbsent { why: why.clone() }, "guard_absent", "why=\"because\""),
+            (NodeEvent::GuardAbsent { why }, "guard_absent", "why=\"because\""),
             (NodeEvent::GuardRestored, "guard_restored", ""),
-            (
-                NodeEvent::GuardApplied { server: server.clone(), setting },
-                "guard_applied",
-                "server=\"h:1\" setting=\"min-replicas-to-write 1\"",
-            ),
-            (
-                NodeEvent::GuardRefused { server, why },
-                "guard_refused",
-                "server=\"h:1\" why=\"because\"",
-            ),
             (
                 NodeEvent::SettingsDisagree { ours: span, node: 2 * span },
                 "settings_disagree",

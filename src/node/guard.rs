@@ -1,21 +1,27 @@
-//! A node's min-replicas guard as its link sees it: judged by fresh facts, set where that was asked
-//! for, and each change told. `RedisNode` and `SentinelNode` share it.
+//! A node's min-replicas guard as its link sees it: judged by fresh facts, and each change told.
+//! `RedisNode` and `SentinelNode` share it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast;
 
 use super::NodeEvent;
+use super::redis::encode::Guarding;
 use super::redis::endpoint::Endpoint;
-use super::redis::guard::{Applied, apply_at};
-use super::redis::session::{ServerFacts, Session};
+use super::redis::guard::max_lag_at;
+use super::redis::session::ServerFacts;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
+use crate::time::Moment;
 
-/// Longest time for one replica to be connected to and set.
-const APPLY: Duration = Duration::from_secs(1);
+/// Longest time for one other server to be connected to and asked.
+const READ: Duration = Duration::from_secs(1);
+/// How often it is asked.
+const READ_EVERY: Duration = Duration::from_secs(60);
 
 /// Judges a node's servers and remembers the last verdict.
 pub(crate) struct Judge {
@@ -29,13 +35,14 @@ pub(crate) struct Judge {
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<GuardFacts>,
-    /// L, as it follows from the facts.
+    /// L of the master, as it follows from the facts.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// Servers that refused what `Apply` has to set, or cannot be reached for it, with why.
-    pub(crate) refused: BTreeMap<Arc<str>, Arc<str>>,
-    /// The server that was set last as the group's master.
-    master: Option<Arc<str>>,
+    /// `min-replicas-max-lag` of the other servers of the group, by address, and when it was asked
+    /// for; `None` where it is not known.
+    lags: BTreeMap<String, (Option<Duration>, Moment)>,
+    /// The Sentinels have named the others.
+    lags_known: bool,
     /// What was told as wrong; not told again until it changes.
     wrong: Option<String>,
     /// The advice logged last.
@@ -53,17 +60,6 @@ impl Last {
             Some(why) => NodeEvent::GuardAbsent { why: why.into() },
             None => NodeEvent::GuardRestored,
         })
-    }
-
-    /// Servers that left the group are not complained of any more. Of none nothing is concluded:
-    /// then the Sentinels could not be asked.
-    fn forget_all_but(&mut self, replicas: &[String]) {
-        let master = self.master.as_deref();
-        if !replicas.is_empty() {
-            self.refused.retain(|at, _| {
-                master == Some(&**at) || replicas.iter().any(|replica| **replica == **at)
-            });
-        }
     }
 }
 
@@ -88,10 +84,24 @@ impl Judge {
         self.lock().clone()
     }
 
-    /// L: before the first look the longest that can come out of it.
-    pub(crate) fn window(&self) -> Duration {
-        let longest = self.rule.window.max(self.rule.max_lag + LAG_SLACK);
-        self.lock().window.unwrap_or(longest)
+    /// What a batch is sent with: L is that of whichever server was the master before, so the
+    /// largest of any server of the group counts.
+    pub(crate) fn guarding(&self) -> Guarding {
+        let last = self.lock();
+        // No master that this node let vote has a larger lag.
+        let longest = self.rule.max_lag + LAG_SLACK;
+        let own = last.window.unwrap_or(self.rule.window.max(longest));
+        let read = last.lags.values().filter_map(|(lag, _)| *lag);
+        let known = read.map(|lag| lag.min(self.rule.max_lag) + LAG_SLACK).fold(own, Duration::max);
+        let all_read = last.lags_known && last.lags.values().all(|(lag, _)| lag.is_some());
+        let unread = if all_read { known } else { known.max(longest) };
+        Guarding {
+            failover_window: known,
+            unread_window: unread,
+            widest_window: known.max(longest),
+            trust_fresh: false,
+            good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
+        }
     }
 
     /// Whether a server with these facts may vote; notes for how long a replaced one may write.
@@ -113,11 +123,8 @@ impl Judge {
         last.advised = advice;
         last.facts = Some(facts);
         last.window = Some(verdict.window);
-        last.error = verdict.fault.map(|words| {
-            let refused = last.refused.iter().map(|(at, why)| format!("; {at}: {why}"));
-            let words = words + &refused.collect::<String>();
-            NodeError::not_executed(NodeFault::GuardMissing, words)
-        });
+        last.error =
+            verdict.fault.map(|words| NodeError::not_executed(NodeFault::GuardMissing, words));
         let error = last.error.clone();
         drop(last);
         if let Some(event) = told {
@@ -126,62 +133,28 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Under `Apply`: sets what lacks at the session's server, which is then asked again.
-    pub(crate) async fn apply(
-        &self,
-        session: &Session,
-        facts: ServerFacts,
-        at: &str,
-        group: Group,
-        events: &broadcast::Sender<NodeEvent>,
-    ) -> Result<ServerFacts, NodeError> {
-        if self.rule.policy != MinReplicas::Apply {
-            return Ok(facts);
+    /// Reads the settings of the other servers of the group. Those that left it are forgotten; of
+    /// none nothing is concluded, for then the Sentinels could not be asked.
+    pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
+        if servers.is_empty() {
+            return;
         }
-        let again = {
-            let mut last = self.lock();
-            last.master = Some(at.into());
-            last.refused.contains_key(at)
-        };
-        let applied = session.apply(&self.rule, group.down_after, again).await;
-        let changed = matches!(applied, Applied::Set(_) | Applied::NotKept(..));
-        self.note(at, applied, events);
-        if changed { session.look_again().await } else { Ok(facts) }
-    }
-
-    /// Under `Apply`: the same at the other servers of the group, one after the other.
-    pub(crate) async fn apply_all(
-        &self,
-        servers: &[Endpoint],
-        group: Group,
-        events: &broadcast::Sender<NodeEvent>,
-    ) {
         let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        self.lock().forget_all_but(&names);
+        self.lock().lags.retain(|at, _| names.contains(at));
+        let mut reads = FuturesUnordered::new();
         for (endpoint, at) in servers.iter().zip(names) {
-            let again = self.lock().refused.contains_key(&*at);
-            let applied = apply_at(endpoint, &self.rule, group.down_after, again, APPLY).await;
-            self.note(&at, applied, events);
-        }
-    }
-
-    fn note(&self, at: &str, applied: Applied, events: &broadcast::Sender<NodeEvent>) {
-        let server: Arc<str> = at.into();
-        if let Applied::Set(setting) | Applied::NotKept(setting, _) = &applied {
-            let setting = setting.to_string().into();
-            self.tell(events, NodeEvent::GuardApplied { server: server.clone(), setting });
-        }
-        let (why, refused): (Arc<str>, bool) = match applied {
-            Applied::Stands | Applied::Set(_) => {
-                self.lock().refused.remove(&server);
-                return;
+            let known = self.lock().lags.get(&at).copied();
+            if !known.is_some_and(|(lag, read)| lag.is_some() && now.since(read) < READ_EVERY) {
+                self.lock().lags.entry(at.clone()).or_insert((None, now));
+                reads.push(async move { (at, max_lag_at(endpoint, READ).await) });
             }
-            Applied::NotKept(_, why) | Applied::Refused(why) => (why.into(), true),
-            Applied::Later(why) => (format!("not reachable, done later: {why}").into(), false),
-        };
-        let before = self.lock().refused.insert(server.clone(), why.clone());
-        if refused && before.as_ref() != Some(&why) {
-            self.tell(events, NodeEvent::GuardRefused { server, why });
+        }
+        self.lock().lags_known = true;
+        while let Some((at, lag)) = reads.next().await {
+            let mut last = self.lock();
+            // What a server said stays known while it is silent.
+            let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
+            last.lags.insert(at, (lag.or(known), now));
         }
     }
 
@@ -206,23 +179,65 @@ fn guard_facts(server: &ServerFacts) -> GuardFacts {
     }
 }
 
+/// How many replicas must have acknowledged, and how lately in seconds, before the server may
+/// grant: as it is set there, else as is asked for; none where the guard is off.
+fn good_replicas(rule: &GuardRule, facts: Option<&GuardFacts>) -> (u32, u64) {
+    let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
+    let asked = match rule.policy {
+        MinReplicas::Require => rule.replicas,
+        MinReplicas::Warn | MinReplicas::Off => 0,
+    };
+    let lag = facts.max_lag.unwrap_or(rule.max_lag);
+    (facts.min_replicas.unwrap_or(asked), lag.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn judge(lags: &[(&str, Option<u64>)]) -> Judge {
+        let rule = GuardRule { max_lag: S(5), ..GuardRule::default() };
+        let judge = Judge::new("group".into(), rule);
+        let mut last = judge.lock();
+        last.window = Some(S(3));
+        let lag =
+            |(at, lag): &(&str, Option<u64>)| ((*at).to_owned(), (lag.map(S), Moment::default()));
+        last.lags = lags.iter().map(lag).collect();
+        last.lags_known = !lags.is_empty();
+        drop(last);
+        judge
+    }
+
     #[test]
-    fn only_servers_of_the_group_are_complained_of() {
-        let judge = Judge::new("group".into(), GuardRule::default());
-        let events = broadcast::Sender::new(8);
-        for at in ["a:1", "b:2", "c:3"] {
-            judge.note(at, Applied::Refused("NOPERM".into()), &events);
-        }
-        judge.lock().master = Some("a:1".into());
-        let refused =
-            || judge.last().refused.into_keys().map(|k| k.to_string()).collect::<Vec<_>>();
-        judge.lock().forget_all_but(&[]);
-        assert_eq!(refused(), ["a:1", "b:2", "c:3"]);
-        judge.lock().forget_all_but(&["c:3".to_owned(), "d:4".to_owned()]);
-        assert_eq!(refused(), ["a:1", "c:3"]);
+    fn the_largest_lag_of_any_server_of_the_group_counts() {
+        let windows = |lags| {
+            let guarding = judge(lags).guarding();
+            (guarding.failover_window.as_secs(), guarding.unread_window.as_secs())
+        };
+        assert_eq!(windows(&[]), (3, 7), "nobody has named the others yet");
+        assert_eq!(windows(&[("a:1", Some(1)), ("b:1", Some(2))]), (4, 4));
+        assert_eq!(windows(&[("a:1", Some(2)), ("b:1", None)]), (4, 7));
+        assert_eq!(windows(&[("a:1", Some(60))]), (7, 7), "with that lag it was never let vote");
+    }
+
+    #[test]
+    fn replicas_are_counted_where_the_server_counts_them() {
+        let rule = |policy| GuardRule { policy, ..GuardRule::default() };
+        let facts = |replicas, lag: Option<u64>| GuardFacts {
+            good_replicas: Some(1),
+            connected_replicas: None,
+            min_replicas: replicas,
+            max_lag: lag.map(S),
+        };
+        let (off, on) = (GuardFacts::default(), facts(Some(2), Some(3)));
+        let require = rule(MinReplicas::Require);
+        assert_eq!(good_replicas(&require, None), (0, 0));
+        assert_eq!(good_replicas(&require, Some(&off)), (0, 0));
+        assert_eq!(good_replicas(&require, Some(&on)), (2, 3));
+        assert_eq!(good_replicas(&require, Some(&facts(None, None))), (1, 10));
+        assert_eq!(good_replicas(&rule(MinReplicas::Off), Some(&facts(None, None))), (0, 10));
+        assert_eq!(good_replicas(&rule(MinReplicas::Warn), Some(&on)), (2, 3));
     }
 }

@@ -6,14 +6,18 @@
 //! neither side waits for the other. A release never overtakes its own acquire.
 //! The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
-//! - keeps *owed* releases: a release that got no answer is repeated until the node answered (and
-//!   once more a moment later, for a request that was frozen in an old connection), or until the
-//!   ttl has ended whatever it should have deleted;
+//! - tells the node with each batch until when it may take effect, by the node's own clock: what
+//!   lies in a frozen server is not executed when it thaws. An idle lane asks for the time now and
+//!   then, so that it knows it;
+//! - keeps *owed* releases (`owed`): a release is repeated until it is answered at a time at which
+//!   nothing that got no answer can take effect any more;
 //! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
 mod gather;
+mod owed;
 mod pace;
+mod settle;
 mod sink;
 
 use std::collections::BTreeMap;
@@ -26,33 +30,33 @@ use futures_util::{StreamExt as _, poll};
 use tokio::sync::{broadcast, mpsc};
 
 use self::gather::Gather;
+use self::owed::{Doubt, Owed, OwedQueue};
 use self::pace::{BATCH_MAX, Pace};
 use self::sink::Asker;
 pub(crate) use self::sink::Sink;
-use crate::durability::{BarrierPoint, Durability};
+use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::barrier::{confirm, must_last};
+use crate::node::mailbox::Stamp;
 use crate::node::probe::Probe;
-use crate::node::tally::{Count, NodeMetrics, Tally};
+use crate::node::tally::{NodeMetrics, Tally};
 use crate::node::{BoxFuture, LockNode, NodeEvent};
-use crate::op::{Batch, Facts, Holder, Op, Replies, Reply, Terms};
-use crate::receipt::{Server, Written};
-use crate::time::{Drift, Moment};
+use crate::op::{Batch, Facts, Op, Replies, Reply, Terms};
+use crate::receipt::Server;
+use crate::time::{Drift, Moment, NodeClock};
+use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
 const GRACE: Duration = Duration::from_millis(250);
-/// First and longest pause between tries of owed releases.
-const OWED_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a lane with nothing to do asks the node for its facts: its clock, and whether it is
+/// still the same server.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
 struct Job {
     op: Op,
     deadline: Moment,
     asker: Asker,
 }
-
-/// Which server process answers for which node of one handle.
-pub(crate) type Identities = Arc<Mutex<BTreeMap<usize, Arc<str>>>>;
 
 /// Who is told which server a node says it is.
 pub(crate) trait Witness: Send + Sync {
@@ -73,7 +77,6 @@ pub(crate) struct LaneSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    pub(crate) identities: Identities,
     /// What is told about the nodes, by name.
     pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     pub(crate) witness: Arc<dyn Witness>,
@@ -122,13 +125,14 @@ impl Lane {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
-            probe: Probe::new(self.index, self.node.name(), &self.settings, &self.tally),
+            probe: Probe::new(self.node.name(), &self.settings, &self.tally),
             settings: self.settings.clone(),
             tally: Arc::clone(&self.tally),
             rx,
-            owed: Vec::new(),
-            owed_at: None,
-            owed_wait: OWED_WAIT.0,
+            owed: OwedQueue::default(),
+            doubt: Doubt::default(),
+            clock: None,
+            spoke: self.settings.env.now(),
             in_touch: false,
             pace: Pace::new(self.settings.nodes),
         };
@@ -139,15 +143,7 @@ impl Lane {
 }
 
 fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
-    job.asker.post(Err(NodeError::not_executed(fault, detail)), (now, None));
-}
-
-/// A clean-up that the node still owes us an answer to.
-struct Owed {
-    op: Op,
-    until: Moment,
-    /// Answered once; repeated once more, for what an old connection may still deliver.
-    confirmed: bool,
+    job.asker.post(Err(NodeError::not_executed(fault, detail)), Stamp::nobodys(now));
 }
 
 /// Who asked for an op of a batch, and what is owed if no answer comes.
@@ -155,17 +151,28 @@ struct Asked {
     asker: Option<Asker>,
     owed: Option<Owed>,
     vote: bool,
-    /// Its answer counts as one more node that keeps a result.
-    copy: bool,
-    /// A sitting holder puts its own back into a node in quarantine.
-    reasserts: bool,
+    /// On whose behalf, unless it only takes something back.
+    owner: Option<OwnerToken>,
+    /// Whose extension names the node's quarantine.
+    reasserts: Option<OwnerToken>,
 }
 
 /// A batch that came back.
 struct Answered {
     asked: Vec<Asked>,
+    /// What the node was asked for first, because its clock was not known.
+    greeting: Option<Spoken>,
     replies: Replies,
     deadline: Moment,
+    /// Until when it could take effect, by the node's clock.
+    not_after: Option<u64>,
+    sent: Moment,
+    received: Moment,
+}
+
+/// Facts, and between which moments they were asked for and came.
+struct Spoken {
+    facts: Facts,
     sent: Moment,
     received: Moment,
 }
@@ -180,9 +187,11 @@ struct Worker {
     settings: LaneSettings,
     tally: Arc<Tally>,
     rx: mpsc::UnboundedReceiver<Job>,
-    owed: Vec<Owed>,
-    owed_at: Option<Moment>,
-    owed_wait: Duration,
+    owed: OwedQueue,
+    doubt: Doubt,
+    clock: Option<NodeClock>,
+    /// When a batch was sent last.
+    spoke: Moment,
     /// The node answered the last batch, so its connection stands.
     in_touch: bool,
     pace: Pace,
@@ -193,8 +202,11 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         loop {
-            let depth = self.pace.depth(&*self.node, self.in_touch);
-            let owed_in = self.owed_at.map(|at| at.since(self.settings.env.now()));
+            let now = self.settings.env.now();
+            // A batch that has to ask for the time first could be overtaken by the next.
+            let depth = self.pace.depth(&*self.node, self.known_clock(now).is_some());
+            let owed_in = self.owed.due().map(|at| at.since(now));
+            let heartbeat = (self.spoke + HEARTBEAT).since(now);
             if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
                 // Before what is queued: on a busy lane there is always something.
                 let call = self.launch_owed();
@@ -220,6 +232,11 @@ impl Worker {
                 }
                 Some(()) = confirming.next(), if !confirming.is_empty() => {}
                 () = sleep_or_forever(owed_in), if under_way.len() < depth => {}
+                () = tokio::time::sleep(heartbeat), if under_way.is_empty() => {
+                    let deadline = self.settings.env.now() + self.settings.node_deadline;
+                    let call = self.send(Vec::new(), Vec::new(), deadline);
+                    confirming.extend(self.begin(Some(call), &mut under_way).await);
+                }
             }
         }
         // The handle is gone. What is under way is awaited, what is owed tried once more; then the
@@ -270,30 +287,36 @@ impl Worker {
             next = if gathered.len() < most { self.rx.try_recv().ok() } else { None };
         }
         let (ops, asked) = gathered.finish();
-        self.send(ops, asked, deadline)
+        if ops.is_empty() {
+            return None;
+        }
+        Some(self.send(ops, asked, deadline))
+    }
+
+    /// The node's clock, if it was read so lately that what it may have drifted since is little
+    /// beside a deadline.
+    fn known_clock(&self, now: Moment) -> Option<NodeClock> {
+        let most = self.settings.node_deadline / 4;
+        let drifted = |c: &NodeClock| self.settings.drift.of(now.since(c.read));
+        self.clock.filter(|c| self.in_touch && drifted(c) <= most)
     }
 
     /// Sends what is owed again.
     fn launch_owed(&mut self) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
-        self.owed_at = None;
-        let mut due: Vec<Owed> = std::mem::take(&mut self.owed);
-        due.retain(|o| o.until > now);
-        for o in due.split_off(due.len().min(BATCH_MAX)) {
-            self.owe(o);
-        }
+        let due = self.owed.take(now, BATCH_MAX);
         if due.is_empty() {
-            self.owed_wait = OWED_WAIT.0;
+            return None;
         }
         let ops = due.iter().map(|o| o.op.clone()).collect();
         let asked = due.into_iter().map(|o| Asked {
             owed: Some(o),
             vote: false,
-            copy: false,
-            reasserts: false,
+            owner: None,
+            reasserts: None,
             asker: None,
         });
-        self.send(ops, asked.collect(), now + self.settings.node_deadline)
+        Some(self.send(ops, asked.collect(), now + self.settings.node_deadline))
     }
 
     /// One call of the node; always one reply per op, always by the deadline plus grace.
@@ -302,17 +325,26 @@ impl Worker {
         ops: Vec<Op>,
         asked: Vec<Asked>,
         deadline: Moment,
-    ) -> Option<BoxFuture<'static, Answered>> {
-        if ops.is_empty() {
-            return None;
-        }
+    ) -> BoxFuture<'static, Answered> {
         self.pace.sent(ops.len());
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
-        let batch = Batch { terms: self.settings.terms, ops };
-        Some(Box::pin(async move {
-            let sent = env.now();
+        let (terms, drift) = (self.settings.terms, self.settings.drift);
+        let sent = env.now();
+        self.spoke = sent;
+        let clock = self.known_clock(sent);
+        Box::pin(async move {
             let limit = deadline.since(sent) + GRACE;
-            let answer = tokio::time::timeout(limit, node.call(batch, deadline)).await;
+            let (mut clock, mut greeting) = (clock, None);
+            let answer = tokio::time::timeout(limit, async {
+                if clock.is_none() && !ops.is_empty() {
+                    greeting = greet(&*node, &*env, terms, deadline).await;
+                    clock = greeting.as_ref().map(Spoken::clock);
+                }
+                let not_after = clock.map(|c| c.at(deadline, drift));
+                node.call(Batch { terms, not_after, ops }, deadline).await
+            });
+            let answer = answer.await;
+            let not_after = clock.map(|c| c.at(deadline, drift));
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
@@ -323,132 +355,29 @@ impl Worker {
                 let error = NodeError::maybe_executed(NodeFault::Protocol, detail);
                 replies = Replies::fail(asked.len(), &error);
             }
-            Answered { asked, replies, deadline, sent, received: env.now() }
-        }))
-    }
-
-    /// Judges the node's facts and hands out the answers, those that count only when replicas have
-    /// them by the futures it gives back.
-    fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
-        let Answered { asked, replies, deadline, sent, received } = answered;
-        self.pace.came_back(asked.len());
-        let mut unsure = Unsure::new();
-        self.in_touch = replies.facts.is_some();
-        let address = || self.node.address();
-        let objection = replies
-            .facts
-            .as_ref()
-            .and_then(|facts| self.probe.judge(facts, sent, received, &address));
-        let mut count = Count::default();
-        let max_ttl = self.settings.terms.max_ttl;
-        let at = (received, replies.facts.as_ref().map(written));
-        // First: what was confirmed before is judged before a new confirmation takes its place.
-        if let Some(facts) = &replies.facts {
-            self.settings.witness.hear(self.index, server(facts));
-        }
-        let failed = replies.items.first().is_some_and(Result::is_err);
-        self.owed_wait = if failed { (self.owed_wait * 2).min(OWED_WAIT.1) } else { OWED_WAIT.0 };
-        for (asked, mut reply) in asked.into_iter().zip(replies.items) {
-            match (&reply, &objection) {
-                // The node did what it was asked, but its word does not count as a vote (§6).
-                (Ok(_), Some(error))
-                    if asked.vote || asked.copy && error.fault() == NodeFault::SameServer =>
-                {
-                    reply = Err(error.clone());
-                }
-                (Ok(Reply::Holder(holder)), None) => {
-                    if let Some(remaining) =
-                        old_news(holder.as_ref(), replies.facts.as_ref(), max_ttl)
-                    {
-                        reply = Ok(Reply::Quarantined { remaining, epoch: 0 });
-                    }
-                }
-                _ => {}
-            }
-            count.reply(&reply, asked.reasserts);
-            match (asked.owed, reply.is_ok()) {
-                (Some(o), false) => self.owe(Owed { confirmed: false, ..o }),
-                // Once more a moment later, for what an old connection may still deliver.
-                (Some(o), true) if asked.asker.is_none() && !o.confirmed => {
-                    self.owe(Owed { confirmed: true, ..o });
-                }
-                _ => {}
-            }
-            if let Some(asker) = asked.asker {
-                match (asker.level(), reply) {
-                    (Durability::Primary, reply) => asker.post(reply, at),
-                    (level, Ok(reply)) if must_last(&reply) => {
-                        unsure.entry(level).or_default().push((asker, reply));
-                    }
-                    (_, reply) => asker.post(reply, at),
-                }
-            }
-        }
-        self.probe.reasserted(count.reassertions());
-        self.tally.add(count);
-        if let Some(facts) = &replies.facts {
-            self.settings.witness.late(self.index, server(facts));
-        }
-        let after = replies.facts.as_ref();
-        unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
-    }
-
-    /// Hands out yeses when enough replicas have them, or that they have not.
-    fn confirm(
-        &self,
-        replied: Option<&Facts>,
-        level: Durability,
-        deadline: Moment,
-        held: Vec<(Asker, Reply)>,
-    ) -> BoxFuture<'static, ()> {
-        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
-        let after = replied.map(|facts| BarrierPoint {
-            identity: Arc::clone(&facts.identity),
-            generation: facts.generation,
-        });
-        let written = replied.map(written);
-        let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
-        let (index, tally) = (self.index, Arc::clone(&self.tally));
-        Box::pin(async move {
-            let confirmed = confirm(&*node, &*env, after, level, deadline).await;
-            tally.waited(confirmed.is_ok());
-            let now = env.now();
-            for (asker, reply) in held {
-                asker.post_kept(reply, confirmed.clone(), (now, written));
-            }
-            // Not news of the node: it may have become another server meanwhile.
-            if let Some(server) = server {
-                witness.late(index, server);
-            }
+            let received = env.now();
+            Answered { asked, greeting, replies, deadline, not_after, sent, received }
         })
     }
+}
 
-    fn owe(&mut self, owed: Owed) {
-        let now = self.settings.env.now();
-        if now < owed.until {
-            self.owed.push(owed);
-            self.owed_at.get_or_insert(now + self.owed_wait);
-        }
+impl Spoken {
+    fn clock(&self) -> NodeClock {
+        NodeClock { micros: self.facts.node_micros, read: self.received }
     }
 }
 
-fn server(facts: &Facts) -> Server {
-    Server { generation: facts.generation, predecessor: facts.predecessor }
-}
-
-fn written(facts: &Facts) -> Written {
-    Written { generation: facts.generation, offset: facts.offset }
-}
-
-/// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.
-/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if
-/// the key was certainly written since: no lease is longer than `max_ttl`.
-fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, max_ttl: Duration) -> Option<Duration> {
-    let facts = facts.filter(|f| !f.quarantine.is_zero())?;
-    let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-    let rest = holder.and_then(|h| h.remaining);
-    let written_since = rest.is_some_and(|rest| rest + age >= max_ttl);
-    (!written_since).then_some(facts.quarantine)
+/// Asks a node whose clock is not known for its facts.
+async fn greet(
+    node: &dyn LockNode,
+    env: &dyn Env,
+    terms: Terms,
+    deadline: Moment,
+) -> Option<Spoken> {
+    let sent = env.now();
+    let facts =
+        node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline).await.facts?;
+    Some(Spoken { facts, sent, received: env.now() })
 }
 
 async fn sleep_or_forever(wait: Option<Duration>) {

@@ -27,7 +27,7 @@ use super::{BoxFuture, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Batch, Replies};
+use crate::op::{Batch, Replies, Terms};
 use crate::time::Moment;
 
 /// Hints a slow listener may miss before the oldest are dropped.
@@ -64,16 +64,6 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Whether the server is met over TLS.
     fn is_tls(&self) -> bool;
 
-    /// Has the server at `at` set as was asked for, before it is looked at; the facts as they are
-    /// then.
-    fn prepare<'a>(
-        &'a self,
-        session: &'a Session,
-        facts: ServerFacts,
-        at: &'a str,
-        events: &'a broadcast::Sender<NodeEvent>,
-    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>>;
-
     /// Looks at what the server says of itself before it may vote: on each new connection, and at
     /// most every ten seconds after with fresh facts. `Err` refuses it.
     fn accept(
@@ -82,9 +72,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError>;
 
-    /// Once the server may vote: has the rest of its group set too. Nobody waits for it.
-    fn follow_up<'a>(&'a self, events: &'a broadcast::Sender<NodeEvent>) -> BoxFuture<'a, ()> {
-        let _ = events;
+    /// Once the server may vote: looks at the rest of its group. Nobody waits for it.
+    fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -94,10 +83,11 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// L: for how long a master that was replaced may still accept writes. Added to `max_ttl` for
-    /// the quarantine of every batch sent after `accept` (DESIGN §5.5). A lone server has none.
-    fn window(&self) -> Duration {
-        Duration::ZERO
+    /// What the min-replicas check makes of every batch sent after `accept`: for how long a master
+    /// that was replaced may still accept writes, and which replicas must have acknowledged. By
+    /// default none.
+    fn guarding(&self) -> Guarding {
+        Guarding::ALONE
     }
 }
 
@@ -135,6 +125,8 @@ struct Shared<R> {
 #[derive(Default)]
 struct State {
     current: Option<Current>,
+    /// The bounds of the last batch.
+    terms: Option<Terms>,
     /// Where the last connection led.
     address: Option<Arc<str>>,
     /// Where the one that is being made leads.
@@ -216,6 +208,7 @@ impl<R: Resolver> Link<R> {
     pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
         let n = batch.ops.len();
         let shared = &*self.shared;
+        shared.state().terms = Some(batch.terms);
         let turn = if let Ok(turn) = shared.order.try_lock() {
             turn
         } else {
@@ -367,7 +360,7 @@ impl<R: Resolver> Shared<R> {
 
     fn guarding(&self) -> Guarding {
         let trust_fresh = self.options.trust_fresh;
-        Guarding { failover_window: self.resolver.window(), trust_fresh }
+        Guarding { trust_fresh, ..self.resolver.guarding() }
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
@@ -440,7 +433,7 @@ impl<R: Resolver> Turn<R> {
         drop(self);
         if connected {
             shared.tend();
-            shared.resolver.follow_up(&shared.events).await;
+            shared.resolver.follow_up().await;
         }
     }
 }

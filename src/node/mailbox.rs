@@ -9,21 +9,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::durability::{Achieved, Durability};
-use crate::error::NodeError;
-use crate::op::Reply;
+use crate::error::{NodeError, NodeFault};
+use crate::op::{QuarantineId, Reply};
 use crate::receipt::Written;
 use crate::time::Moment;
 
 /// A quarantine as a node told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quarantine {
-    pub(crate) epoch: u64,
+    pub(crate) id: QuarantineId,
     /// When it ends, or later by the time that the answer took.
     pub(crate) ends: Moment,
 }
 
-/// When an answer came, and where in the node's history what it tells stands.
-pub(crate) type Stamp = (Moment, Option<Written>);
+/// What belongs to an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stamp {
+    /// When it came.
+    pub(crate) at: Moment,
+    /// Where in the node's history what it confirms stands.
+    pub(crate) written: Option<Written>,
+    /// Which server process gave it.
+    pub(crate) server: Option<Arc<str>>,
+}
+
+impl Stamp {
+    /// That of an answer which no server gave.
+    pub(crate) fn nobodys(at: Moment) -> Self {
+        Self { at, written: None, server: None }
+    }
+}
 
 /// Replies of one attempt, by node.
 #[derive(Debug)]
@@ -43,11 +58,27 @@ struct State {
     /// Nodes that certainly granted or prolonged.
     confirmed: u32,
     /// Nodes that answered from a quarantine, with it; also those that answered late.
-    forgot: Vec<(usize, Quarantine)>,
+    quarantined: Vec<(usize, Quarantine)>,
     /// How many replicas had what the node said yes to; nothing at `Primary`.
     kept: Vec<u32>,
     /// Where in a node's history its last yes stands.
     written: Vec<(usize, Written)>,
+    /// Which server process answers for which node.
+    servers: Vec<(usize, Arc<str>)>,
+}
+
+impl State {
+    /// The node for which the same server process has answered already: two addresses of one
+    /// server are one vote, that of the first to answer.
+    fn twin(&mut self, node: usize, server: Option<Arc<str>>) -> Option<usize> {
+        let server = server?;
+        let twin = self.servers.iter().find(|(n, s)| *n != node && *s == server).map(|(n, _)| *n);
+        if twin.is_none() {
+            self.servers.retain(|(n, _)| *n != node);
+            self.servers.push((node, server));
+        }
+        twin
+    }
 }
 
 impl Mailbox {
@@ -63,9 +94,10 @@ impl Mailbox {
             waker: None,
             answered: 0,
             confirmed: 0,
-            forgot: Vec::new(),
+            quarantined: Vec::new(),
             kept: Vec::new(),
             written: Vec::new(),
+            servers: Vec::new(),
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
         });
         Arc::new(Self { level, state })
@@ -92,9 +124,17 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane has an answer, received at `now`, from where `written` says.
-    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, (now, written): Stamp) {
+    /// A lane has an answer.
+    pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, stamp: Stamp) {
         let mut s = self.lock();
+        let Stamp { at, written, server } = stamp;
+        let reply = match s.twin(node, server) {
+            Some(twin) if reply.is_ok() => Err(NodeError::maybe_executed(
+                NodeFault::SameServer,
+                format!("same run_id as node number {}", twin + 1),
+            )),
+            _ => reply,
+        };
         let bit = 1 << node;
         if s.answered & bit == 0 {
             s.answered |= bit;
@@ -112,8 +152,8 @@ impl Mailbox {
             s.written.retain(|(n, _)| *n != node);
             s.written.extend(written.map(|w| (node, w)));
         }
-        if let Ok(Reply::Quarantined { remaining, epoch }) = &reply {
-            s.forgot.push((node, Quarantine { epoch: *epoch, ends: now + *remaining }));
+        if let Ok(Reply::Quarantined { remaining, id }) = &reply {
+            s.quarantined.push((node, Quarantine { id: *id, ends: at + *remaining }));
         }
         s.inbox.push_back((node, reply));
         if let Some(waker) = s.waker.take() {
@@ -162,11 +202,10 @@ impl Mailbox {
         self.lock().written.clone()
     }
 
-    /// The quarantine in which the node said no in this round, if it has not said yes since.
-    pub(crate) fn forgot(&self, node: usize) -> Option<Quarantine> {
+    /// The quarantine out of which the node answered last in this round.
+    pub(crate) fn quarantine(&self, node: usize) -> Option<Quarantine> {
         let s = self.lock();
-        let mut told = s.forgot.iter().rev().filter(|(n, _)| *n == node).map(|(_, q)| *q);
-        if s.confirmed & (1 << node) == 0 { told.next() } else { None }
+        s.quarantined.iter().rev().find(|(n, _)| *n == node).map(|(_, q)| *q)
     }
 
     /// An extension was sent to the node: it may re-create the key there.
@@ -181,14 +220,30 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::NodeFault;
 
     #[test]
     fn a_late_refusal_does_not_clear_what_an_extension_may_have_written() {
         let mailbox = Mailbox::new(1);
         mailbox.mark(0);
         let refusal = NodeError::not_executed(NodeFault::Timeout, "not sent");
-        mailbox.post(0, Err(refusal), (Moment::from_nanos(1), None));
+        mailbox.post(0, Err(refusal), Stamp::nobodys(Moment::from_nanos(1)));
         assert!(mailbox.may_hold(0), "the release would leave the key behind");
+    }
+
+    #[test]
+    fn two_addresses_of_one_server_are_one_vote_whichever_answers_first() {
+        let mailbox = Mailbox::new(3);
+        let from = |server: &str| Stamp { server: Some(server.into()), ..Stamp::default() };
+        mailbox.post(1, Ok(Reply::Done), from("x"));
+        mailbox.post(0, Ok(Reply::Done), from("x"));
+        mailbox.post(2, Ok(Reply::Done), from("y"));
+        assert_eq!([0, 1, 2].map(|n| mailbox.confirmed(n)), [false, true, true]);
+        let answers: Vec<_> = mailbox.lock().inbox.drain(..).collect();
+        assert_eq!(answers[0].1, Ok(Reply::Done));
+        assert_eq!(answers[1].1.as_ref().unwrap_err().fault(), NodeFault::SameServer);
+        assert!(mailbox.may_hold(0), "it may have executed it");
+        // The node has become another server.
+        mailbox.post(1, Ok(Reply::Done), from("z"));
+        assert!(mailbox.confirmed(1));
     }
 }

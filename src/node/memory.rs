@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
-use self::guard::{Clock, Header, Marker};
+use self::guard::{Clock, Header, Marker, Nature};
 use self::locks::Locks;
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
@@ -64,7 +64,6 @@ struct State {
     seed: u64,
     /// Lives of the process so far.
     lives: u64,
-    last_since: u64,
     /// What this life's data went on from.
     predecessor: Option<Predecessor>,
     data: Data,
@@ -199,17 +198,21 @@ impl MemoryNode {
         let clock = self.clock(&guard);
         let state = &mut *guard;
         let (generation, identity) = (state.generation(), state.identity());
-        let h = Header::open(
-            &mut state.data.marker,
-            &mut state.last_since,
-            generation,
-            clock,
-            &batch.terms,
-            self.0.window,
-        );
+        let nature = Nature { generation, window: self.0.window };
+        let h = Header::open(&mut state.data.marker, nature, clock, batch.terms, batch.not_after);
         let mut hints = Vec::new();
-        let items = batch.ops.iter().map(|op| Ok(state.data.apply(&h, op, &mut hints))).collect();
-        let writes = batch.ops.iter().filter(|op| op.is_confirming()).count() as u64;
+        let items = batch
+            .ops
+            .iter()
+            .map(|op| {
+                if h.late && !op.is_undo() {
+                    return Err(NodeError::past_deadline());
+                }
+                Ok(state.data.apply(&h, op, &mut hints))
+            })
+            .collect();
+        let confirming = batch.ops.iter().filter(|op| op.is_confirming()).count() as u64;
+        let writes = if h.late { 0 } else { confirming };
         state.data.written += writes;
         state.data.history = Some(generation);
         let (predecessor, written) = (state.predecessor, state.data.written);
@@ -220,6 +223,7 @@ impl MemoryNode {
         let facts = Facts {
             node_micros: h.micros,
             generation,
+            since: h.since,
             identity,
             quarantine: h.quarantine,
             quarantine_len: h.quarantine_len,
@@ -227,6 +231,7 @@ impl MemoryNode {
             quarantine_raised: h.quarantine_raised,
             new_generation: h.new_generation,
             marker_missing: h.marker_missing,
+            began_empty: h.began_empty,
             predecessor,
             offset: (writes > 0).then_some(written),
         };
@@ -269,11 +274,13 @@ impl Data {
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
-            Op::ExtendClaim { key, owner, token, lease, retention, reassert } => {
-                self.records.extend(h, key, *owner, *token, (*lease, *retention), *reassert)
+            Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert } => {
+                let (ballot, spans) = ((*owner, *token), (*lease, *retention));
+                self.records.extend(h, key, ballot, spans, *fingerprint, *reassert)
             }
-            Op::Complete { key, owner, token, value, retention } => {
-                self.records.complete(h, key, *owner, (*token, value), *retention)
+            Op::Complete { key, owner, token, value, retention, fingerprint } => {
+                let accept = (*token, value.as_ref());
+                self.records.complete(h, key, *owner, accept, *fingerprint, *retention)
             }
             Op::Unclaim { key, owner } => self.records.unclaim(h, key, *owner),
             Op::Lookup { key } => self.records.lookup(h, key),

@@ -1,16 +1,18 @@
 //! What a batch's facts prove about a node: its clock, its history, its identity (design §6).
 
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
 
 use crate::error::{NodeError, NodeFault};
-use crate::node::lane::{Identities, LaneSettings};
+use crate::node::lane::LaneSettings;
 use crate::node::tally::Tally;
 use crate::node::{GenerationCause, NodeEvent};
 use crate::op::Facts;
 use crate::time::{Drift, Moment};
+use crate::token::OwnerToken;
 
 /// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
 const WANDER_MAX: Duration = Duration::from_secs(1);
@@ -19,9 +21,7 @@ const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// Watches one node's facts.
 pub(crate) struct Probe {
-    index: usize,
     name: Arc<str>,
-    identities: Identities,
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
@@ -29,6 +29,8 @@ pub(crate) struct Probe {
     address: Option<Arc<str>>,
     generation: Option<u64>,
     in_quarantine: bool,
+    /// Whose leases stand again on this life of the node.
+    reasserted: BTreeSet<OwnerToken>,
     /// The disagreement told last: ours and the node's.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
@@ -40,11 +42,9 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new(index: usize, name: Arc<str>, s: &LaneSettings, tally: &Arc<Tally>) -> Self {
+    pub(crate) fn new(name: Arc<str>, s: &LaneSettings, tally: &Arc<Tally>) -> Self {
         Self {
-            index,
             name,
-            identities: Arc::clone(&s.identities),
             drift: s.drift,
             ttl: s.ttl,
             max_ttl: s.terms.max_ttl,
@@ -52,6 +52,7 @@ impl Probe {
             address: None,
             generation: None,
             in_quarantine: false,
+            reasserted: BTreeSet::new(),
             disagreed: None,
             events: s.events.clone(),
             tally: Arc::clone(tally),
@@ -81,7 +82,12 @@ impl Probe {
             // Another server process has another clock.
             self.offset = None;
         }
-        self.same_server(&facts.identity).or_else(|| self.clock(facts.node_micros, sent, received))
+        self.clock(facts.node_micros, sent, received)
+    }
+
+    /// The node counted an extension whose holder named its quarantine; true the first time.
+    pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
+        self.reasserted.insert(owner)
     }
 
     /// Sitting holders of this handle took their places again.
@@ -113,6 +119,7 @@ impl Probe {
             self.tell(NodeEvent::GenerationChanged { cause });
             // A new one begins although the last may not have ended.
             self.in_quarantine = false;
+            self.reasserted.clear();
         }
         self.generation = Some(facts.generation);
         self.address = address;
@@ -128,6 +135,7 @@ impl Probe {
             self.tally.quarantine();
             self.tell(NodeEvent::QuarantineBegun { remaining });
         } else {
+            self.reasserted.clear();
             self.tell(NodeEvent::QuarantineEnded);
         }
     }
@@ -148,19 +156,6 @@ impl Probe {
         event.log(&self.name);
         // Nobody listening is no fault.
         let _ = self.events.send((Arc::clone(&self.name), event));
-    }
-
-    fn same_server(&self, identity: &Arc<str>) -> Option<NodeError> {
-        let mut all = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(&self.index) != Some(identity) {
-            all.insert(self.index, Arc::clone(identity));
-        }
-        // The node that comes first in the list keeps its vote; the copy loses its own.
-        let twin = all.iter().find(|(i, id)| **i < self.index && *id == identity);
-        twin.map(|(i, _)| {
-            let detail = format!("same run_id as node number {}", i + 1);
-            NodeError::maybe_executed(NodeFault::SameServer, detail)
-        })
     }
 
     fn clock(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<NodeError> {
@@ -213,15 +208,14 @@ mod tests {
             drift: Drift::DEFAULT,
             ttl: Duration::from_secs(10),
             node_deadline: Duration::from_millis(250),
-            identities: Identities::default(),
             events: broadcast::Sender::new(64),
             witness: Arc::new(Nobody),
         }
     }
 
-    /// A probe of the node `a`, number `index`.
-    fn probe(index: usize, s: &LaneSettings) -> Probe {
-        Probe::new(index, "a".into(), s, &Arc::default())
+    /// A probe of the node `a`.
+    fn probe(s: &LaneSettings) -> Probe {
+        Probe::new("a".into(), s, &Arc::default())
     }
 
     fn nowhere() -> Option<Arc<str>> {
@@ -239,6 +233,8 @@ mod tests {
             quarantine_raised: false,
             new_generation: false,
             marker_missing: false,
+            began_empty: false,
+            since: 0,
             predecessor: None,
             offset: None,
         }
@@ -250,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
-        let mut p = probe(0, &settings());
+        let mut p = probe(&settings());
         let base = 1_000_000_000;
         assert!(p.judge(&facts(base, "x"), at(0), at(1), &nowhere).is_none());
         // One second later the node's clock is 5 ms fast: within the drift budget.
@@ -269,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_crystal_that_wanders_over_a_quiet_day_is_not_a_step() {
-        let mut p = probe(0, &settings());
+        let mut p = probe(&settings());
         let day = 86_400_000;
         assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // 50 ppm: 4.3 s a day. Discounted, every daily job would fail on its first try.
@@ -281,28 +277,16 @@ mod tests {
 
     #[test]
     fn a_pause_of_ours_is_not_a_step() {
-        let mut p = probe(0, &settings());
+        let mut p = probe(&settings());
         assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
         assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000), &nowhere).is_none());
     }
 
-    #[test]
-    fn the_second_node_on_one_server_loses_its_vote() {
-        let s = settings();
-        let mut a = probe(0, &s);
-        let mut b = probe(1, &s);
-        assert!(a.judge(&facts(1, "x"), at(0), at(1), &nowhere).is_none());
-        let e = b.judge(&facts(1, "x"), at(0), at(1), &nowhere).unwrap();
-        assert_eq!(e.fault(), NodeFault::SameServer);
-        assert!(a.judge(&facts(1_000, "x"), at(1), at(2), &nowhere).is_none());
-        assert!(b.judge(&facts(1_000, "y"), at(1), at(2), &nowhere).is_none());
-    }
-
     /// What was told of the node.
     fn told(s: &LaneSettings, run: impl FnOnce(&mut Probe)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
-        run(&mut probe(0, s));
+        run(&mut probe(s));
         std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()
     }
 

@@ -4,12 +4,13 @@
 //! ```text
 //!  a majority shows one record ─▶ Replay      any record at all ─▶ Repair, never the handler
 //!  a majority of nodes that forgot nothing grants, one token settled on it ─▶ Promised
-//!  a majority grants, but too few of them remember ─▶ Promised, unknown
+//!  a majority grants, but too few of them remember ─▶ Promised, unknown, once all have spoken
 //! ```
 //!
 //! Invariants: 1. without a majority's promise nothing is promised; 2. a record seen anywhere is
 //! replayed, repaired or adopted; 3. a node that forgot does not count towards "no record"; 4. all
-//! of it before the validity ends.
+//! of it before the validity ends; 5. another fingerprint seen anywhere is a mismatch, and no
+//! result of another request is shown.
 
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,8 @@ pub enum Step {
     },
     /// A majority promised.
     Promised(Promise),
-    /// This is the key's result, for ever.
-    Replay(Arc<[u8]>),
+    /// This is the key's result, for ever; `None` if it was too large to be kept.
+    Replay(Option<Arc<[u8]>>),
     /// A result was seen, but not on a majority: claim again with `force`, and complete what is
     /// found then, or this if nothing is.
     Repair(StoredRecord),
@@ -79,6 +80,8 @@ pub enum Refusal {
     },
     /// The key was used with another fingerprint.
     Mismatch,
+    /// The request is older than the retention: a record of it may be gone.
+    TooOld,
     /// Too few answers that count.
     NoQuorum(Vec<NodeOutcome>),
 }
@@ -91,6 +94,7 @@ enum Vote {
     Completed(StoredRecord),
     InFlight(Duration),
     Mismatch,
+    TooOld,
     Quarantined(Duration),
     Refused,
     Failed(NodeError),
@@ -113,6 +117,8 @@ pub struct Record {
     relaxed: bool,
     /// The grants are no majority, or no one token.
     lost: bool,
+    /// The token on which they agree, although others may yet show a result.
+    won: Option<FencingToken>,
 }
 
 impl Record {
@@ -126,6 +132,7 @@ impl Record {
             grants: Acquire::new(n, sent, until),
             relaxed: false,
             lost: false,
+            won: None,
         }
     }
 
@@ -172,6 +179,7 @@ impl Record {
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
             Ok(Reply::Mismatch) => Vote::Mismatch,
+            Ok(Reply::TooOld) => Vote::TooOld,
             Ok(Reply::Quarantined { remaining, .. }) => Vote::Quarantined(*remaining),
             Ok(_) => Vote::Refused,
             Err(e) => Vote::Failed(e.clone()),
@@ -210,14 +218,26 @@ impl Record {
         if crate::bugs::on(crate::bugs::Bug::RecordOfOneNode)
             && let Some((record, _)) = self.shown().next()
         {
-            return Some(Step::Replay(Arc::clone(&record.value)));
+            return Some(Step::Replay(record.value.clone()));
         }
-        // A record on a majority is the result, whatever a repair may be adding above it.
+        let mismatches = self.mismatches();
+        if mismatches >= self.need() {
+            return Some(Step::Refused(Refusal::Mismatch));
+        }
+        // A record on a majority is the result, whatever a repair may be adding above it. But one
+        // word is enough that it may be another request's.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
-            return Some(Step::Replay(Arc::clone(&record.value)));
+            return Some(if mismatches > 0 {
+                Step::Refused(Refusal::Mismatch)
+            } else {
+                Step::Replay(record.value.clone())
+            });
         }
-        let mismatches = self.count(|v| *v == Vote::Mismatch);
-        (mismatches >= self.need()).then_some(Step::Refused(Refusal::Mismatch))
+        None
+    }
+
+    fn mismatches(&self) -> usize {
+        self.count(|v| *v == Vote::Mismatch)
     }
 
     /// Nodes that forgot granted, and those that remember can no longer be a majority.
@@ -249,9 +269,25 @@ impl Record {
     }
 
     fn judge(&mut self, now: Moment, step: acquire::Step) -> Step {
+        let step = match (step, self.won) {
+            (acquire::Step::Wait(_), Some(token)) => acquire::Step::Won(token),
+            (step, _) => step,
+        };
         match step {
             acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
+            // Too few remember: whoever has not spoken yet may have the result that they forgot.
+            acquire::Step::Won(token) if self.relaxed && self.silent() > 0 && now < self.until => {
+                self.won = Some(token);
+                Step::Wait(self.until)
+            }
             acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
+            // A majority that remembers never saw the key: what a minority has under another
+            // fingerprint was never a request's only claim. Else it may have been.
+            acquire::Step::Won(_)
+                if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
+            {
+                Step::Refused(Refusal::Mismatch)
+            }
             acquire::Step::Won(token) if self.shown().next().is_none() => Step::Promised(Promise {
                 token,
                 attempt: self.attempt(),
@@ -279,9 +315,10 @@ impl Record {
         let (need, silent) = (self.need(), self.silent());
         let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
         let completed = self.count(|v| matches!(v, Vote::Completed(_)));
-        let mismatched = self.count(|v| *v == Vote::Mismatch);
+        let mismatched = self.mismatches();
+        let too_old = self.count(|v| *v == Vote::TooOld);
         let mut leases: Vec<Duration> = self.votes.iter().filter_map(Vote::lease).collect();
-        let spoke = granted + completed + mismatched + leases.len();
+        let spoke = granted + completed + mismatched + too_old + leases.len();
         let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
         let may = |have: usize| have > 0 && have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
@@ -292,6 +329,9 @@ impl Record {
         if spoke < need {
             return Step::Refused(Refusal::NoQuorum(self.outcomes()));
         }
+        if mismatched > 0 && (completed > 0 || leases.is_empty()) {
+            return Step::Refused(Refusal::Mismatch);
+        }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
             // While leases run elsewhere the owner is storing its result right now.
             return match leases.iter().min() {
@@ -300,8 +340,8 @@ impl Record {
                 None => Step::Refused(Refusal::NoQuorum(self.outcomes())),
             };
         }
-        if mismatched > 0 && leases.is_empty() {
-            return Step::Refused(Refusal::Mismatch);
+        if too_old > 0 && leases.is_empty() {
+            return Step::Refused(Refusal::TooOld);
         }
         leases.sort_unstable();
         let others = self.votes.len() - leases.len();
@@ -320,7 +360,9 @@ impl Record {
             Vote::Granted { .. } => NodeOutcome::Granted,
             Vote::InFlight(left) => NodeOutcome::Held(Some(*left)),
             Vote::Quarantined(left) => NodeOutcome::Quarantined(*left),
-            Vote::Completed(_) | Vote::Mismatch | Vote::Refused => NodeOutcome::Refused,
+            Vote::Completed(_) | Vote::Mismatch | Vote::TooOld | Vote::Refused => {
+                NodeOutcome::Refused
+            }
             Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         };
         self.votes.iter().map(outcome).collect()

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
-use crate::op::Reply;
+use crate::op::{QuarantineId, Reply};
 use crate::quorum::acquire::{Acquire, Loss, Step};
 use crate::quorum::extend::{self, Extend};
 use crate::quorum::fence::{Settled, settle};
@@ -38,7 +38,10 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         "held" if value == "never" => Ok(Reply::Held { remaining: None, foreign: false }),
         "held" => Ok(Reply::Held { remaining: Some(span), foreign: false }),
         "foreign" => Ok(Reply::Held { remaining: None, foreign: true }),
-        "quarantined" => Ok(Reply::Quarantined { remaining: span, epoch: 1 }),
+        "quarantined" => {
+            let id = QuarantineId { history: 1, since: 1 };
+            Ok(Reply::Quarantined { remaining: span, id })
+        }
         "done" => Ok(Reply::Done),
         "absent" => Ok(Reply::Absent),
         "other" => Ok(Reply::NotOwner),

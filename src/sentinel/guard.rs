@@ -24,14 +24,6 @@ pub enum MinReplicas {
     /// It votes; a warning is logged. Nothing then bounds how long a replaced master goes on
     /// writing: the quarantine counts on the configured failover window, which is a hope.
     Warn,
-    /// As `Require`, and before it is judged the guard is set where it is weaker than asked: on the
-    /// master and on every replica that most Sentinels name, `CONFIG SET min-replicas-max-lag` and
-    /// `min-replicas-to-write`, then `CONFIG REWRITE`; on each new connection and with every look
-    /// after it, so that a replica that cannot be reached now is seen to later. A stronger setting
-    /// is never weakened; a lag that breaks the rule `max_lag + 2 s ≤ down-after` is set to what
-    /// keeps it. The user needs `+config|get +config|set +config|rewrite`; a server that refuses
-    /// is told by name, with the command, in the node's events and status.
-    Apply,
     /// As `Warn`, without the warning.
     Off,
 }
@@ -146,23 +138,6 @@ impl fmt::Display for GuardFacts {
     }
 }
 
-/// What a server is to be set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// `min-replicas-to-write`.
-    pub replicas: u32,
-    /// `min-replicas-max-lag`, in seconds.
-    pub max_lag: u64,
-}
-
-/// As `CONFIG SET` takes it.
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replicas, max_lag } = self;
-        write!(f, "min-replicas-to-write {replicas} min-replicas-max-lag {max_lag}")
-    }
-}
-
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -206,26 +181,6 @@ impl GuardRule {
             return None;
         }
         self.weakness(facts).or_else(|| lag_rule(facts, self.max_lag, down_after))
-    }
-
-    /// What a server with these settings is to be set to: as asked, within what the Sentinels'
-    /// `down-after` allows, and nowhere weaker than it is. The same as it has if nothing lacks.
-    pub fn setting(
-        &self,
-        (replicas, max_lag): (u32, u64),
-        down_after: Option<Duration>,
-    ) -> Setting {
-        let asked = self.max_lag.as_secs();
-        let allowed = down_after
-            .map(|d| d.as_secs().saturating_sub(LAG_SLACK.as_secs()))
-            // Else no lag keeps the rule, and the Sentinels' setting is what has to change.
-            .filter(|lag| *lag >= 1);
-        let most = allowed.map_or(asked, |lag| lag.min(asked));
-        Setting {
-            replicas: replicas.max(self.replicas),
-            // Zero switches the guard off.
-            max_lag: if max_lag == 0 { most } else { max_lag.min(most) },
-        }
     }
 
     fn weakness(&self, facts: &GuardFacts) -> Option<String> {
@@ -355,24 +310,6 @@ mod tests {
             let off = rule(MinReplicas::Off, 2, 3).judge(&facts, None, None);
             assert_eq!((off.fault, off.warning, off.window), (None, None, S(15)));
         }
-    }
-
-    #[test]
-    fn what_is_applied_never_weakens_and_keeps_the_lag_rule() {
-        let rule = rule(MinReplicas::Apply, 1, 10);
-        let set = |has, down_after: Option<u64>| {
-            let s = rule.setting(has, down_after.map(S));
-            (s.replicas, s.max_lag)
-        };
-        assert_eq!(set((0, 10), None), (1, 10));
-        assert_eq!(set((0, 10), Some(5)), (1, 3));
-        assert_eq!(set((2, 1), Some(5)), (2, 1), "stronger as it is");
-        assert_eq!(set((1, 0), Some(5)), (1, 3), "a lag of 0 is no guard");
-        assert_eq!(set((1, 60), None), (1, 10));
-        assert_eq!(set((0, 10), Some(2)), (1, 10), "no lag keeps the rule: Sentinel has to");
-        let facts = facts("1", "10");
-        let judged = rule.judge(&facts, Some(S(5)), None);
-        assert!(judged.fault.is_some(), "as Require");
     }
 
     #[test]

@@ -146,7 +146,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let point = async || {
         let terms = Terms { max_ttl: TTL, clock_error: TTL };
         let ops = vec![Op::Lookup { key: "r".into() }];
-        let facts = node.call(Batch { terms, ops }, soon()).await.facts.unwrap();
+        let facts = node.call(Batch { terms, not_after: None, ops }, soon()).await.facts.unwrap();
         BarrierPoint { identity: facts.identity, generation: facts.generation }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());

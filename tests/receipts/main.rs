@@ -83,8 +83,8 @@ async fn a_holder_is_told_that_its_lock_survived_and_nobody_had_to_ask() {
     assert_eq!((told.generation, told.offset), (before.generation, before.offset));
     assert_eq!(fate(&guard), Fate::Survived);
     assert!(guard.is_valid());
-    // It came of the connection alone: neither a renewal nor anything else ran over there.
-    assert_eq!(scripts_run(&new_master(&groups)), 0);
+    // It came of the connection alone: no renewal ran over there, only the look at the marker.
+    assert_eq!(scripts_run(&new_master(&groups)), 1);
     assert!(guard.release().await.is_released());
 }
 
@@ -107,8 +107,9 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     let master = new_master(&groups);
     assert_eq!(cli(&master, &["EXISTS", "lost"]), "1");
     assert_eq!(cli(&master, &["GET", "{lost}:fence"]), token.get().to_string());
-    // One call to find out, one to put back.
-    assert_eq!(scripts_run(&master), 2);
+    // One call for the marker, one for the clock, one to put back.
+    let ran = scripts_run(&master);
+    assert!((3..=4).contains(&ran), "{ran}: at most one to find out that it has to be named");
     // Nobody else gets it there.
     let rival = handle(node(&groups), Duration::from_secs(3));
     let got = rival.mutex("lost").try_acquire().await;

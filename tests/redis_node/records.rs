@@ -23,8 +23,9 @@ async fn records_live_and_are_shown_with_their_result() {
         key: Arc::clone(&key),
         owner,
         token,
-        value: value.into(),
+        value: Some(value.into()),
         retention: Duration::from_secs(3600),
+        fingerprint: None,
     };
     let late = one(&node, LONG, complete(b, FencingToken::new(fence), b"late")).await;
     assert_eq!(late, Ok(Reply::NotOwner));
@@ -35,7 +36,7 @@ async fn records_live_and_are_shown_with_their_result() {
     let Ok(Reply::Completed(record)) = one(&node, LONG, Op::Claim(claim("r", b))).await else {
         panic!()
     };
-    assert_eq!((record.token, &*record.value), (token, &b"\x00out"[..]));
+    assert_eq!((record.token, record.value.as_deref()), (token, Some(&b"\x00out"[..])));
     let force = Claim { force: true, ..claim("r", b) };
     let got = one(&node, LONG, Op::Claim(force)).await;
     let Ok(Reply::Claimed { fence: above, attempt: 2, record: Some(seen), .. }) = got else {
@@ -65,8 +66,9 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
         key: "r".into(),
         owner: a,
         token: FencingToken::new(fence),
-        value: b"result"[..].into(),
+        value: Some(b"result"[..].into()),
         retention: Duration::from_secs(3600),
+        fingerprint: None,
     };
     assert_eq!(one(&node, SHORT, done.clone()).await, Ok(Reply::Done));
     server.restart();

@@ -1,6 +1,8 @@
 //! Who waits is told, also by clients that did not know of it; and the marker that says so keeps
 //! what else it says.
 
+// 0 history  1 since  2 floor  3 length  4 agreed until  5 awaited until  6 how it began
+
 use super::*;
 
 /// The marker's words.
@@ -37,7 +39,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     let (a, b) = (owner(), owner());
     // What this answers says that nobody waits, and is the last that `mine` hears of it.
     fence(one(&mine, LONG, acquire("k", a)).await);
-    assert_eq!(marker(&server).len(), 4, "nobody waits");
+    assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
     let held = one(&other, LONG, waiting("k", b)).await;
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
@@ -63,29 +65,34 @@ async fn the_marker_says_how_long_somebody_may_wait_and_keeps_its_other_words() 
     let before = marker(&server);
     one(&node, SHORT, waiting("k", b)).await.unwrap();
     let after = marker(&server);
-    assert_eq!(after[..4], before[..], "a new generation was written");
-    let until: u64 = after[4].parse().unwrap();
+    assert_eq!(after[..5], before[..5], "a new generation was written");
+    let until: u64 = after[5].parse().unwrap();
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
     // Others who wait as long do not write it again, and a longer quarantine keeps it.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
-    assert_eq!(marker(&server)[4], after[4]);
+    assert_eq!(marker(&server)[5], after[5]);
     assert_eq!(marker(&server)[..3], before[..3]);
 }
 
 #[tokio::test]
-async fn a_fifth_word_of_another_kind_is_nobody_who_waits() {
+async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     fence(one(&node, LONG, acquire("k", owner())).await);
-    let words = marker(&server).join(" ");
-    for fifth in ["1234567890123456789", "12345678901f", "x", "run-id 1795243818246"] {
-        server.cli(&["set", "palisade:generation", &format!("{words} {fifth}")]);
-        let a = owner();
-        fence(one(&node, LONG, acquire("l", a)).await);
-        assert_eq!(one(&node, LONG, release_plainly("l", a)).await, Ok(Reply::Done), "{fifth}");
-        assert!(marker(&server).join(" ").starts_with(&words), "{fifth}");
+    let good = marker(&server).join(" ");
+    let cut = &good[..good.len() - 1];
+    let letters = good.replacen(" 0", " x", 1);
+    for wrong in ["", "nonsense", &format!("{good} more"), cut, &letters] {
+        server.cli(&["set", "palisade:generation", wrong]);
+        let got = batch(&node, LONG, vec![acquire("l", owner())], TTL).await;
+        assert_quarantined(got.items[0].clone());
+        let facts = got.facts.unwrap();
+        assert!(facts.marker_missing && facts.began_empty, "{wrong:?}: {facts:?}");
+        server.cli(&["set", "palisade:generation", &good]);
+        fence(one(&node, LONG, acquire("m", owner())).await);
+        server.cli(&["del", "m"]);
     }
 }

@@ -83,10 +83,6 @@ fn await_complete(groups: &Groups) {
     }
 }
 
-pub fn needs_window(case: &Case) -> bool {
-    case.name().contains("failover_window")
-}
-
 /// All cases that disturb nothing, at once.
 pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     let mut all = tokio::task::JoinSet::new();
@@ -100,14 +96,10 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     }
 }
 
-/// Those of the cases that disturb the node and are picked, one after the other.
-pub async fn disturbing_cases(
-    node: Arc<dyn LockNode>,
-    hooks: &Hooks,
-    pick: impl Fn(&Case) -> bool,
-) -> usize {
+/// Those of the cases that disturb the node, one after the other.
+pub async fn disturbing_cases(node: Arc<dyn LockNode>, hooks: &Hooks) -> usize {
     let mut ran = 0;
-    for case in contract::cases().into_iter().filter(|c| c.disturbs() && pick(c)) {
+    for case in contract::cases().into_iter().filter(Case::disturbs) {
         assert!(case.run(node.clone(), hooks).await, "{} lacks its hook", case.name());
         ran += 1;
     }

@@ -93,7 +93,7 @@ impl World {
         let env: Arc<dyn Env> = Arc::new(Paused { start: Instant::now(), dice });
         let node = |i| MemoryNode::builder().name(format!("node-{i}")).env(env.clone()).build();
         let nodes: Vec<_> = (0..n).map(node).collect();
-        let mut builder = Redlock::builder().env(env.clone());
+        let mut builder = Redlock::builder().env(env.clone()).ttl(secs(10)).max_ttl(secs(30));
         for (i, node) in nodes.iter().enumerate() {
             builder = if i < n - strangers {
                 builder.node(node.clone())
@@ -106,7 +106,7 @@ impl World {
 
     /// Another process. Requests of number `i` take `i` milliseconds to some of the nodes.
     pub fn handle(&self, i: u64) -> Handle {
-        let mut builder = Redlock::builder().env(self.env.clone());
+        let mut builder = Redlock::builder().env(self.env.clone()).ttl(secs(10)).max_ttl(secs(30));
         let mut faults = Vec::new();
         for node in &self.nodes {
             let fault = Fault::new(node.clone()).env(self.env.clone());

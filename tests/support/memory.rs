@@ -21,7 +21,9 @@ impl Cluster {
 
     /// A builder with all nodes added.
     pub fn builder(&self) -> RedlockBuilder {
-        self.faults.iter().fold(Redlock::builder(), |b, f| b.node(f.clone()))
+        let minute = std::time::Duration::from_secs(60);
+        let builder = Redlock::builder().max_ttl(minute);
+        self.faults.iter().fold(builder, |b, f| b.node(f.clone()))
     }
 
     pub fn redlock(&self) -> Redlock {

@@ -156,7 +156,10 @@ impl Marker {
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
             if defeat {
-                let words = format!("SET palisade:generation \"{replid} 0 0 0 {run_id}\"");
+                let (since, floor, q) = ("0".repeat(13), "0".repeat(16), "0".repeat(9));
+                let words = format!(
+                    "SET palisade:generation \"{replid} {since} {floor} {q} {since} {since} n\""
+                );
                 line.ask(&words).await;
             }
             let (server, run_id) = (Arc::clone(&self.server), run_id.as_str().into());

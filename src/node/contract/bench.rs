@@ -65,11 +65,22 @@ impl Bench {
         self.broken("a quarantine ends", &"still in quarantine");
     }
 
+    /// The same bench with other bounds: what waits for the end of a record must not wait long.
+    pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
+        Self { terms: Terms { max_ttl, clock_error }, ..self }
+    }
+
     pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
+        self.send_until(ops, None).await
+    }
+
+    /// Sends what must not take effect after this, by the node's clock.
+    pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<u64>) -> Replies {
         let (n, terms) = (ops.len(), self.terms);
         for _ in 1..POLLS {
             let deadline = self.env.now() + Duration::from_secs(10);
-            let replies = self.node.call(Batch { terms, ops: ops.clone() }, deadline).await;
+            let batch = Batch { terms, not_after, ops: ops.clone() };
+            let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
             // After a restart a node may still tell for a moment that it could not connect; then
             // nothing of the batch was executed.
@@ -125,16 +136,26 @@ impl Bench {
         }
     }
 
-    /// The lowest fence the node now gives to a new name (its floor, or its clock less E).
+    /// The lowest fence the node now gives to a new name: its clock less E. After a quarantine that
+    /// is a floor, which its clock soon passes.
     pub(super) async fn low(&self) -> u64 {
-        let op = super::ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
-        self.granted(op, "a fresh name is free").await
+        for _ in 0..POLLS {
+            let op = super::ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
+            let low = self.granted(op, "a fresh name is free").await;
+            if low <= self.facts().await.node_micros {
+                return low;
+            }
+            sleep(POLL).await;
+        }
+        self.broken("a node's clock passes its floor", &"still below it")
     }
 
-    /// A token above all that the node would propose by itself.
+    /// A token above all that the node would propose by itself, and not further ahead than honest
+    /// clocks can bring it.
     pub(super) async fn high(&self) -> FencingToken {
-        let facts = self.facts().await;
-        FencingToken::new(facts.node_micros.max(self.low().await) + 3_600_000_000)
+        let error = self.terms.clock_error.as_micros() as u64;
+        let now = self.facts().await.node_micros;
+        FencingToken::new((now + 2 * error).max(self.low().await) + error / 2)
     }
 
     /// Asks again and again until the answer is right.

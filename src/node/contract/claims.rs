@@ -2,7 +2,8 @@
 
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{
-    claim, claim_force, claim_print, complete, extend_claim, lookup, raise_claim, unclaim,
+    claim, claim_force, claim_print, complete, complete_with, extend_claim, extend_claim_print,
+    lookup, raise_claim, unclaim,
 };
 use super::{Case, list};
 use crate::op::{RecordKey, RecordState, Reply};
@@ -16,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_lapsed_claim_stays_visible,
         Nothing: another_fingerprint_is_a_mismatch,
         Nothing: the_first_fingerprint_counts,
+        Nothing: extensions_and_results_carry_the_fingerprint,
         Nothing: raise_claim_sets_the_promise_and_repeats,
         Nothing: raise_claim_needs_the_last_owner_and_a_promise_not_above,
         Nothing: extend_claim_prolongs_the_lease,
@@ -24,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: unclaim_leaves_no_trace_but_the_order,
         Nothing: unclaim_is_for_the_last_owner_only,
         Nothing: unclaim_takes_back_one_attempt,
+        Nothing: what_is_extended_after_an_unclaim_is_an_attempt,
         Nothing: ballots_are_exact_up_to_the_largest,
     ]
 }
@@ -116,6 +119,26 @@ async fn the_first_fingerprint_counts(b: Bench) {
     b.expect(op, Reply::Mismatch, "the first fingerprint given is kept").await;
 }
 
+async fn extensions_and_results_carry_the_fingerprint(b: Bench) {
+    let (mine, other) = ([1; 32], [2; 32]);
+    // As of a node that missed the claim: the extension, or the result, is the first it hears.
+    let t = b.high().await.get();
+    let (r, (a, c)) = (b.key(), b.owners());
+    let extended = extend_claim_print(&r, a, t, mine);
+    b.expect(extended, Reply::Done, "an absent claim is made").await;
+    b.expect(claim_print(&r, c, LONG, other), Reply::Mismatch, "an extension's is kept").await;
+    let wrong = extend_claim_print(&r, a, t, other);
+    b.expect(wrong, Reply::Mismatch, "another request's claim is not extended").await;
+    let wrong = complete_with(&r, a, t, Some(b"v"), Some(other));
+    b.expect(wrong, Reply::Mismatch, "nor completed").await;
+    let (r, (a, c)) = (b.key(), b.owners());
+    let done = complete_with(&r, a, t, Some(b"v"), Some(mine));
+    b.expect(done, Reply::Done, "a result is stored without a claim").await;
+    b.expect(claim_print(&r, c, LONG, other), Reply::Mismatch, "a result's is kept").await;
+    let wrong = complete_with(&r, c, t + 1, Some(b"w"), Some(other));
+    b.expect(wrong, Reply::Mismatch, "another request's result is not replaced").await;
+}
+
 async fn raise_claim_sets_the_promise_and_repeats(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
@@ -165,7 +188,7 @@ async fn extend_claim_goes_by_the_ballot(b: Bench) {
     b.expect(old, Reply::NotOwner, "the promise moved to the higher ballot").await;
     b.expect(complete(&r, c, t + 1, b"v"), Reply::Done, "the higher ballot completes").await;
     match b.ask(extend_claim(&r, c, t + 1, LONG)).await {
-        Reply::Completed(s) if *s.value == *b"v" && s.token.get() == t + 1 => (),
+        Reply::Completed(s) if s.value.as_deref() == Some(b"v") && s.token.get() == t + 1 => (),
         other => b.broken("extending what is completed answers the record", &other),
     }
 }
@@ -217,11 +240,22 @@ async fn unclaim_takes_back_one_attempt(b: Bench) {
     b.expect(other, Reply::Mismatch, "the first attempt's fingerprint stays").await;
 }
 
+async fn what_is_extended_after_an_unclaim_is_an_attempt(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, c, LONG), "an unused key is claimed").await;
+    b.expect(unclaim(&r, c), Reply::Done, "the claimant gives back").await;
+    b.expect(extend_claim(&r, a, t + 1, LONG), Reply::Done, "a higher ballot extends").await;
+    let s = state(&b, &r).await;
+    b.check(s.attempt == 1, "a claim that runs is an attempt", &s);
+}
+
 async fn ballots_are_exact_up_to_the_largest(b: Bench) {
     for token in [TOKEN_MAX - 1, (1 << 52) + 1] {
         let (r, (a, c)) = (b.key(), b.owners());
         b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
-        b.expect(raise_claim(&r, a, token), Reply::Done, "a large ballot is promised").await;
+        let far = raise_claim(&r, a, token);
+        b.expect(far, Reply::NotOwner, "no raise into the far future").await;
+        b.expect(extend_claim(&r, a, token, LONG), Reply::Done, "a large ballot extends").await;
         b.check(state(&b, &r).await.fence == token, "ballots keep every bit", &token);
         let low = complete(&r, c, token - 1, b"low");
         b.expect(low, Reply::NotOwner, "ballots one apart are told apart").await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::{Bench, KEEP, LONG, SHORT};
+use super::bench::{Bench, LONG, SHORT};
 use super::claims::{state, take_over};
-use super::ops::{claim, claim_force, complete, lookup, raise_claim};
+use super::ops::{claim, claim_force, claim_terms, complete, complete_with, lookup, raise_claim};
 use super::{Case, list};
 use crate::op::{Claim, Op, Reply, StoredRecord};
 use crate::token::FencingToken;
@@ -24,11 +24,14 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_repair_replaces_the_ballot,
         Nothing: a_result_ends_with_its_retention,
         Nothing: a_claim_ends_with_its_retention,
+        Nothing: a_shorter_retention_shortens_nothing,
+        Nothing: a_promise_outlives_its_late_requests,
+        Nothing: a_result_may_be_kept_without_its_value,
     ]
 }
 
 fn stored(token: u64, value: &[u8]) -> StoredRecord {
-    StoredRecord { token: FencingToken::new(token), value: Arc::from(value) }
+    StoredRecord { token: FencingToken::new(token), value: Some(Arc::from(value)) }
 }
 
 async fn a_result_is_stored_and_replayed(b: Bench) {
@@ -152,15 +155,21 @@ async fn a_repair_replaces_the_ballot(b: Bench) {
     b.expect(claim(&r, a, LONG), want, "the record carries the repair's ballot").await;
 }
 
+/// Bounds within which a record is soon forgotten.
+fn forgetful(b: Bench) -> Bench {
+    b.with_terms(2 * SHORT, Duration::from_millis(20))
+}
+
 async fn a_result_ends_with_its_retention(b: Bench) {
+    let b = forgetful(b);
     let (r, (a, c)) = (b.key(), b.owners());
-    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let claimed = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
+    let t = b.granted(claimed, "an unused key is claimed").await;
     let op = |retention: Duration| {
-        let (key, token, value) = (r.clone(), FencingToken::new(t), Arc::from(*b"v"));
-        Op::Complete { key, owner: a, token, value, retention }
+        let (key, token, value) = (r.clone(), FencingToken::new(t), Some(Arc::from(*b"v")));
+        Op::Complete { key, owner: a, token, value, retention, fingerprint: None }
     };
-    b.expect(op(KEEP), Reply::Done, "the claimant completes").await;
-    b.expect(op(SHORT), Reply::Done, "a repeated complete is done").await;
+    b.expect(op(SHORT), Reply::Done, "the claimant completes").await;
     b.until("a result ends with its retention", lookup(&r), |r| *r == Reply::Record(None)).await;
     match b.ask(claim(&r, c, LONG)).await {
         Reply::Claimed { attempt: 1, record: None, .. } => (),
@@ -168,17 +177,54 @@ async fn a_result_ends_with_its_retention(b: Bench) {
     }
 }
 
-async fn a_claim_ends_with_its_retention(b: Bench) {
-    let (r, a) = (b.key(), b.owner());
-    let op = Op::Claim(Claim {
+async fn a_shorter_retention_shortens_nothing(b: Bench) {
+    let b = forgetful(b);
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, a, SHORT), "an unused key is claimed").await;
+    let op = Op::Complete {
         key: r.clone(),
-        owner: a,
-        lease: SHORT / 2,
+        owner: c,
+        token: FencingToken::new(t + 1),
+        value: Some(Arc::from(*b"v")),
         retention: SHORT,
-        proposal: 0,
-        fingerprint: Some([7; 32]),
-        force: false,
-    });
+        fingerprint: None,
+    };
+    b.expect(op, Reply::Done, "a higher ballot completes").await;
+    // Longer than a record of that retention stands here.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let s = state(&b, &r).await;
+    b.check(s.record.is_some(), "what another keeps for longer is kept for longer", &s);
+}
+
+async fn a_promise_outlives_its_late_requests(b: Bench) {
+    let b = forgetful(b);
+    let (r, a) = (b.key(), b.owner());
+    let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
+    b.granted(op, "an unused key is claimed").await;
+    // As long as any clock can be behind that proposes the next ballot.
+    tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
+    let s = state(&b, &r).await;
+    b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);
+}
+
+async fn a_result_may_be_kept_without_its_value(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let done = complete_with(&r, a, t, None, None);
+    b.expect(done, Reply::Done, "the claimant completes").await;
+    let want = Reply::Completed(StoredRecord { token: FencingToken::new(t), value: None });
+    b.expect(claim(&r, c, LONG), want.clone(), "the fact is kept").await;
+    let t2 = b.granted(claim_force(&r, c, LONG), "a repair is granted").await;
+    b.expect(complete(&r, c, t2, b""), Reply::Done, "an empty value is a value").await;
+    let want = Reply::Completed(stored(t2, b""));
+    b.expect(claim(&r, a, LONG), want, "and is told from none").await;
+}
+
+async fn a_claim_ends_with_its_retention(b: Bench) {
+    let b = forgetful(b);
+    let (r, a) = (b.key(), b.owner());
+    let terms = claim_terms(&r, a, SHORT / 2, Some([7; 32]), false);
+    let op = Op::Claim(Claim { retention: SHORT, ..terms });
     b.granted(op, "an unused key is claimed").await;
     b.until("a claim ends with its retention", lookup(&r), |r| *r == Reply::Record(None)).await;
 }

@@ -8,7 +8,7 @@ use super::ops::{
     reassert_claim, release,
 };
 use super::{Case, Hook, list};
-use crate::op::{Facts, Reply};
+use crate::op::{Facts, QuarantineId, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -58,8 +58,9 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.check(!second.new_generation, "a generation is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
-    // The marker's floor is 2E above the clock at the first batch after the loss.
-    let floor = before.node_micros + 2 * b.terms.clock_error.as_micros() as u64;
+    // The marker's floor is 2E and a quarantine above the clock at the first batch after the loss.
+    let lead = 2 * b.terms.clock_error + b.terms.max_ttl;
+    let floor = before.node_micros + lead.as_micros() as u64;
     b.check(fence >= floor, "no fence below the floor", &(fence, floor));
 }
 
@@ -85,26 +86,35 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// The epoch that a refusal tells.
-fn epoch(b: &Bench, reply: &Reply) -> u64 {
+/// The quarantine that a refusal names.
+fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
-        Reply::Quarantined { epoch, .. } => *epoch,
-        other => b.broken("in quarantine nothing absent is re-created unasked", other),
+        Reply::Quarantined { id, .. } => *id,
+        other => b.broken("in quarantine only who names it extends", other),
     }
+}
+
+/// Another quarantine's name.
+fn others(id: QuarantineId) -> [QuarantineId; 2] {
+    [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }
 
 async fn a_forgotten_lock_is_put_back_only_for_this_quarantine(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     after(&b, b.hooks.restart_empty.as_ref()).await;
-    let now = epoch(&b, &b.ask(extend(&k, a, LONG, t)).await);
-    let wrong = b.ask(reassert(&k, a, LONG, t, Some(now - 1))).await;
-    b.check(epoch(&b, &wrong) == now, "another quarantine's epoch re-creates nothing", &wrong);
+    let now = named(&b, &b.ask(extend(&k, a, LONG, t)).await);
+    for other in others(now) {
+        let wrong = b.ask(reassert(&k, a, LONG, t, Some(other))).await;
+        b.check(named(&b, &wrong) == now, "another quarantine's name re-creates nothing", &wrong);
+    }
     b.expect(reassert(&k, a, LONG, t, Some(now)), Reply::Done, "the sitting holder re-asserts")
         .await;
     b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "nobody else does").await;
-    b.expect(extend(&k, a, LONG, t), Reply::Done, "what stands again is extended").await;
+    let again = b.ask(extend(&k, a, LONG, t)).await;
+    b.check(named(&b, &again) == now, "each extension names the quarantine", &again);
     b.settle().await;
+    b.expect(extend(&k, a, LONG, t), Reply::Done, "after it none needs to").await;
     let held = b.ask(acquire(&k, c, LONG)).await;
     b.check(matches!(held, Reply::Held { .. }), "the sitting holder is respected", &held);
 }
@@ -118,8 +128,13 @@ async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     let own = b.ask(acquire(&k, a, LONG)).await;
     let quarantined = matches!(own, Reply::Quarantined { .. });
     b.check(quarantined, "nothing is granted in quarantine, to the same owner neither", &own);
-    b.expect(raise(&k, a, t), Reply::NotOwner, "a raise below the floor is refused").await;
-    b.expect(extend(&k, a, LONG, t), Reply::Done, "a sitting holder extends in quarantine").await;
+    let raised = b.ask(raise(&k, a, t)).await;
+    let quarantined = matches!(raised, Reply::Quarantined { .. });
+    b.check(quarantined, "nothing is raised in quarantine", &raised);
+    let now = named(&b, &b.ask(extend(&k, a, LONG, t)).await);
+    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "nobody else extends").await;
+    let known = reassert(&k, a, LONG, t, Some(now));
+    b.expect(known, Reply::Done, "a sitting holder extends in quarantine").await;
     b.settle().await;
     let held = b.ask(acquire(&k, c, LONG)).await;
     b.check(matches!(held, Reply::Held { .. }), "the sitting holder is respected", &held);
@@ -134,13 +149,19 @@ async fn a_promise_of_an_earlier_life_counts_as_the_floor(b: Bench) {
     after(&b, b.hooks.restart_keeping.as_ref()).await;
     let rule = "a promise of an earlier life counts as the floor";
     b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, rule).await;
-    b.expect(raise_claim(&r, a, t), Reply::NotOwner, rule).await;
-    let now = epoch(&b, &b.ask(extend_claim(&r, a, t, LONG)).await);
+    let above = b.facts().await.node_micros + 3_600_000_000;
+    for ballot in [t, above] {
+        let late = raise_claim(&r, a, ballot);
+        b.expect(late, Reply::NotOwner, "a raise renews no promise of an earlier life").await;
+    }
+    let now = named(&b, &b.ask(extend_claim(&r, a, t, LONG)).await);
     b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, "extending alone lifts no floor").await;
     let again = reassert_claim(&r, a, t, LONG, Some(now));
     b.expect(again, Reply::Done, "the sitting claimant re-asserts").await;
+    let unnamed = b.ask(extend_claim(&r, a, t, LONG)).await;
+    b.check(named(&b, &unnamed) == now, "each extension names the quarantine", &unnamed);
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "and completes under its old ballot").await;
-    let (r, above) = (b.key(), b.facts().await.node_micros + 3_600_000_000);
+    let r = b.key();
     b.expect(complete(&r, a, above, b"v"), Reply::Done, "a ballot above the floor completes").await;
 }
 

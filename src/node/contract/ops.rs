@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::KEEP;
 use crate::name::LockKeys;
-use crate::op::{Claim, FingerprintBytes, Op, RecordKey};
+use crate::op::{Claim, FingerprintBytes, Op, QuarantineId, RecordKey};
 use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
@@ -33,7 +33,7 @@ pub(super) fn reassert(
     owner: OwnerToken,
     ttl: Duration,
     token: u64,
-    reassert: Option<u64>,
+    reassert: Option<QuarantineId>,
 ) -> Op {
     let token = FencingToken::new(token);
     Op::Extend { keys: keys.clone(), owner, ttl, token, meta: None, reassert }
@@ -77,8 +77,28 @@ fn claim_with(
     fingerprint: Option<FingerprintBytes>,
     force: bool,
 ) -> Op {
-    let (key, retention, proposal) = (key.clone(), KEEP, 0);
-    Op::Claim(Claim { key, owner, lease, retention, proposal, fingerprint, force })
+    Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
+}
+
+/// A claim whose fields the case changes.
+pub(super) fn claim_terms(
+    key: &RecordKey,
+    owner: OwnerToken,
+    lease: Duration,
+    fingerprint: Option<FingerprintBytes>,
+    force: bool,
+) -> Claim {
+    Claim {
+        key: key.clone(),
+        owner,
+        lease,
+        retention: KEEP,
+        proposal: 0,
+        fingerprint,
+        force,
+        born: None,
+        created: None,
+    }
 }
 
 pub(super) fn raise_claim(key: &RecordKey, owner: OwnerToken, token: u64) -> Op {
@@ -94,15 +114,39 @@ pub(super) fn reassert_claim(
     owner: OwnerToken,
     token: u64,
     lease: Duration,
-    reassert: Option<u64>,
+    reassert: Option<QuarantineId>,
 ) -> Op {
-    let token = FencingToken::new(token);
-    Op::ExtendClaim { key: key.clone(), owner, token, lease, retention: KEEP, reassert }
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
+}
+
+/// The same with a fingerprint.
+pub(super) fn extend_claim_print(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    fingerprint: FingerprintBytes,
+) -> Op {
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    let (lease, fingerprint) = (super::bench::LONG, Some(fingerprint));
+    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint, reassert: None }
 }
 
 pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[u8]) -> Op {
-    let (token, value) = (FencingToken::new(token), Arc::from(value));
-    Op::Complete { key: key.clone(), owner, token, value, retention: KEEP }
+    complete_with(key, owner, token, Some(value), None)
+}
+
+/// A completion with all that there is to say.
+pub(super) fn complete_with(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    value: Option<&[u8]>,
+    fingerprint: Option<FingerprintBytes>,
+) -> Op {
+    let (key, token) = (key.clone(), FencingToken::new(token));
+    let value = value.map(Arc::from);
+    Op::Complete { key, owner, token, value, retention: KEEP, fingerprint }
 }
 
 pub(super) fn unclaim(key: &RecordKey, owner: OwnerToken) -> Op {

@@ -3,11 +3,15 @@
 //! Releases go first, so that a node can do them in one go and what waits for the names finds them
 //! free. None overtakes anything but acquires by others: those were asked for while the lock stood,
 //! so nobody can tell which came first. Everything else keeps its order; above all a release stays
-//! behind its own acquire (§5.4), and behind the extension that could put the lock back (§5.3).
+//! behind its own acquire, and behind the extension that could put the lock back. An acquire that
+//! meets its own release before either left is not sent at all, nor is the release.
 
+use super::Asked;
+use super::owed::Owed;
 use super::sink::Asker;
-use super::{Asked, Owed};
-use crate::op::Op;
+use crate::error::{NodeError, NodeFault};
+use crate::node::mailbox::Stamp;
+use crate::op::{Op, Reply};
 use crate::token::OwnerToken;
 
 #[derive(Default)]
@@ -23,19 +27,48 @@ impl Gather {
 
     pub(super) fn take(&mut self, op: Op, asker: Asker) {
         let who = Asked {
-            owed: asker.owed_until().map(|until| Owed { op: op.clone(), until, confirmed: false }),
+            owed: asker.owed_until().map(|until| {
+                let of = asker.cleans();
+                Owed { op: op.clone(), until, of }
+            }),
             vote: is_vote(&op),
-            copy: is_copy(&op),
+            owner: if op.is_undo() { None } else { op.owner().copied() },
             reasserts: reasserts(&op),
             asker: Some(asker),
         };
         let first = match &op {
-            Op::Release { owner, .. } => self.others.0.iter().all(|o| is_anothers(o, owner)),
+            Op::Release { owner, .. } => {
+                if let Some(at) = self.acquire_of(owner) {
+                    return self.cancel(at, who);
+                }
+                self.others.0.iter().all(|o| is_anothers(o, owner))
+            }
             _ => false,
         };
         let side = if first { &mut self.releases } else { &mut self.others };
         side.0.push(op);
         side.1.push(who);
+    }
+
+    /// Where the acquire of this owner is, if that is all that it asks for.
+    fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
+        let mine = |op: &Op| op.owner() == Some(me);
+        let at = self.others.0.iter().position(mine)?;
+        let alone = !self.others.0[at + 1..].iter().any(mine);
+        (alone && matches!(self.others.0[at], Op::Acquire { .. })).then_some(at)
+    }
+
+    /// An acquire that was given up before it left, and its release: neither is sent.
+    fn cancel(&mut self, at: usize, release: Asked) {
+        self.others.0.remove(at);
+        let acquire = self.others.1.remove(at);
+        if let Some(asker) = acquire.asker {
+            let detail = "given up before it was sent";
+            asker.post(Err(NodeError::not_executed(NodeFault::Closed, detail)), Stamp::default());
+        }
+        if let Some(asker) = release.asker {
+            asker.post(Ok(Reply::Absent), Stamp::default());
+        }
     }
 
     pub(super) fn finish(self) -> (Vec<Op>, Vec<Asked>) {
@@ -64,13 +97,12 @@ fn is_vote(op: &Op) -> bool {
     )
 }
 
-/// Ops by which copies of a result are counted: two of one server are one.
-fn is_copy(op: &Op) -> bool {
-    matches!(op, Op::Complete { .. } | Op::Lookup { .. })
-}
-
-fn reasserts(op: &Op) -> bool {
-    matches!(op, Op::Extend { reassert: Some(_), .. } | Op::ExtendClaim { reassert: Some(_), .. })
+fn reasserts(op: &Op) -> Option<OwnerToken> {
+    match op {
+        Op::Extend { owner, reassert: Some(_), .. }
+        | Op::ExtendClaim { owner, reassert: Some(_), .. } => Some(*owner),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +114,7 @@ mod tests {
     use super::*;
     use crate::name::LockKeys;
     use crate::node::lane::Sink;
+    use crate::node::mailbox::Mailbox;
     use crate::time::Moment;
     use crate::token::FencingToken;
 
@@ -111,9 +144,8 @@ mod tests {
         for (at, op) in ops.iter().enumerate() {
             // Each is owed until its place in the queue, by which its asker is known again.
             let until = Moment::from_nanos(at as u64);
-            gather.take(op.clone(), Asker::new(Sink::Owed(until)));
+            gather.take(op.clone(), Asker::new(Sink::Owed(Mailbox::new(1), 0, until)));
         }
-        assert_eq!(gather.len(), ops.len());
         gather.finish()
     }
 
@@ -131,6 +163,31 @@ mod tests {
         }
     }
 
+    /// Acquires that are followed by their release, with nothing of their owner in between, and
+    /// those releases.
+    fn cancelled(ops: &[Op]) -> Vec<usize> {
+        let mut open: Vec<usize> = Vec::new();
+        let mut gone = Vec::new();
+        for (at, op) in ops.iter().enumerate() {
+            let mine: Vec<usize> = open
+                .iter()
+                .copied()
+                .filter(|i| ops[*i].owner().is_some() && ops[*i].owner() == op.owner())
+                .collect();
+            match (op, &mine[..]) {
+                (Op::Release { .. }, [one]) if matches!(ops[*one], Op::Acquire { .. }) => {
+                    gone.extend([*one, at]);
+                    open.retain(|i| i != one);
+                }
+                // A release leaves first if nothing but acquires by others is before it.
+                (Op::Release { owner, .. }, [])
+                    if open.iter().all(|i| is_anothers(&ops[*i], owner)) => {}
+                _ => open.push(at),
+            }
+        }
+        gone
+    }
+
     proptest! {
         #![proptest_config(crate::fuzzing::config())]
 
@@ -144,7 +201,7 @@ mod tests {
             let ops: Vec<Op> = all.iter().zip(1..).map(queued).collect();
             let (batch, asked) = gathered(&ops);
             let places = places(&asked);
-            let mut seen = places.clone();
+            let mut seen = [places.clone(), cancelled(&ops)].concat();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..ops.len()).collect::<Vec<_>>());
             for (i, place) in places.iter().enumerate() {

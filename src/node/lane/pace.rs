@@ -33,8 +33,8 @@ impl Pace {
         self.lone
     }
 
-    /// How many batches may be under way. Two that both wait for a new connection could overtake
-    /// each other, so it takes one that was answered.
+    /// How many batches may be under way. Two that both wait for a new connection, or ask for the
+    /// node's clock first, could overtake each other.
     pub(super) fn depth(&self, node: &dyn LockNode, in_touch: bool) -> usize {
         let most = match (in_touch, self.lone) {
             (false, _) => IN_DOUBT,

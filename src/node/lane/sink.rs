@@ -12,8 +12,8 @@ use crate::time::Moment;
 pub(crate) enum Sink {
     /// An attempt that listens, as node number so-and-so.
     Mail(Arc<Mailbox>, usize),
-    /// Nobody: a clean-up that is owed until this moment.
-    Owed(Moment),
+    /// Nobody: a clean-up after this attempt on this node that is owed until this moment.
+    Owed(Arc<Mailbox>, usize, Moment),
     /// Both: somebody listens, and without an answer the clean-up is owed until this moment.
     MailOwed(Arc<Mailbox>, usize, Moment),
 }
@@ -23,7 +23,7 @@ impl Sink {
     fn level(&self) -> Durability {
         match self {
             Self::Mail(mailbox, _) | Self::MailOwed(mailbox, _, _) => mailbox.level(),
-            Self::Owed(_) => Durability::Primary,
+            Self::Owed(..) => Durability::Primary,
         }
     }
 
@@ -31,7 +31,15 @@ impl Sink {
     fn keep(&self, replicas: u32) {
         match self {
             Self::Mail(mailbox, _) | Self::MailOwed(mailbox, _, _) => mailbox.keep(replicas),
-            Self::Owed(_) => {}
+            Self::Owed(..) => {}
+        }
+    }
+
+    /// The attempt that a clean-up is of.
+    fn cleans(&self) -> Option<(Arc<Mailbox>, usize)> {
+        match self {
+            Self::Owed(attempt, node, _) => Some((Arc::clone(attempt), *node)),
+            _ => None,
         }
     }
 
@@ -39,7 +47,7 @@ impl Sink {
     fn owed_until(&self) -> Option<Moment> {
         match self {
             Self::Mail(..) => None,
-            Self::Owed(until) | Self::MailOwed(_, _, until) => Some(*until),
+            Self::Owed(_, _, until) | Self::MailOwed(_, _, until) => Some(*until),
         }
     }
 
@@ -48,7 +56,7 @@ impl Sink {
             Self::Mail(mailbox, node) | Self::MailOwed(mailbox, node, _) => {
                 mailbox.post(node, reply, at);
             }
-            Self::Owed(_) => {}
+            Self::Owed(..) => {}
         }
     }
 }
@@ -63,6 +71,10 @@ impl Asker {
 
     pub(super) fn owed_until(&self) -> Option<Moment> {
         self.0.as_ref().and_then(Sink::owed_until)
+    }
+
+    pub(super) fn cleans(&self) -> Option<(Arc<Mailbox>, usize)> {
+        self.0.as_ref().and_then(Sink::cleans)
     }
 
     pub(super) fn level(&self) -> Durability {
@@ -93,7 +105,7 @@ impl Drop for Asker {
             let detail = "the task of this node's lane ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
             // Only a quarantine is reckoned from the moment of its answer.
-            sink.post(Err(error), (Moment::default(), None));
+            sink.post(Err(error), Stamp::default());
         }
     }
 }

@@ -13,7 +13,19 @@ use crate::node::redis::barrier::Barriers;
 use crate::node::redis::session::Session;
 use crate::tls;
 
+/// How long a new connection waits for what the other servers of its group say.
+const GROUP: Duration = Duration::from_millis(100);
+
 impl<R: Resolver> Shared<R> {
+    /// Has the marker written as soon as a connection stands, so that a quarantine runs from here
+    /// on and not from the first request after it. Nothing is lost if it fails.
+    async fn touch(&self, session: &Session) {
+        let Some(terms) = self.state().terms else { return };
+        if let Err(cause) = session.touch(terms, self.guarding()).await {
+            tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
+        }
+    }
+
     /// Has the resolver look at the server again; a server that is refused loses its session. So
     /// does one that cannot be judged (it does not answer, is no master any more, or no longer
     /// lets us ask): the next connection tells which, and until then it does not vote.
@@ -24,12 +36,10 @@ impl<R: Resolver> Shared<R> {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
             let facts = current.session.look_again().await?;
-            let (session, at, events) = (&current.session, &*current.at, &self.events);
-            let facts = self.resolver.prepare(session, facts, at, events).await?;
-            self.resolver.accept(&facts, events)
+            self.resolver.accept(&facts, &self.events)
         });
         let cause = match outcome.await {
-            Ok(Ok(())) => return self.resolver.follow_up(&self.events).await,
+            Ok(Ok(())) => return self.resolver.follow_up().await,
             Ok(Err(cause)) => cause,
             Err(_) => {
                 let detail = format!("no answer within {limit:?} to how its guard is set");
@@ -60,8 +70,10 @@ impl<R: Resolver> Shared<R> {
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
-        let facts = self.resolver.prepare(&session, facts, &at, &self.events).await?;
         self.resolver.accept(&facts, &self.events)?;
+        // Servers that are well answer at once; what the others say is waited for by nobody.
+        let _ = timeout(GROUP, self.resolver.follow_up()).await;
+        self.touch(&session).await;
         let now = self.options.env.now();
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));

@@ -3,7 +3,7 @@
 --       command, so what is the same for a run is said once)
 -- ARGV  per op: 1 owner  2 proposal
 -- Puts  AS_ASKED for all if each has its proposal for a fence, else
---       fence | QUARANTINED, epoch | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
+--       fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 local function acquire(k, a, count, ttl, queue)
   local same = 0 -- so many are as asked, if they are all so far; nothing is put before one is not
@@ -28,7 +28,7 @@ local function acquire(k, a, count, ttl, queue)
       if p then
         put(p)
       elseif left > 0 then
-        put_quarantined()
+        put(QUARANTINED)
       else
         rarely().refuse(lock, KEYS[k + 2], owner, queue)
       end

@@ -1,19 +1,14 @@
--- Prolong the owner's lock, or put it back where it is absent; in quarantine only for a holder that
--- names the quarantine: the node may have forgotten a grant to another attempt. In the failover
--- window what stands here too must outlast the window, or its holder names the quarantine.
+-- Prolong the owner's lock, or put it back where it is absent. In quarantine only for a holder that
+-- names it: the server may have forgotten a grant to another attempt, or one that it replaced may
+-- still give an older copy of the lock away.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
--- ARGV  1 owner  2 ttl ms  3 token  4 meta given: 0 or 1  5 meta  6 epoch or ''
--- Puts  DONE | NOT_OWNER | QUARANTINED, epoch | WRONG_TYPE (fence key)
+-- ARGV  1 owner  2 ttl ms  3 token  4 meta given: 0 or 1  5 meta  6 name of the quarantine or ''
+-- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
 local function extend(k, a)
   local owner, ttl = ARGV[a + 1], ARGV[a + 2]
   local value = try('GET', KEYS[k + 1])
   if value and value ~= owner then return put(NOT_OWNER) end
-  if not value then
-    if not may_recreate(ARGV[a + 6]) then return put_quarantined() end
-  elseif window > 0 then
-    local ms = call('PTTL', KEYS[k + 1])
-    if ms >= 0 and not may_prolong(ms, ARGV[a + 6]) then return put_quarantined() end
-  end
+  if not may_extend(ARGV[a + 6]) then return put(QUARANTINED) end
   local fence = stored(KEYS[k + 2])
   if not fence then return put(WRONG_TYPE) end
   local token = ARGV[a + 3]

@@ -2,16 +2,18 @@
 -- KEYS, ARGV  as handed in by the op
 -- Returns     per function what its comment says
 
--- Whether what is absent may be written anew: outside quarantine, or by a sitting holder (5.3).
-local function may_recreate(epoch)
-  return left <= 0 or tonumber(epoch) == since
+-- The name of this life and of its quarantine.
+local id = sub(replid, 1, 16) .. ':' .. digits(since)
+
+-- Whether an extension counts: outside quarantine, or within it if its holder names it.
+local function may_extend(named)
+  return left <= 0 or named == id
 end
 
--- Whether the owner's own that stands here for `ms` may be prolonged: in the failover window only
--- what a replaced master cannot see expire and give away before it stops, or what its holder knows
--- to last there.
-local function may_prolong(ms, epoch)
-  return ms >= window or tonumber(epoch) == since
+-- Whether a token lies further ahead than honest clocks and servers can bring it: 6E, and a second
+-- for what is rounded.
+local function is_ahead(token)
+  return token > now_us + 6 * clock_error + 1000000
 end
 
 -- Whether it is a fence: a whole number that an answer can tell. Below zero the answers begin.
@@ -61,7 +63,7 @@ end
 
 -- A claim's fields, or nil for a stranger's key:
 -- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 val  7 g  8 fp
--- g is the marker's `since` at the last promise.
+-- g names the server's life at the last promise.
 local function record(key)
   local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'val', 'g', 'fp')
   if h.err then
@@ -75,12 +77,30 @@ end
 -- with newer ones, which were all below the floor.
 local function promised(h)
   local fence = tonumber(h[2]) or 0
-  if floor > fence and tonumber(h[7]) ~= since then return floor end
+  if floor > fence and h[7] ~= id then return floor end
   return fence
 end
 
 local function put_completed(h)
   put(COMPLETED)
   put(tonumber(h[5]))
-  put(h[6] or '')
+  put(h[6])
+end
+
+-- Keeps a record for as long as this writer needs it, and never for less than an earlier one does:
+-- so that no request within its retention finds it gone by any clock, and its promise outlives
+-- every late request.
+local function keep(key, retention)
+  local ms = math.max(tonumber(retention) + math.ceil(clock_error / 500) + 1, tonumber(fence_life))
+  if call('PTTL', key) < ms then call('PEXPIRE', key, digits(ms)) end
+end
+
+-- Whether the record belongs to another request.
+local function is_anothers(h, fp)
+  return fp ~= '' and h[8] and h[8] ~= fp
+end
+
+-- The first fingerprint that is told stays.
+local function know(key, h, fp)
+  if fp ~= '' and not h[8] then call('HSET', key, 'fp', fp) end
 end

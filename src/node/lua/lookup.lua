@@ -1,7 +1,7 @@
 -- Read a record.
 -- KEYS  1 record
 -- ARGV  none
--- Puts  fence, attempt, lease ms or -1, rf or 0, value if rf > 0 | ABSENT | WRONG_TYPE
+-- Puts  fence, attempt, lease ms or -1, rf or 0, value or false if rf > 0 | ABSENT | WRONG_TYPE
 local function lookup(k)
   local h = record(KEYS[k + 1])
   if not h then return end
@@ -11,5 +11,5 @@ local function lookup(k)
   put(tonumber(h[4]) or 0)
   put(rest > 0 and rest or -1)
   put(tonumber(h[5]) or 0)
-  if h[5] then put(h[6] or '') end
+  if h[5] then put(h[6]) end
 end

@@ -1,11 +1,12 @@
 -- Settle the token: set the fence, if the lock is the owner's and nothing higher was given.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 token
--- Puts  DONE | NOT_OWNER
+-- Puts  DONE | NOT_OWNER | QUARANTINED
 local function raise(k, a)
+  if left > 0 then return put(QUARANTINED) end
   if try('GET', KEYS[k + 1]) ~= ARGV[a + 1] then return put(NOT_OWNER) end
   local fence, token = stored(KEYS[k + 2]), tonumber(ARGV[a + 2])
-  if not fence or fence > token or floor > token then return put(NOT_OWNER) end
+  if not fence or fence > token or floor > token or is_ahead(token) then return put(NOT_OWNER) end
   call('SET', KEYS[k + 2], ARGV[a + 2], 'PX', fence_life)
   put(DONE)
 end

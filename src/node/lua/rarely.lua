@@ -3,9 +3,9 @@
 return {
   X = {run = extend, keys = 4, args = 6},
   R = {run = raise, keys = 2, args = 2},
-  C = {run = claim, keys = 1, args = 6},
-  c = {run = complete, keys = 1, args = 4},
-  x = {run = extend_claim, keys = 1, args = 5},
+  C = {run = claim, keys = 1, args = 8},
+  c = {run = complete, keys = 1, args = 6},
+  x = {run = extend_claim, keys = 1, args = 6},
   r = {run = raise_claim, keys = 1, args = 2},
   u = {run = unclaim, keys = 1, args = 1},
   L = {run = lookup, keys = 1, args = 0},
@@ -14,5 +14,6 @@ return {
   refuse = refuse,
   forget = forget,
   missed = missed,
+  skip = skip,
   wake = wake,
 }

@@ -56,3 +56,16 @@ end
 local function wake(woken)
   for _, lock in ipairs(woken) do try('PUBLISH', 'palisade:changed', lock) end
 end
+
+-- An op or a run that came too late. Returns where the next one begins.
+local function skip(kind, k, a)
+  if kind == 'A' then
+    local count = tonumber(ARGV[a + 2])
+    for _ = 1, count do put(LATE) end
+    return k + 2 * count, a + 3 + 2 * count
+  end
+  put(LATE)
+  if kind == 'W' then return k + 3, a + 4 end
+  local op = rarely()[kind]
+  return k + op.keys, a + 1 + op.args
+end

@@ -33,7 +33,7 @@ impl MemoryNodeBuilder {
     }
 
     /// L: for how long after a restart or failover another master of this node might still accept
-    /// writes; lengthens the quarantine, and for so long only what outlasts it is renewed here.
+    /// writes; lengthens the quarantine.
     /// Default zero: in memory there is no other master.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.window = window;
@@ -63,7 +63,6 @@ impl MemoryNodeBuilder {
             offset: Duration::ZERO,
             seed: self.env.random() as u64,
             lives: 0,
-            last_since: 0,
             predecessor: None,
             data: Data::default(),
         };

@@ -1,13 +1,12 @@
-//! The crash guard that opens every batch (DESIGN 5.5): marker, quarantine, floor.
+//! What opens every batch: the marker that says since when this node's data are complete, the
+//! quarantine after a loss, and the floor below which no fence is handed out.
 
 use std::time::Duration;
 
-use crate::op::{Reply, Terms};
+use crate::op::{QuarantineId, Reply, Terms};
+use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
-/// Added to a fence's life so that it certainly outlives what was reckoned in whole milliseconds.
-const FENCE_SLACK: Duration = Duration::from_secs(1);
-
-/// The node-wide marker: since when this node's memory is complete.
+/// The node-wide marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     /// The data history the marker was written in.
@@ -16,14 +15,49 @@ pub(super) struct Marker {
     pub(super) since: u64,
     /// No fence below this is handed out: more than any clock can have proposed before.
     pub(super) floor: u64,
-    /// The quarantine's length; the longest that any client asked for.
+    /// The quarantine's length: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
+    /// Until when that length holds although nobody asks for it any more.
+    pub(super) agreed: u64,
+    /// This history began without any marker.
+    pub(super) began_empty: bool,
 }
 
 impl Marker {
     /// A node that was created this moment: nothing can have been granted, nothing forgotten.
     pub(super) fn born(generation: u64) -> Self {
-        Self { generation, since: 0, floor: 0, quarantine: Duration::ZERO }
+        Self {
+            generation,
+            since: 0,
+            floor: 0,
+            quarantine: Duration::ZERO,
+            agreed: 0,
+            began_empty: false,
+        }
+    }
+
+    fn left(&self, now: u64) -> Duration {
+        if self.since == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
+    }
+
+    /// Brings the length in line with what this batch asks for. All clients of a node share one,
+    /// the longest; it holds for one length after the last client that asked for it, and never
+    /// shrinks during a quarantine. True if it was raised.
+    fn agree(&mut self, asked: Duration, now: u64) -> bool {
+        let before = self.quarantine;
+        if asked >= before {
+            self.quarantine = asked;
+            self.agreed = self.agreed.max(now.saturating_add(nanos(asked)));
+            return !before.is_zero() && asked > before;
+        }
+        if now > self.agreed && self.left(now).is_zero() {
+            self.quarantine = asked;
+            self.agreed = now.saturating_add(nanos(asked));
+        }
+        false
     }
 }
 
@@ -36,8 +70,17 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
+/// What a node brings to each batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nature {
+    pub(super) generation: u64,
+    /// L: for how long a server that this one replaced may still grant.
+    pub(super) window: Duration,
+}
+
 /// All that the ops of one batch share.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Header {
     pub(super) now: u64,
     pub(super) micros: u64,
@@ -49,101 +92,96 @@ pub(super) struct Header {
     /// What this batch asked it to be, and whether that was longer than what another had asked.
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
-    /// Rest of the failover window, L from `since`, in which a replaced master may still grant;
-    /// zero outside.
-    window: Duration,
     pub(super) new_generation: bool,
     /// There was no marker at all.
     pub(super) marker_missing: bool,
-    /// How long a fence is remembered after its last use, nanoseconds.
-    fence_life: u64,
-    clock_error: u64,
+    pub(super) began_empty: bool,
+    /// The batch came too late to take effect.
+    pub(super) late: bool,
+    generation: u64,
+    window: Duration,
+    terms: Terms,
 }
 
 impl Header {
     /// Checks the marker against the node's generation and sets it if it is not from here.
     pub(super) fn open(
         marker: &mut Option<Marker>,
-        last_since: &mut u64,
-        generation: u64,
+        nature: Nature,
         clock: Clock,
-        terms: &Terms,
-        window: Duration,
+        terms: Terms,
+        not_after: Option<u64>,
     ) -> Self {
-        let error = micros(terms.clock_error);
+        let Nature { generation, window } = nature;
         let q = terms.max_ttl + window;
-        let (marker_missing, told) = (marker.is_none(), marker.map_or(q, |m| m.quarantine));
+        let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.generation == generation);
-        let mut m = known.unwrap_or_else(|| Marker {
-            generation,
-            // Never the same twice, even if two restarts share an instant: promises are told apart
-            // by it.
-            since: clock.now.max(*last_since + 1),
-            // Twice: this clock may be behind by E and the clock of who proposed ahead by E.
-            floor: clock.micros.saturating_add(2 * error),
-            quarantine: q,
-        });
+        let mut m = known.unwrap_or_else(|| begin(*marker, generation, clock, &terms, q));
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
+            m.quarantine = q;
+        }
+        let quarantine_raised = m.agree(q, clock.now);
+        *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::NoFloor) {
             m.floor = 0;
         }
-        // One client with a shorter quarantine would break it for all (5.5).
-        m.quarantine = m.quarantine.max(q);
-        *last_since = m.since.max(*last_since);
-        *marker = Some(m);
-        let rest = |span| match m.since {
-            0 => Duration::ZERO,
-            since => {
-                Duration::from_nanos(since.saturating_add(nanos(span)).saturating_sub(clock.now))
-            }
-        };
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineShort) {
-            m.quarantine = q.saturating_sub(Duration::from_millis(1));
+            m.quarantine = m.quarantine.saturating_sub(Duration::from_millis(1));
         }
+        let late = not_after.is_some_and(|t| clock.micros > t);
+        #[cfg(feature = "sim-bugs")]
+        let late = late && !crate::bugs::on(crate::bugs::Bug::LateRequestsRun);
         Self {
             now: clock.now,
             micros: clock.micros,
             since: m.since,
             floor: m.floor,
-            quarantine: rest(m.quarantine),
+            quarantine: m.left(clock.now),
             quarantine_len: m.quarantine,
             quarantine_asked: q,
-            quarantine_raised: !told.is_zero() && told < q,
-            window: rest(window),
+            quarantine_raised,
             new_generation: known.is_none(),
             marker_missing,
-            fence_life: nanos(terms.max_ttl + 4 * terms.clock_error + FENCE_SLACK),
-            clock_error: error,
+            began_empty: m.began_empty,
+            late,
+            generation,
+            window,
+            terms,
         }
+    }
+
+    /// The name of this life's quarantine.
+    pub(super) fn id(&self) -> QuarantineId {
+        let history = self.generation;
+        #[cfg(feature = "sim-bugs")]
+        let history =
+            if crate::bugs::on(crate::bugs::Bug::NamedBySinceAlone) { 0 } else { history };
+        QuarantineId { history, since: self.since }
     }
 
     /// The answer of a node that grants nothing yet.
     pub(super) fn quarantined(&self) -> Reply {
-        Reply::Quarantined { remaining: self.quarantine, epoch: self.since }
+        Reply::Quarantined { remaining: self.quarantine, id: self.id() }
     }
 
-    /// Whether a holder may write anew what is not there: outside quarantine, or within it to put
-    /// back what it knows that this node forgot (5.3).
-    pub(super) fn may_recreate(&self, reassert: Option<u64>) -> bool {
+    /// Whether an extension counts: outside quarantine, or within it if its holder names it.
+    pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::RecreateInQuarantine) {
             return true;
         }
-        self.quarantine.is_zero() || reassert == Some(self.since)
+        self.quarantine.is_zero() || reassert == Some(self.id())
     }
 
-    /// Whether a holder may prolong its own that stands here until `till`: in the failover window
-    /// only what a replaced master cannot see expire and give away before it stops, or what its
-    /// holder knows to last there (5.3).
-    pub(super) fn may_prolong(&self, till: Option<u64>, reassert: Option<u64>) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::TwoMastersVote) {
-            return true;
-        }
-        self.window.is_zero()
-            || till.is_none_or(|t| self.until(t) >= self.window)
-            || reassert == Some(self.since)
+    /// Bugs: what stands here until `till` counts by itself.
+    #[cfg(feature = "sim-bugs")]
+    pub(super) fn counts_by_copy(&self, till: Option<u64>) -> bool {
+        use crate::bugs::{Bug, on};
+        let stops = self.since.saturating_add(nanos(self.window));
+        on(Bug::TwoMastersVote) || on(Bug::ExtendByCopy) && till.is_none_or(|till| till >= stops)
     }
 
     /// When something that starts now and lasts `span` ends.
@@ -156,21 +194,92 @@ impl Header {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// For how long this node has forgotten nothing.
-    pub(super) fn complete_for(&self) -> Duration {
-        Duration::from_nanos(self.now.saturating_sub(self.since))
-    }
-
-    /// Until when a fence used now is remembered.
+    /// Until when a fence used now is remembered: after it even a clock that is behind proposes
+    /// more.
     pub(super) fn fence_till(&self) -> u64 {
-        self.now.saturating_add(self.fence_life)
+        let lead = token_lead(self.terms.clock_error);
+        self.after(self.terms.max_ttl + lead + FENCE_SLACK)
     }
 
-    /// The fence of a new grant: above all before, near true time, not below the floor (5.1, 5.5).
+    /// Until when a record written now is kept: so that no request within its retention finds it
+    /// gone by any clock, and so that its promise outlives every late request.
+    pub(super) fn record_till(&self, retention: Duration) -> u64 {
+        let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::PromisesExpireEarly) {
+            return self.after(retention);
+        }
+        self.after(kept).max(self.fence_till())
+    }
+
+    /// Whether this node knows of every claim of a key that nobody asked for before `born`
+    /// (milliseconds since 1970), or else within the retention.
+    pub(super) fn remembers(&self, born: Option<u64>, retention: Duration) -> bool {
+        if self.since == 0 {
+            return true;
+        }
+        // The server that this one replaced may have claimed for L; clocks differ by 2E.
+        let lost_until =
+            self.since_micros() / 1_000 + millis(self.window) + millis(2 * self.terms.clock_error);
+        #[cfg(feature = "sim-bugs")]
+        let lost_until = if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) {
+            self.since_micros() / 1_000
+        } else {
+            lost_until
+        };
+        born.is_some_and(|born| lost_until < born)
+            || lost_until + millis(retention) < self.micros / 1_000
+    }
+
+    /// `since` on the wall clock.
+    fn since_micros(&self) -> u64 {
+        self.micros.saturating_sub(self.now.saturating_sub(self.since) / 1_000)
+    }
+
+    /// Whether a request made at `created` (milliseconds since 1970) is older than the retention.
+    pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
+        created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
+    }
+
+    /// The fence of a new grant: above all before, near true time, not below the floor.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
-        let low = self.micros.saturating_sub(self.clock_error);
-        let high = self.micros.saturating_add(self.clock_error);
+        let error = micros(self.terms.clock_error);
+        let low = self.micros.saturating_sub(error);
+        let high = self.micros.saturating_add(error);
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
+    }
+
+    /// Whether a token lies further ahead than honest clocks and nodes can bring it.
+    pub(super) fn is_ahead(&self, token: u64) -> bool {
+        token > self.micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
+    }
+}
+
+/// The marker of a history that nobody has spoken to yet.
+fn begin(
+    before: Option<Marker>,
+    generation: u64,
+    clock: Clock,
+    terms: &Terms,
+    q: Duration,
+) -> Marker {
+    let quarantine = before.map_or(q, |m| m.quarantine.max(q));
+    // This clock may be behind by E and the clock of who proposed ahead by E. And for as long as
+    // the quarantine, at most, a server that this one replaced goes on granting.
+    let lead = 2 * terms.clock_error + quarantine;
+    #[cfg(feature = "sim-bugs")]
+    let lead = if crate::bugs::on(crate::bugs::Bug::FloorWithoutWindow) {
+        2 * terms.clock_error
+    } else {
+        lead
+    };
+    Marker {
+        generation,
+        since: clock.now,
+        floor: clock.micros.saturating_add(micros(lead)),
+        quarantine,
+        agreed: clock.now.saturating_add(nanos(quarantine)),
+        began_empty: before.is_none(),
     }
 }
 
@@ -180,4 +289,8 @@ fn nanos(d: Duration) -> u64 {
 
 fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Locks: acquire, raise, extend, release, inspect (DESIGN 5.1 to 5.4).
+//! Locks: acquire, raise, extend, release, inspect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::guard::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{Holder, Reply};
+use crate::op::{Holder, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// All that stands under one lock's keys.
@@ -44,7 +44,7 @@ impl Entry {
 
     fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // A fence that died with its lock would be handed out again (5.2).
+        // A fence that died with its lock would be handed out again.
         self.fence_till = h.fence_till();
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::FenceDiesWithLock) {
@@ -84,7 +84,7 @@ impl Locks {
         }
         let entry = self.0.open(keys.lock(), h.now);
         if entry.is_owned_by(owner) {
-            // A repeated request recognises itself (5.1).
+            // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(held) = &entry.held {
@@ -108,9 +108,20 @@ impl Locks {
         owner: OwnerToken,
         token: FencingToken,
     ) -> Reply {
+        #[cfg(feature = "sim-bugs")]
+        let quarantine_raises = crate::bugs::on(crate::bugs::Bug::RaiseInQuarantine);
+        #[cfg(not(feature = "sim-bugs"))]
+        let quarantine_raises = false;
+        if !h.quarantine.is_zero() && !quarantine_raises {
+            return h.quarantined();
+        }
         match self.0.live(keys.lock(), h.now) {
-            // `fence ≤ T`: another grant may have come in between (5.2).
-            Some(e) if e.is_owned_by(owner) && e.fence.max(h.floor) <= token.get() => {
+            // `fence ≤ T`: another grant may have come in between.
+            Some(e)
+                if e.is_owned_by(owner)
+                    && e.fence.max(h.floor) <= token.get()
+                    && !h.is_ahead(token.get()) =>
+            {
                 e.set_fence(h, token.get());
                 Reply::Done
             }
@@ -125,18 +136,21 @@ impl Locks {
         keys: &LockKeys,
         owner: OwnerToken,
         (ttl, token): (Duration, FencingToken),
-        (meta, reassert): (Option<&Arc<[u8]>>, Option<u64>),
+        (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
     ) -> (Reply, bool) {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::OvertakenRenewed) {
             return (Reply::Done, false);
         }
-        let may = match self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref()) {
-            Some(held) if held.owner != Some(owner) => return (Reply::NotOwner, false),
-            Some(held) => h.may_prolong(held.till, reassert),
-            None => h.may_recreate(reassert),
-        };
-        if !may {
+        let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
+        if held.is_some_and(|held| held.owner != Some(owner)) {
+            return (Reply::NotOwner, false);
+        }
+        #[cfg(feature = "sim-bugs")]
+        let by_copy = held.is_some_and(|held| h.counts_by_copy(held.till));
+        #[cfg(not(feature = "sim-bugs"))]
+        let by_copy = false;
+        if !h.may_extend(reassert) && !by_copy {
             return (h.quarantined(), false);
         }
         let entry = self.0.open(keys.lock(), h.now);

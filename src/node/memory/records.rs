@@ -1,11 +1,11 @@
-//! Idempotency records: single-decree consensus per key; ballot = (fence, owner) (DESIGN 5.7).
+//! Idempotency records: single-decree consensus per key; ballot = (fence, owner).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::guard::Header;
 use super::shelf::{Perish, Shelf};
-use crate::op::{Claim, FingerprintBytes, RecordState, Reply, StoredRecord};
+use crate::op::{Claim, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord};
 use crate::token::{FencingToken, OwnerToken};
 
 /// All that stands under one record's key.
@@ -20,9 +20,9 @@ pub(super) struct Entry {
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
-    /// The marker's `since` at the last promise: a promise of an earlier life of the node counts
-    /// as the floor, since a higher one may have been forgotten.
-    promised_in: u64,
+    /// The node's life at the last promise: a promise of an earlier life counts as the floor, since
+    /// a higher one may have been forgotten.
+    promised_in: Option<QuarantineId>,
     /// What the last claim was told of this node's memory, for its repeats.
     remembered: bool,
     expires: u64,
@@ -39,14 +39,38 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
-    /// When the owner's lease ends; long past if there is none.
-    fn lease_end(&self, owner: OwnerToken) -> u64 {
-        self.till.filter(|_| self.own == Some(owner)).unwrap_or(0)
+    fn is_of_this_life(&self, h: &Header) -> bool {
+        self.promised_in == Some(h.id())
     }
 
     /// The lowest ballot that may still be accepted from its owner.
     fn effective(&self, h: &Header) -> u64 {
-        if self.promised_in == h.since { self.fence } else { self.fence.max(h.floor) }
+        if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
+    }
+
+    /// Kept for as long as this writer needs it, and never for less than an earlier one does.
+    fn keep(&mut self, h: &Header, retention: Duration) {
+        self.expires = self.expires.max(h.record_till(retention));
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::PromisesExpireEarly) {
+            self.expires = h.record_till(retention);
+        }
+    }
+
+    fn may_be_raised(&self, h: &Header) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::RaiseInQuarantine) {
+            return true;
+        }
+        self.is_of_this_life(h)
+    }
+
+    fn is_anothers(&self, fingerprint: Option<FingerprintBytes>) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::FingerprintOfClaimsOnly) {
+            return false;
+        }
+        matches!((self.fingerprint, fingerprint), (Some(stored), Some(given)) if stored != given)
     }
 
     fn claimed(&self) -> Reply {
@@ -61,7 +85,7 @@ impl Entry {
     fn promise(&mut self, h: &Header, owner: OwnerToken, token: u64) {
         self.fence = token;
         self.own = Some(owner);
-        self.promised_in = h.since;
+        self.promised_in = Some(h.id());
     }
 
     /// Why a claim is not granted.
@@ -76,12 +100,19 @@ impl Entry {
         {
             return Some(Reply::Completed(record.clone()));
         }
-        let remaining = self.lease(h)?;
-        if self.own == Some(c.owner) {
-            return Some(self.claimed());
+        if !h.quarantine.is_zero() {
+            return Some(h.quarantined());
         }
-        // `force` repairs what is completed; it never takes a running claim away.
-        self.record.is_none().then_some(Reply::InFlight { remaining })
+        if let Some(remaining) = self.lease(h) {
+            if self.own == Some(c.owner) {
+                return Some(self.claimed());
+            }
+            // `force` repairs what is completed; it never takes a running claim away.
+            if self.record.is_none() {
+                return Some(Reply::InFlight { remaining });
+            }
+        }
+        None
     }
 }
 
@@ -95,11 +126,14 @@ impl Records {
     }
 
     pub(super) fn claim(&mut self, h: &Header, c: &Claim) -> Reply {
+        if let Some(refusal) = self.0.live(&c.key, h.now).and_then(|e| e.refusal(h, c)) {
+            return refusal;
+        }
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
-        if let Some(refusal) = self.0.live(&c.key, h.now).and_then(|e| e.refusal(h, c)) {
-            return refusal;
+        if h.is_too_old(c.created, c.retention) {
+            return Reply::TooOld;
         }
         let e = self.0.open(&c.key, h.now);
         let fence = h.next_fence(e.fence, c.proposal);
@@ -107,8 +141,8 @@ impl Records {
         e.till = Some(h.after(c.lease));
         e.attempt = e.attempt.saturating_add(1);
         e.fingerprint = e.fingerprint.or(c.fingerprint);
-        e.remembered = remembers_all(h, c.retention);
-        e.expires = h.after(c.retention);
+        e.remembered = h.remembers(c.born, c.retention);
+        e.keep(h, c.retention);
         e.claimed()
     }
 
@@ -120,7 +154,14 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            Some(e) if e.own == Some(owner) && e.effective(h) <= token.get() => {
+            // A raise that was on its way when the node lost its data would renew a promise that
+            // may have been overtaken.
+            Some(e)
+                if e.own == Some(owner)
+                    && e.may_be_raised(h)
+                    && e.fence <= token.get()
+                    && !h.is_ahead(token.get()) =>
+            {
                 e.promise(h, owner, token.get());
                 e.record.clone().map_or(Reply::Done, Reply::Completed)
             }
@@ -132,42 +173,44 @@ impl Records {
         &mut self,
         h: &Header,
         key: &str,
-        owner: OwnerToken,
-        token: FencingToken,
+        (owner, token): (OwnerToken, FencingToken),
         (lease, retention): (Duration, Duration),
-        reassert: Option<u64>,
+        fingerprint: Option<FingerprintBytes>,
+        reassert: Option<QuarantineId>,
     ) -> Reply {
-        let (till, expires) = (h.after(lease), h.after(retention));
+        let t = token.get();
         let known = self.0.live(key, h.now);
-        let same_life = known.as_ref().is_some_and(|e| e.promised_in == h.since);
-        let denied = !match known.as_ref().filter(|_| same_life) {
-            // A lease that is not this owner's proves nothing about a copy elsewhere.
-            Some(e) => h.may_prolong(Some(e.lease_end(owner)), reassert),
-            None => h.may_recreate(reassert),
-        };
-        if denied && known.is_none() {
+        if let Some(e) = &known {
+            if e.is_anothers(fingerprint) {
+                return Reply::Mismatch;
+            }
+            if let Some(record) = &e.record {
+                return Reply::Completed(record.clone());
+            }
+            if e.fence > t || (e.fence == t && e.own != Some(owner)) {
+                return Reply::NotOwner;
+            }
+        }
+        #[cfg(feature = "sim-bugs")]
+        let by_copy = known.as_ref().is_some_and(|e| {
+            e.is_of_this_life(h) && e.own == Some(owner) && h.counts_by_copy(e.till)
+        });
+        #[cfg(not(feature = "sim-bugs"))]
+        let by_copy = false;
+        if !h.may_extend(reassert) && !by_copy {
             return h.quarantined();
         }
+        // A promise of an earlier life stays below the floor unless its holder names the
+        // quarantine: a higher one may have been forgotten.
+        let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
+        let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);
-        if let Some(record) = &e.record {
-            return Reply::Completed(record.clone());
-        }
-        let (t, mine) = (token.get(), e.own == Some(owner));
-        if e.fence > t || (e.fence == t && !mine) {
-            return Reply::NotOwner;
-        }
-        if denied {
-            return h.quarantined();
-        }
-        // A promise of an earlier life stays below the floor unless its holder may re-assert it: a
-        // higher one may have been forgotten (5.7).
-        let life = if reassert == Some(h.since) || h.since == 0 { h.since } else { NO_LIFE };
-        let life = if same_life { h.since } else { life };
         e.promise(h, owner, t);
-        e.promised_in = life;
-        e.till = Some(till);
+        e.promised_in = counts.then(|| h.id());
+        e.till = Some(h.after(lease));
         e.attempt = e.attempt.max(1);
-        e.expires = expires;
+        e.fingerprint = e.fingerprint.or(fingerprint);
+        e.keep(h, retention);
         Reply::Done
     }
 
@@ -176,9 +219,13 @@ impl Records {
         h: &Header,
         key: &str,
         owner: OwnerToken,
-        (token, value): (FencingToken, &Arc<[u8]>),
+        (token, value): (FencingToken, Option<&Arc<[u8]>>),
+        fingerprint: Option<FingerprintBytes>,
         retention: Duration,
     ) -> Reply {
+        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
+            return Reply::Mismatch;
+        }
         let (promised, mine) = self
             .0
             .live(key, h.now)
@@ -190,16 +237,17 @@ impl Records {
         } else {
             (promised, mine)
         };
-        // The whole ballot decides: two owners may carry equal numbers (5.7).
+        // The whole ballot decides: two owners may carry equal numbers.
         if promised > token.get() || (promised == token.get() && !mine) {
             return Reply::NotOwner;
         }
         let e = self.0.open(key, h.now);
         e.promise(h, owner, token.get());
-        e.record = Some(StoredRecord { token, value: value.clone() });
+        e.record = Some(StoredRecord { token, value: value.cloned() });
         e.till = None;
         e.attempt = e.attempt.max(1);
-        e.expires = h.after(retention);
+        e.fingerprint = e.fingerprint.or(fingerprint);
+        e.keep(h, retention);
         Reply::Done
     }
 
@@ -227,12 +275,4 @@ impl Records {
             record: e.record.clone(),
         }))
     }
-}
-
-/// The life of a promise that is known from no life of this node.
-const NO_LIFE: u64 = u64::MAX;
-
-/// Whether "not here" means "never was": nothing was lost since the key could have been claimed.
-fn remembers_all(h: &Header, retention: Duration) -> bool {
-    h.since == 0 || h.complete_for() > retention
 }

@@ -8,7 +8,7 @@ use super::MemoryNode;
 use crate::env::Env;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
-use crate::op::{Batch, Claim, Facts, Op, Reply, Terms};
+use crate::op::{Batch, Claim, Facts, Op, QuarantineId, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
 
 const E: Duration = Duration::from_secs(60);
@@ -44,12 +44,12 @@ fn node() -> (MemoryNode, Arc<Hand>) {
 }
 
 fn ask(node: &MemoryNode, op: Op) -> Reply {
-    let mut replies = node.execute(&Batch { terms: TERMS, ops: vec![op] });
+    let mut replies = node.execute(&Batch { terms: TERMS, not_after: None, ops: vec![op] });
     replies.items.remove(0).unwrap()
 }
 
 fn facts(node: &MemoryNode, terms: Terms) -> Facts {
-    node.execute(&Batch { terms, ops: vec![] }).facts.unwrap()
+    node.execute(&Batch { terms, not_after: None, ops: vec![] }).facts.unwrap()
 }
 
 fn owner(n: u128) -> OwnerToken {
@@ -70,6 +70,8 @@ fn claim(key: &str, by: u128, retention: Duration) -> Op {
         proposal: 0,
         fingerprint: None,
         force: false,
+        born: None,
+        created: None,
     })
 }
 
@@ -115,8 +117,9 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
-    // The floor lies 2E above the wall clock at the restart, beyond anything granted before.
-    assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000);
+    // The floor lies 2E and the quarantine above the wall clock at the restart, beyond anything
+    // granted before.
+    assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
 }
 
@@ -163,54 +166,15 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
             meta: None,
             reassert,
         };
-        let epoch = match ask(&node, extend(None)) {
-            Reply::Quarantined { epoch, .. } => epoch,
-            Reply::Done if how != "restart" => 0,
-            other => panic!("{how}: re-created unasked in quarantine: {other:?}"),
+        let Reply::Quarantined { id, .. } = ask(&node, extend(None)) else {
+            panic!("{how}: extended in quarantine by who does not name it")
         };
-        let wrong = ask(&node, extend(Some(epoch + 1)));
-        assert!(epoch == 0 || matches!(wrong, Reply::Quarantined { .. }), "{how}: {wrong:?}");
-        assert_eq!(ask(&node, extend(Some(epoch))), Reply::Done, "{how}");
+        let wrong = QuarantineId { since: id.since + 1, ..id };
+        let wrong = ask(&node, extend(Some(wrong)));
+        assert!(matches!(wrong, Reply::Quarantined { .. }), "{how}: {wrong:?}");
+        assert_eq!(ask(&node, extend(Some(id))), Reply::Done, "{how}");
         hand.pass(MAX_TTL);
         assert!(matches!(ask(&node, acquire("a", 2, 0)), Reply::Held { .. }), "{how}");
-    }
-}
-
-#[test]
-fn in_the_failover_window_only_what_outlasts_it_is_prolonged() {
-    let tick = Duration::from_nanos(1);
-    // The lock lasts TTL; L is that, and a tick more.
-    for (window, asks, done) in
-        [(TTL, None, true), (TTL + tick, None, false), (TTL + tick, Some(()), true)]
-    {
-        let hand = Arc::new(Hand::default());
-        let node = MemoryNode::builder().env(hand.clone()).failover_window(window).build();
-        let extend = |ttl, reassert| Op::Extend {
-            keys: LockKeys::new("a"),
-            owner: owner(1),
-            ttl,
-            token: FencingToken::new(EPOCH),
-            meta: None,
-            reassert,
-        };
-        fence(&ask(&node, acquire("a", 1, 0)));
-        assert_eq!(ask(&node, extend(tick, None)), Reply::Done, "a node born empty has no window");
-        assert_eq!(ask(&node, extend(TTL, None)), Reply::Done);
-        node.restart_keeping();
-        facts(&node, TERMS);
-        let epoch = node.state().last_since;
-        let said = ask(&node, extend(TTL, asks.map(|()| epoch)));
-        assert_eq!(said == Reply::Done, done, "{window:?}: {said:?}");
-        // The last tick of the window, and its end: what is left matters until then.
-        hand.pass(window.saturating_sub(2 * tick));
-        assert_eq!(ask(&node, extend(2 * tick, Some(epoch))), Reply::Done);
-        assert_eq!(ask(&node, extend(tick, None)), Reply::Done, "it ends with the window");
-        let said = ask(&node, extend(TTL, None));
-        assert_eq!(rest(&said), MAX_TTL + 2 * tick, "a tick too short");
-        hand.pass(2 * tick);
-        assert!(matches!(ask(&node, extend(TTL, None)), Reply::Quarantined { .. }), "it is gone");
-        assert_eq!(ask(&node, extend(tick, Some(epoch))), Reply::Done);
-        assert_eq!(ask(&node, extend(TTL, None)), Reply::Done, "the window is over");
     }
 }
 
@@ -258,7 +222,7 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
     hand.pass(MAX_TTL);
     assert!(!remembers(ask(&node, claim("after", 1, retention))));
     assert!(!remembers(ask(&node, claim("after", 1, retention))), "a repeat hears the same");
-    hand.pass(retention);
+    hand.pass(retention + 2 * E);
     assert!(remembers(ask(&node, claim("later", 1, retention))));
 }
 
@@ -272,8 +236,9 @@ fn a_promise_of_an_earlier_life_counts_as_the_floor() {
         key: key.clone(),
         owner: owner(1),
         token: t,
-        value: Arc::from(*b"v"),
+        value: Some(Arc::from(*b"v")),
         retention: E,
+        fingerprint: None,
     };
     assert_eq!(ask(&node, complete()), Reply::NotOwner);
     let raise = Op::RaiseClaim { key: key.clone(), owner: owner(1), token: t };
@@ -284,11 +249,12 @@ fn a_promise_of_an_earlier_life_counts_as_the_floor() {
         token: t,
         lease: TTL,
         retention: E,
+        fingerprint: None,
         reassert,
     };
-    let Reply::Quarantined { epoch, .. } = ask(&node, extend(None)) else { panic!() };
+    let Reply::Quarantined { id, .. } = ask(&node, extend(None)) else { panic!() };
     assert_eq!(ask(&node, complete()), Reply::NotOwner, "the floor stands");
-    assert_eq!(ask(&node, extend(Some(epoch))), Reply::Done, "the sitting claimant re-asserts");
+    assert_eq!(ask(&node, extend(Some(id))), Reply::Done, "the sitting claimant re-asserts");
     assert_eq!(ask(&node, complete()), Reply::Done);
 }
 

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::encode::runs;
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Facts, Holder, Op, RecordState, Replies, Reply, StoredRecord};
+use crate::op::{Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord};
 use crate::token::{FencingToken, OwnerToken};
 
 const DONE: i64 = 1;
@@ -23,6 +23,8 @@ const COMPLETED: i64 = -7;
 const IN_FLIGHT: i64 = -8;
 /// Each of a run did what it was asked for: the script then says so once.
 const AS_ASKED: i64 = -9;
+const LATE: i64 = -10;
+const TOO_OLD: i64 = -11;
 
 /// Tokens are smaller: up to here doubles hold every whole number.
 const TOKEN_END: u64 = 1 << 53;
@@ -48,7 +50,7 @@ pub(crate) fn replies(
             if code == AS_ASKED && first != AS_ASKED {
                 return Err(garbage("the rest of a run as asked"));
             }
-            match reply(&mut from, op, code, facts.quarantine) {
+            match reply(&mut from, op, code, &facts) {
                 Ok(reply) => items.push(Ok(reply)),
                 Err(Trouble::Op(e)) => items.push(Err(e)),
                 Err(Trouble::Answer(e)) => return Err(e),
@@ -108,12 +110,14 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
     let quarantine = Duration::from_millis(from.number()?);
     let quarantine_len = Duration::from_millis(from.number()?);
     let marker = from.number()?;
-    if marker > 31 {
+    if marker > 63 {
         return Err(garbage("no marker bits"));
     }
+    let since = from.number()?;
     Ok(Facts {
         node_micros,
         generation,
+        since,
         identity: Arc::clone(identity),
         quarantine,
         quarantine_len,
@@ -121,6 +125,7 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
         quarantine_asked: quarantine_len,
         new_generation: marker & 1 != 0,
         marker_missing: marker & 2 != 0,
+        began_empty: marker & 32 != 0,
         quarantine_raised: marker & 4 != 0,
         predecessor: None,
         offset: None,
@@ -139,20 +144,29 @@ impl From<NodeError> for Trouble {
     }
 }
 
-fn reply(from: &mut Reader, op: &Op, code: i64, quarantine: Duration) -> Result<Reply, Trouble> {
+fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => {
             let detail = "WRONGTYPE: another program's value stands under a key of this op";
             return Err(Trouble::Op(NodeError::not_executed(NodeFault::Server, detail)));
         }
+        (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
-            Op::Acquire { .. } | Op::Extend { .. } | Op::Claim(_) | Op::ExtendClaim { .. },
+            Op::Acquire { .. }
+            | Op::Raise { .. }
+            | Op::Extend { .. }
+            | Op::Claim(_)
+            | Op::ExtendClaim { .. },
             QUARANTINED,
-        ) => Reply::Quarantined { remaining: quarantine, epoch: from.number()? },
+        ) => {
+            let id = QuarantineId { history: facts.generation, since: facts.since };
+            Reply::Quarantined { remaining: facts.quarantine, id }
+        }
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (Op::Claim(_), MISMATCH) => Reply::Mismatch,
+        (Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. }, MISMATCH) => Reply::Mismatch,
+        (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (Op::Claim(_), IN_FLIGHT) => {
             Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
         }
@@ -246,7 +260,10 @@ impl Reader {
     }
 
     fn record(&mut self, rf: u64) -> Result<StoredRecord, NodeError> {
-        Ok(StoredRecord { token: FencingToken::new(rf), value: self.bytes()?.into() })
+        Ok(StoredRecord {
+            token: FencingToken::new(rf),
+            value: self.maybe_bytes()?.map(Into::into),
+        })
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
@@ -321,6 +338,7 @@ mod tests {
             Value::Int(70),
             Value::Int(30_000),
             Value::Int(1),
+            Value::Int(7),
         ]
     }
 
@@ -337,7 +355,8 @@ mod tests {
         assert_eq!((facts.generation, facts.new_generation), (255, true));
         assert_eq!(facts.quarantine, Duration::from_millis(70));
         let items: Vec<Reply> = got.items.into_iter().map(Result::unwrap).collect();
-        let record = StoredRecord { token: FencingToken::new(4), value: b"result"[..].into() };
+        let record =
+            StoredRecord { token: FencingToken::new(4), value: Some(b"result"[..].into()) };
         let holder =
             Holder { owner: None, fence: 9, remaining: None, meta: Some(b"me"[..].into()) };
         let state = RecordState { fence: 4, attempt: 2, lease: None, record: None };

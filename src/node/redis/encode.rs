@@ -5,7 +5,8 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::script::SCRIPT;
-use crate::op::{Batch, Claim, Op, Terms};
+use crate::op::{Batch, Claim, FingerprintBytes, Op, QuarantineId, Terms};
+use crate::time::{FENCE_SLACK, token_lead};
 
 /// The node-wide marker of the crash guard.
 pub(crate) const MARKER: &str = crate::name::MARKER;
@@ -16,16 +17,38 @@ const RUN_MAX: usize = 1_000;
 /// What a node adds to the terms of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarding {
-    /// L: how long a replaced master of this node may go on accepting writes.
+    /// L: how long a server of this node that is replaced may go on accepting writes, by all
+    /// servers whose settings were read.
     pub(crate) failover_window: Duration,
+    /// The same with what those may have that could not be read: it counts where no marker says
+    /// what others knew.
+    pub(crate) unread_window: Duration,
+    /// The largest that any client which agrees with this one on the group may say it is.
+    pub(crate) widest_window: Duration,
     /// Take a node without any history for a new one.
     pub(crate) trust_fresh: bool,
+    /// How many replicas must have acknowledged lately, and how lately in whole seconds.
+    pub(crate) good_replicas: (u32, u64),
 }
 
 impl Guarding {
+    /// A node without replicas.
+    pub(crate) const ALONE: Self = Self {
+        failover_window: Duration::ZERO,
+        unread_window: Duration::ZERO,
+        widest_window: Duration::ZERO,
+        trust_fresh: false,
+        good_replicas: (0, 0),
+    };
+
     /// q: longest lease, and as long as a replaced master may have granted them after we left it.
     pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
         terms.max_ttl.saturating_add(self.failover_window)
+    }
+
+    /// L where it was not read from everybody: the longer.
+    fn longest_window(self) -> Duration {
+        self.failover_window.max(self.unread_window)
     }
 }
 
@@ -33,22 +56,25 @@ impl Guarding {
 pub(crate) fn batch(batch: &Batch, guarding: Guarding, awaited: bool) -> Cmd {
     let n = batch.ops.len();
     // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
-    let mut cmd = Cmd::with_capacity(10 + 9 * n, 160 + 160 * n);
+    let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
     for op in &batch.ops {
         keys(&mut cmd, op, awaited);
     }
     let terms = &batch.terms;
-    let fence_life = terms
-        .max_ttl
-        .saturating_add(terms.clock_error.saturating_mul(4))
-        .saturating_add(Duration::from_secs(1));
+    let fence_life =
+        terms.max_ttl.saturating_add(token_lead(terms.clock_error)).saturating_add(FENCE_SLACK);
+    let (needed, age) = guarding.good_replicas;
     cmd.arg(millis(guarding.quarantine(terms)))
+        .arg(millis(terms.max_ttl.saturating_add(guarding.longest_window())))
         .arg(u64::try_from(terms.clock_error.as_micros()).unwrap_or(u64::MAX))
         .arg(millis(fence_life))
         .arg(u8::from(guarding.trust_fresh))
-        .arg(whole_millis(guarding.failover_window))
+        .arg(whole_millis(guarding.longest_window()))
+        .arg(batch.not_after.unwrap_or(0))
+        .arg(needed)
+        .arg(age)
         .arg(runs(&batch.ops).count());
     for run in runs(&batch.ops) {
         run_args(&mut cmd, run, awaited);
@@ -140,10 +166,22 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     };
 }
 
-/// The quarantine that a holder names, or nothing.
-fn epoch(cmd: &mut Cmd, reassert: Option<u64>) -> &mut Cmd {
+/// The quarantine that a holder names, as the script spells it, or nothing.
+fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
-        Some(epoch) => cmd.arg(epoch),
+        Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
+        None => cmd.arg(""),
+    }
+}
+
+fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
+    of.map_or(&[], |bytes| &bytes[..])
+}
+
+/// A number, or nothing.
+fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
+    match number {
+        Some(number) => cmd.arg(number),
         None => cmd.arg(""),
     }
 }
@@ -152,7 +190,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
     match op {
         Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
-        Op::Extend { owner, ttl, token, meta, reassert, .. } => epoch(
+        Op::Extend { owner, ttl, token, meta, reassert, .. } => named(
             cmd.arg("X")
                 .arg(owner.as_str())
                 .arg(millis(*ttl))
@@ -164,26 +202,34 @@ fn args(cmd: &mut Cmd, op: &Op) {
         Op::Release { owner, words: false, .. } => cmd.arg(owner.as_str()),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
-        Op::Claim(c) => cmd
-            .arg("C")
-            .arg(c.owner.as_str())
-            .arg(millis(c.lease))
-            .arg(millis(c.retention))
-            .arg(c.proposal)
-            .arg(c.fingerprint.as_ref().map_or(&[][..], |fp| &fp[..]))
-            .arg(u8::from(c.force)),
+        Op::Claim(c) => {
+            cmd.arg("C")
+                .arg(c.owner.as_str())
+                .arg(millis(c.lease))
+                .arg(millis(c.retention))
+                .arg(c.proposal)
+                .arg(fingerprint(c.fingerprint.as_ref()))
+                .arg(u8::from(c.force));
+            number(number(cmd, c.born), c.created)
+        }
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
-        Op::ExtendClaim { owner, token, lease, retention, reassert, .. } => epoch(
+        Op::ExtendClaim { owner, token, lease, retention, fingerprint: fp, reassert, .. } => named(
             cmd.arg("x")
                 .arg(owner.as_str())
                 .arg(token.get())
                 .arg(millis(*lease))
-                .arg(millis(*retention)),
+                .arg(millis(*retention))
+                .arg(fingerprint(fp.as_ref())),
             *reassert,
         ),
-        Op::Complete { owner, token, value, retention, .. } => {
-            cmd.arg("c").arg(owner.as_str()).arg(token.get()).arg(&**value).arg(millis(*retention))
-        }
+        Op::Complete { owner, token, value, retention, fingerprint: fp, .. } => cmd
+            .arg("c")
+            .arg(owner.as_str())
+            .arg(token.get())
+            .arg(value.as_deref().unwrap_or_default())
+            .arg(millis(*retention))
+            .arg(fingerprint(fp.as_ref()))
+            .arg(u8::from(value.is_some())),
         Op::Unclaim { owner, .. } => cmd.arg("u").arg(owner.as_str()),
         Op::Lookup { .. } => cmd.arg("L"),
     };

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use self::encode::Guarding;
 use self::endpoint::Endpoint;
-use self::session::{ServerFacts, Session};
+use self::session::ServerFacts;
 use super::guard::{Group, Judge};
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
@@ -198,10 +199,9 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// What to do while the guard is absent or weaker than asked. [`MinReplicas::Apply`] sets the
-    /// server at this address alone: nobody here names its replicas, so each of them has to be
-    /// given the same settings by hand. Default: [`MinReplicas::Off`], or `Require` once
-    /// [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was not).
+    /// What to do while the guard is absent or weaker than asked. Default: [`MinReplicas::Off`], or
+    /// `Require` once [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was
+    /// not).
     pub fn guard(mut self, policy: MinReplicas) -> Self {
         self.guard = Some(policy);
         self
@@ -298,16 +298,6 @@ impl Resolver for Fixed {
         self.judge.rule().policy != MinReplicas::Off
     }
 
-    fn prepare<'a>(
-        &'a self,
-        session: &'a Session,
-        facts: ServerFacts,
-        at: &'a str,
-        events: &'a broadcast::Sender<NodeEvent>,
-    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>> {
-        Box::pin(self.judge.apply(session, facts, at, Group::default(), events))
-    }
-
     fn accept(
         &self,
         facts: &ServerFacts,
@@ -324,7 +314,9 @@ impl Resolver for Fixed {
         Ok(self.replicas)
     }
 
-    fn window(&self) -> Duration {
-        self.window
+    fn guarding(&self) -> Guarding {
+        let judged = self.judge.guarding();
+        let window = self.window;
+        Guarding { failover_window: window, unread_window: window, widest_window: window, ..judged }
     }
 }

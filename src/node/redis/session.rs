@@ -7,10 +7,9 @@
 
 mod order;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
 
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
@@ -20,14 +19,12 @@ use tokio::sync::{Notify, broadcast};
 use self::order::Order;
 use super::encode::{self, Guarding};
 use super::endpoint::Endpoint;
-use super::guard::{self, Applied};
 use super::{decode, faults, script};
 use crate::error::{NodeError, NodeFault};
 use crate::node::NodeEvent;
-use crate::op::{Batch, Op, Replies};
+use crate::op::{Batch, Facts, Op, Replies, Terms};
 use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
-use crate::sentinel::guard::GuardRule;
 use crate::sentinel::words::said;
 
 /// Where releases that somebody waits for are told.
@@ -99,6 +96,8 @@ pub(crate) struct Session {
     backlog: AtomicBool,
     awaited: AtomicBool,
     order: Order,
+    /// What the server said when its marker was touched, until somebody is told.
+    touched: Mutex<Option<Facts>>,
     lost: Arc<Lost>,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -125,7 +124,8 @@ impl Session {
         let generation = generation(&facts.replid);
         let (backlog, awaited) = (AtomicBool::new(true), AtomicBool::new(true));
         let order = Order::default();
-        Ok(Self { con, facts, generation, backlog, awaited, order, lost, events })
+        let touched = Mutex::default();
+        Ok(Self { con, facts, generation, backlog, awaited, order, touched, lost, events })
     }
 
     /// What the server said of itself.
@@ -141,16 +141,6 @@ impl Session {
     /// Asks again what it said of itself, with the min-replicas settings.
     pub(crate) async fn look_again(&self) -> Result<ServerFacts, NodeError> {
         introduce(&self.con, true).await
-    }
-
-    /// Sets the min-replicas guard where it is weaker than the rule asks.
-    pub(crate) async fn apply(
-        &self,
-        rule: &GuardRule,
-        down_after: Option<Duration>,
-        again: bool,
-    ) -> Applied {
-        guard::apply(&self.con, rule, down_after, again).await
     }
 
     /// Whether no earlier batch is being sent again: what leaves meanwhile would overtake it.
@@ -176,6 +166,15 @@ impl Session {
     /// The connection shall not be used again. Tells it once.
     pub(crate) fn abandon(&self) {
         self.lost.tell(&self.events);
+    }
+
+    /// Has the server look at its marker, and write it if its history is new. What that showed is
+    /// told with the next batch.
+    pub(crate) async fn touch(&self, terms: Terms, guarding: Guarding) -> Result<(), NodeError> {
+        let nothing = Batch { terms, not_after: None, ops: Vec::new() };
+        let facts = self.call(&nothing, guarding).await?.facts;
+        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+        Ok(())
     }
 
     /// Executes a batch. A fault of the connection or the server as a whole is `Err`.
@@ -221,10 +220,20 @@ impl Session {
         self.awaited.store(standing.awaited, Ordering::Relaxed);
         let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id)?;
         if let Some(facts) = &mut replies.facts {
-            facts.quarantine_asked = guarding.quarantine(&batch.terms);
+            // Longer than any that agrees with this client: another one does not.
+            facts.quarantine_asked = batch
+                .terms
+                .max_ttl
+                .saturating_add(guarding.widest_window.max(guarding.failover_window));
             facts.offset = offset;
             if Some(facts.generation) == self.generation {
                 facts.predecessor = self.facts.predecessor;
+            }
+            let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(first) = touched.filter(|first| first.generation == facts.generation) {
+                facts.new_generation |= first.new_generation;
+                facts.marker_missing |= first.marker_missing;
+                facts.quarantine_raised |= first.quarantine_raised;
             }
         }
         Ok(replies)

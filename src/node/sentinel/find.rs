@@ -1,7 +1,6 @@
 //! Finds the master and judges it: the [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
@@ -12,8 +11,9 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
+use crate::node::redis::encode::Guarding;
 use crate::node::redis::endpoint::Endpoint;
-use crate::node::redis::session::{ServerFacts, Session};
+use crate::node::redis::session::ServerFacts;
 use crate::node::{BoxFuture, NodeEvent};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
@@ -69,7 +69,6 @@ impl Finder {
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
             guard: judged.facts,
-            unguarded: judged.refused.into_iter().collect(),
             failover_window: judged.window,
             last_error: seen.error.or(judged.error),
         }
@@ -115,16 +114,6 @@ impl Resolver for Finder {
         self.like.is_tls()
     }
 
-    fn prepare<'a>(
-        &'a self,
-        session: &'a Session,
-        facts: ServerFacts,
-        at: &'a str,
-        events: &'a broadcast::Sender<NodeEvent>,
-    ) -> BoxFuture<'a, Result<ServerFacts, NodeError>> {
-        Box::pin(self.judge.apply(session, facts, at, self.group(), events))
-    }
-
     fn accept(
         &self,
         facts: &ServerFacts,
@@ -137,13 +126,14 @@ impl Resolver for Finder {
         self.judge.accept(facts, self.group(), events)
     }
 
-    fn follow_up<'a>(&'a self, events: &'a broadcast::Sender<NodeEvent>) -> BoxFuture<'a, ()> {
+    fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if self.judge.rule().policy == MinReplicas::Apply {
+            // Else L is what the user says.
+            if self.judge.rule().policy == MinReplicas::Require {
                 let replicas = self.watch.replicas().await;
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.iter().map(at).collect();
-                self.judge.apply_all(&servers, self.group(), events).await;
+                self.judge.read_others(&servers, self.env.now()).await;
             }
         })
     }
@@ -158,7 +148,7 @@ impl Resolver for Finder {
         Ok(known)
     }
 
-    fn window(&self) -> Duration {
-        self.judge.window()
+    fn guarding(&self) -> Guarding {
+        self.judge.guarding()
     }
 }

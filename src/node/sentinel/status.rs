@@ -26,9 +26,6 @@ pub struct SentinelStatus {
     pub sentinels_reachable: usize,
     /// What that master said of its min-replicas guard.
     pub guard: Option<GuardFacts>,
-    /// Servers on which [`MinReplicas::Apply`](super::MinReplicas::Apply) could not set the guard
-    /// yet, as `host:port` with the server's words and what to do.
-    pub unguarded: Vec<(Arc<str>, Arc<str>)>,
     /// L: for how long a replaced master may still accept writes, as the quarantine counts it.
     pub failover_window: Option<Duration>,
     /// Why no master is agreed upon, why the master may not vote, or why it cannot be reached.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Reply, StoredRecord};
+use crate::op::{QuarantineId, Reply, StoredRecord};
 use crate::quorum::complete::{self, Complete};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -21,11 +21,15 @@ fn ms(text: &str) -> Duration {
 /// `5a`: value a under ballot 5.
 fn record(text: &str) -> StoredRecord {
     let (token, value) = text.split_at(text.len() - 1);
-    StoredRecord { token: FencingToken::new(num(token)), value: Arc::from(value.as_bytes()) }
+    StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
+}
+
+fn value(kept: Option<&[u8]>) -> String {
+    kept.map_or("not kept".into(), |bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn show(record: &StoredRecord) -> String {
-    format!("{}{}", record.token, String::from_utf8_lossy(&record.value))
+    format!("{}{}", record.token, value(record.value.as_deref()))
 }
 
 fn reply(text: &str) -> Result<Reply, NodeError> {
@@ -42,8 +46,11 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         }
         "stored" => Reply::Completed(record(value)),
         "inflight" => Reply::InFlight { remaining: ms(value) },
-        "quarantined" => Reply::Quarantined { remaining: ms(value), epoch: 1 },
+        "quarantined" => {
+            Reply::Quarantined { remaining: ms(value), id: QuarantineId { history: 1, since: 1 } }
+        }
         "mismatch" => Reply::Mismatch,
+        "old" => Reply::TooOld,
         "done" => Reply::Done,
         "other" => Reply::NotOwner,
         "fault" => return Err(NodeError::maybe_executed(NodeFault::Timeout, "")),
@@ -60,7 +67,7 @@ fn told(step: Step) -> String {
             let unknown = if p.unknown { " unknown" } else { "" };
             format!("promised {} attempt {}{adopt}{unknown}", p.token, p.attempt)
         }
-        Step::Replay(value) => format!("replay {}", String::from_utf8_lossy(&value)),
+        Step::Replay(kept) => format!("replay {}", value(kept.as_deref())),
         Step::Repair(seen) => format!("repair {}", show(&seen)),
         Step::Refused(Refusal::InFlight { retry_after }) => {
             format!("in flight {}", retry_after.as_millis())
@@ -69,6 +76,7 @@ fn told(step: Step) -> String {
             format!("contended {}", retry_after.as_millis())
         }
         Step::Refused(Refusal::Mismatch) => "mismatch".into(),
+        Step::Refused(Refusal::TooOld) => "too old".into(),
         Step::Refused(Refusal::NoQuorum(_)) => "no quorum".into(),
     }
 }

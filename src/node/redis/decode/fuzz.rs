@@ -29,13 +29,26 @@ fn op(kind: char) -> Op {
             proposal: 1,
             fingerprint: None,
             force: false,
+            born: None,
+            created: None,
         }),
         'r' => Op::RaiseClaim { key, owner, token },
         'x' => {
             let (lease, retention) = (SECOND, SECOND);
-            Op::ExtendClaim { key, owner, token, lease, retention, reassert: None }
+            Op::ExtendClaim {
+                key,
+                owner,
+                token,
+                lease,
+                retention,
+                fingerprint: None,
+                reassert: None,
+            }
         }
-        'c' => Op::Complete { key, owner, token, value: b"v"[..].into(), retention: SECOND },
+        'c' => {
+            let (value, retention) = (Some(b"v"[..].into()), SECOND);
+            Op::Complete { key, owner, token, value, retention, fingerprint: None }
+        }
         'u' => Op::Unclaim { key, owner },
         'L' => Op::Lookup { key },
         other => panic!("no kind {other}"),
@@ -45,7 +58,8 @@ fn op(kind: char) -> Op {
 /// The header with a quarantine of 70 ms.
 fn header() -> Vec<Value> {
     let generation = text("00000000000000ff");
-    vec![Value::Int(9), generation, Value::Int(70), Value::Int(30_000), Value::Int(1)]
+    let since = Value::Int(5);
+    vec![Value::Int(9), generation, Value::Int(70), Value::Int(30_000), Value::Int(1), since]
 }
 
 /// A reply as the script would have said it: the oracle, written from the heads of the scripts.
@@ -54,8 +68,9 @@ fn said(reply: &Reply) -> Vec<Value> {
     let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
     let ttl = |d: Option<Duration>| d.map_or(Value::Int(-1), ms);
     let bytes = |b: &[u8]| Value::BulkString(b.to_vec());
+    let value = |v: &Option<Arc<[u8]>>| v.as_ref().map_or(Value::Nil, |v| bytes(v));
     let record = |r: &Option<StoredRecord>| match r {
-        Some(r) => vec![n(r.token.get()), bytes(&r.value)],
+        Some(r) => vec![n(r.token.get()), value(&r.value)],
         None => vec![Value::Int(0)],
     };
     match reply {
@@ -63,7 +78,7 @@ fn said(reply: &Reply) -> Vec<Value> {
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
         }
-        Reply::Quarantined { epoch, .. } => vec![Value::Int(-2), n(*epoch)],
+        Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
         Reply::NotOwner => vec![Value::Int(0)],
         Reply::Absent | Reply::Holder(None) | Reply::Record(None) => vec![Value::Int(-1)],
@@ -78,9 +93,10 @@ fn said(reply: &Reply) -> Vec<Value> {
             all.extend(record(r));
             all
         }
-        Reply::Completed(r) => vec![Value::Int(-7), n(r.token.get()), bytes(&r.value)],
+        Reply::Completed(r) => vec![Value::Int(-7), n(r.token.get()), value(&r.value)],
         Reply::InFlight { remaining } => vec![Value::Int(-8), ms(*remaining)],
         Reply::Mismatch => vec![Value::Int(-6)],
+        Reply::TooOld => vec![Value::Int(-11)],
         Reply::Record(Some(s)) => {
             let mut all = vec![n(s.fence), n(s.attempt.into()), ttl(s.lease)];
             all.extend(record(&s.record));
@@ -93,14 +109,15 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
     let bytes = || proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let kept = move || proptest::option::of(bytes());
     let stored = || {
-        (fence(), bytes())
-            .prop_map(|(t, value)| StoredRecord { token: FencingToken::new(t), value })
+        (fence(), kept()).prop_map(|(t, value)| StoredRecord { token: FencingToken::new(t), value })
     };
     let option = proptest::option::of::<BoxedStrategy<Duration>>;
     let quarantined = || {
         let remaining = Duration::from_millis(70);
-        (0_u64..1 << 53).prop_map(move |epoch| Reply::Quarantined { remaining, epoch }).boxed()
+        let id = QuarantineId { history: 255, since: 5 };
+        Just(Reply::Quarantined { remaining, id }).boxed()
     };
     let completed = || stored().prop_map(Reply::Completed).boxed();
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
@@ -116,11 +133,13 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             quarantined(),
         ]
         .boxed(),
-        'R' | 'c' => verdict(),
-        'X' => prop_oneof![verdict(), quarantined()].boxed(),
+        'c' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
+        'R' | 'X' => prop_oneof![verdict(), quarantined()].boxed(),
         'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         'r' => prop_oneof![verdict(), completed()].boxed(),
-        'x' => prop_oneof![verdict(), completed(), quarantined()].boxed(),
+        'x' => {
+            prop_oneof![verdict(), completed(), quarantined(), plain(&[Reply::Mismatch])].boxed()
+        }
         'I' => {
             let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
             let meta = proptest::option::of(bytes());
@@ -239,7 +258,7 @@ fn check(kinds: &[char], answer: Value) -> Result<(), TestCaseError> {
             let Ok(good) = got.items.into_iter().collect::<Result<Vec<_>, _>>() else {
                 return Ok(());
             };
-            prop_assert!(stood_there(kinds, &good, &stood[5..]), "{good:?} out of {stood:?}");
+            prop_assert!(stood_there(kinds, &good, &stood[6..]), "{good:?} out of {stood:?}");
             prop_assert!(good.iter().all(|r| largest_token(r) < 1 << 53));
         }
     }

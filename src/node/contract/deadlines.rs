@@ -1,0 +1,58 @@
+//! What reaches a node after its deadline, by the node's own clock, is not executed.
+
+use super::bench::{Bench, LONG};
+use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, lookup, raise, release};
+use super::{Case, list};
+use crate::error::NodeFault;
+use crate::op::Reply;
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        Nothing: what_comes_in_time_is_executed,
+        Nothing: what_comes_late_is_not_executed,
+        Nothing: releases_are_executed_at_any_time,
+    ]
+}
+
+async fn what_comes_in_time_is_executed(b: Bench) {
+    let later = b.facts().await.node_micros + 60_000_000;
+    let (k, a) = (b.lock(), b.owner());
+    let said = b.send_until(vec![acquire(&k, a, LONG)], Some(later)).await;
+    let granted = matches!(said.items[0], Ok(Reply::Granted { .. }));
+    b.check(granted, "before its deadline a batch is executed", &said.items);
+}
+
+async fn what_comes_late_is_not_executed(b: Bench) {
+    let (k, held, r, known, a) = (b.lock(), b.lock(), b.key(), b.key(), b.owner());
+    let t = b.granted(acquire(&held, a, LONG), "a free lock is granted").await;
+    let ballot = b.granted(claim(&known, a, LONG), "an unused key is claimed").await;
+    let past = b.facts().await.node_micros - 1;
+    let ops = vec![
+        acquire(&k, a, LONG),
+        acquire(&k, b.owner(), LONG),
+        raise(&held, a, t),
+        extend(&held, a, LONG, t),
+        claim(&r, a, LONG),
+        extend_claim(&known, a, ballot, LONG),
+        complete(&known, a, ballot, b"v"),
+    ];
+    let said = b.send_until(ops, Some(past)).await;
+    for item in &said.items {
+        let refused =
+            item.as_ref().is_err_and(|e| e.fault() == NodeFault::PastDeadline && !e.is_ambiguous());
+        b.check(refused, "after its deadline it is a fault that took no effect", item);
+    }
+    let clock = said.facts.map(|f| f.node_micros);
+    b.check(clock > Some(past), "the refusal tells the node's clock", &clock);
+    b.expect(inspect(&k), Reply::Holder(None), "nothing was granted").await;
+    b.expect(lookup(&r), Reply::Record(None), "nothing was claimed").await;
+}
+
+async fn releases_are_executed_at_any_time(b: Bench) {
+    let (k, a) = (b.lock(), b.owner());
+    b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    let ops = vec![release(&k, a), acquire(&k, b.owner(), LONG)];
+    let said = b.send_until(ops, Some(1)).await;
+    b.check(said.items[0] == Ok(Reply::Done), "a release is right at any time", &said.items);
+    b.expect(inspect(&k), Reply::Holder(None), "it was executed, and what was late was not").await;
+}

@@ -1,0 +1,97 @@
+//! What a node may say of a key that it does not have.
+
+use std::time::Duration;
+
+use super::bench::{Bench, KEEP, LONG};
+use super::ops::{claim_terms, complete, lookup};
+use super::{Case, list};
+use crate::op::{Claim, Op, Reply};
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        Nothing: a_request_older_than_the_retention_is_too_old,
+        Nothing: a_result_is_told_to_old_requests_too,
+        RestartKeeping: keys_born_after_a_loss_are_remembered,
+        RestartKeeping: a_longer_quarantine_outlives_a_new_life,
+        RestartKeeping: a_result_is_told_in_quarantine,
+    ]
+}
+
+fn millis(d: Duration) -> u64 {
+    d.as_millis() as u64
+}
+
+async fn now(b: &Bench) -> u64 {
+    b.facts().await.node_micros / 1_000
+}
+
+async fn a_request_older_than_the_retention_is_too_old(b: Bench) {
+    let (r, a, now) = (b.key(), b.owner(), now(&b).await);
+    let made = |created| {
+        let terms = claim_terms(&r, a, LONG, None, false);
+        Op::Claim(Claim { created: Some(created), born: Some(created), ..terms })
+    };
+    let old = made(now - millis(KEEP) - 1_000);
+    b.expect(old.clone(), Reply::TooOld, "a request older than the retention is not run").await;
+    b.granted(made(now - millis(KEEP) / 2), "a younger one is claimed").await;
+    let again = b.ask(old).await;
+    let same = matches!(again, Reply::Claimed { .. });
+    b.check(same, "who holds the claim hears the same again", &again);
+}
+
+async fn a_result_is_told_to_old_requests_too(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
+    let terms = claim_terms(&r, c, LONG, None, false);
+    let said = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
+    b.check(matches!(said, Reply::Completed(_)), "a result is told whoever asks", &said);
+}
+
+async fn keys_born_after_a_loss_are_remembered(b: Bench) {
+    if let Some(hook) = &b.hooks.restart_keeping {
+        hook().await;
+    }
+    b.settle().await;
+    let now = now(&b).await;
+    let born = |at: u64| {
+        let key = b.key();
+        let terms = claim_terms(&key, b.owner(), LONG, None, false);
+        Op::Claim(Claim { born: Some(at), ..terms })
+    };
+    // The quarantine is longer than the clocks' error: a key of this moment is younger than the
+    // loss.
+    for (at, knows) in [(now, true), (now - 3_600_000, false)] {
+        match b.ask(born(at)).await {
+            Reply::Claimed { remembers, .. } if remembers == knows => (),
+            other => b.broken("a node remembers keys that are born after its loss", &other),
+        }
+    }
+}
+
+async fn a_longer_quarantine_outlives_a_new_life(b: Bench) {
+    let long = 3 * b.terms.max_ttl;
+    let error = b.terms.clock_error;
+    let b = b.with_terms(long, error);
+    b.facts().await;
+    if let Some(hook) = &b.hooks.restart_keeping {
+        hook().await;
+    }
+    let b = b.with_terms(long / 3, error);
+    let facts = b.facts().await;
+    b.check(facts.quarantine_len >= long, "what others asked for counts in a new life", &facts);
+}
+
+async fn a_result_is_told_in_quarantine(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
+    b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
+    if let Some(hook) = &b.hooks.restart_keeping {
+        hook().await;
+    }
+    // A server that writes to its disk once a second may have lost it.
+    if b.ask(lookup(&r)).await != Reply::Record(None) {
+        let said = b.ask(super::ops::claim(&r, c, LONG)).await;
+        b.check(matches!(said, Reply::Completed(_)), "a result is told in quarantine", &said);
+    }
+}

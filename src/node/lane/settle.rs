@@ -1,0 +1,199 @@
+//! A batch came back: what its answers are worth, who gets them, and what is still owed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::owed::Owed;
+use super::sink::Asker;
+use super::{Answered, Asked, Spoken, Unsure, Worker};
+use crate::durability::{BarrierPoint, Durability};
+use crate::error::{NodeError, NodeFault};
+use crate::node::BoxFuture;
+use crate::node::barrier::{confirm, must_last};
+use crate::node::mailbox::Stamp;
+use crate::node::tally::Count;
+use crate::op::{Facts, Holder, QuarantineId, Reply};
+use crate::receipt::{Server, Written};
+use crate::time::{FENCE_SLACK, Moment, token_lead};
+
+impl Worker {
+    /// Takes in what the node said of itself; why its votes do not count, if they do not.
+    pub(super) fn hear(&mut self, spoken: &Spoken) -> Option<NodeError> {
+        let Spoken { facts, sent, received } = spoken;
+        self.clock = Some(spoken.clock());
+        self.doubt.known(facts.node_micros, self.settings.node_deadline);
+        let node = &self.node;
+        let objection = self.probe.judge(facts, *sent, *received, &|| node.address());
+        // First: what was confirmed before is judged before a new confirmation takes its place.
+        self.settings.witness.hear(self.index, server(facts));
+        objection
+    }
+
+    /// Judges the node's facts and hands out the answers, those that count only when replicas have
+    /// them by the futures it gives back.
+    pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
+        let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
+        self.pace.came_back(asked.len());
+        if let Some(spoken) = greeting {
+            self.hear(&spoken);
+        }
+        let facts = replies.facts;
+        self.in_touch = facts.is_some();
+        let spoken = facts.map(|facts| Spoken { facts, sent, received });
+        let objection = spoken.as_ref().and_then(|spoken| self.hear(spoken));
+        let facts = spoken.map(|spoken| spoken.facts);
+        self.owed.answered(facts.is_some());
+        let mut unsure = Unsure::new();
+        let mut count = Count::default();
+        let at = Stamp {
+            at: received,
+            written: facts.as_ref().map(written),
+            server: facts.as_ref().map(|f| Arc::clone(&f.identity)),
+        };
+        for (asked, reply) in asked.into_iter().zip(replies.items) {
+            if let (Err(e), Some(owner)) = (&reply, asked.owner)
+                && e.is_ambiguous()
+            {
+                self.doubt.about(owner, not_after);
+            }
+            let reply = self.judged(reply, &asked, facts.as_ref(), objection.as_ref());
+            let named = asked.reasserts.filter(|_| reply == Ok(Reply::Done));
+            count.reply(&reply, named.is_some_and(|owner| self.probe.reasserts(owner)));
+            if let Some(owed) = asked.owed {
+                self.settle_owed(owed, reply.is_ok(), facts.as_ref());
+            }
+            if let Some(asker) = asked.asker {
+                match (asker.level(), reply) {
+                    (Durability::Primary, reply) => asker.post(reply, at.clone()),
+                    (level, Ok(reply)) if must_last(&reply) => {
+                        unsure.entry(level).or_default().push((asker, reply));
+                    }
+                    (_, reply) => asker.post(reply, at.clone()),
+                }
+            }
+        }
+        self.probe.reasserted(count.reassertions());
+        self.tally.add(count);
+        if let Some(facts) = &facts {
+            self.settings.witness.late(self.index, server(facts));
+        }
+        let after = facts.as_ref();
+        unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
+    }
+
+    /// What an answer is worth.
+    fn judged(
+        &self,
+        reply: Result<Reply, NodeError>,
+        asked: &Asked,
+        facts: Option<&Facts>,
+        objection: Option<&NodeError>,
+    ) -> Result<Reply, NodeError> {
+        let Ok(reply) = reply else { return reply };
+        if let Some(error) = objection {
+            // The node did what it was asked, but its word does not count as a vote. A no does: it
+            // can only make the asker more careful.
+            if asked.vote && is_yes(&reply) {
+                return Err(error.clone());
+            }
+        }
+        match &reply {
+            Reply::Holder(holder) if objection.is_none() => {
+                let max_ttl = self.settings.terms.max_ttl;
+                Ok(match old_news(holder.as_ref(), facts, max_ttl) {
+                    Some((remaining, id)) => Reply::Quarantined { remaining, id },
+                    None => reply,
+                })
+            }
+            Reply::Granted { fence } | Reply::Claimed { fence, .. } if self.is_ahead(*fence) => {
+                let wall = self.settings.env.wall_micros();
+                let ahead = Duration::from_micros(fence.saturating_sub(wall));
+                let detail = format!("token {fence} is {ahead:?} ahead of this machine's clock");
+                Err(NodeError::maybe_executed(NodeFault::TokenAhead, detail))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    /// Whether no honest node can have given this token, as far as this machine's clock is right.
+    fn is_ahead(&self, fence: u64) -> bool {
+        let lead = token_lead(self.settings.terms.clock_error) + FENCE_SLACK;
+        let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
+        fence > self.settings.env.wall_micros().saturating_add(lead)
+    }
+
+    /// A release is done once it was answered at a time at which nothing can follow it.
+    fn settle_owed(&mut self, owed: Owed, answered: bool, facts: Option<&Facts>) {
+        let now = self.settings.env.now();
+        let micros = facts.map_or(0, |f| f.node_micros);
+        let doubt = owed.op.owner().and_then(|owner| self.doubt.lasts(owner, micros));
+        match doubt {
+            None if answered => {}
+            Some(left) if answered => self.owed.push(owed, now, left),
+            _ => self.owed.push_failed(owed, now),
+        }
+    }
+
+    /// Hands out yeses when enough replicas have them, or that they have not.
+    fn confirm(
+        &self,
+        replied: Option<&Facts>,
+        level: Durability,
+        deadline: Moment,
+        held: Vec<(Asker, Reply)>,
+    ) -> BoxFuture<'static, ()> {
+        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        let after = replied.map(|facts| BarrierPoint {
+            identity: Arc::clone(&facts.identity),
+            generation: facts.generation,
+        });
+        let stamp = Stamp {
+            at: Moment::default(),
+            written: replied.map(written),
+            server: replied.map(|facts| Arc::clone(&facts.identity)),
+        };
+        let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
+        let (index, tally) = (self.index, Arc::clone(&self.tally));
+        Box::pin(async move {
+            let confirmed = confirm(&*node, &*env, after, level, deadline).await;
+            tally.waited(confirmed.is_ok());
+            let stamp = Stamp { at: env.now(), ..stamp };
+            for (asker, reply) in held {
+                asker.post_kept(reply, confirmed.clone(), stamp.clone());
+            }
+            // Not news of the node: it may have become another server meanwhile.
+            if let Some(server) = server {
+                witness.late(index, server);
+            }
+        })
+    }
+}
+
+/// Whether it makes somebody a holder, or keeps one.
+fn is_yes(reply: &Reply) -> bool {
+    matches!(reply, Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)
+}
+
+fn server(facts: &Facts) -> Server {
+    Server { generation: facts.generation, predecessor: facts.predecessor }
+}
+
+fn written(facts: &Facts) -> Written {
+    Written { generation: facts.generation, offset: facts.offset }
+}
+
+/// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.
+/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if
+/// the key was certainly written since: no lease is longer than `max_ttl`.
+fn old_news(
+    holder: Option<&Holder>,
+    facts: Option<&Facts>,
+    max_ttl: Duration,
+) -> Option<(Duration, QuarantineId)> {
+    let facts = facts.filter(|f| !f.quarantine.is_zero())?;
+    let age = facts.quarantine_len.saturating_sub(facts.quarantine);
+    let rest = holder.and_then(|h| h.remaining);
+    let written_since = rest.is_some_and(|rest| rest + age >= max_ttl);
+    let id = QuarantineId { history: facts.generation, since: facts.since };
+    (!written_since).then_some((facts.quarantine, id))
+}
