@@ -73,6 +73,9 @@ pub enum NodeFault {
     NotDurable,
     /// The min-replicas guard is absent or weaker than required, so the node does not vote.
     GuardMissing,
+    /// The server deletes keys when its memory is full, so a lock could be gone while it is held;
+    /// the node does not vote.
+    Eviction,
     /// The TLS handshake failed, or the other side does not speak TLS.
     Tls,
     /// User name or password refused.
@@ -167,6 +170,7 @@ impl NodeError {
             }
             F::ClockJump | F::TokenAhead => Advice::RetryAfter(Duration::from_secs(5)),
             F::GuardMissing
+            | F::Eviction
             | F::Tls
             | F::Auth
             | F::NoPermission
@@ -192,6 +196,7 @@ impl NodeError {
                  replicas up, or ask for a lower durability"
             }
             F::GuardMissing => "min-replicas guard absent or weaker than required; set it",
+            F::Eviction => "server deletes keys when its memory is full, locks among them",
             F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",
             F::NoPermission => "the ACL user lacks a permission; grant it",
