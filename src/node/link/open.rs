@@ -35,7 +35,7 @@ impl<R: Resolver> Shared<R> {
         let outcome = timeout(limit, async {
             let guard = self.resolver.wants_guard_facts();
             let facts = current.session.look_again(guard).await?;
-            self.accept(&facts)
+            self.accept(&current.at, &facts)
         });
         let cause = match outcome.await {
             Ok(Ok(())) => return self.resolver.follow_up().await,
@@ -54,9 +54,9 @@ impl<R: Resolver> Shared<R> {
     }
 
     /// Whether a server that says this of itself may vote.
-    fn accept(&self, facts: &ServerFacts) -> Result<(), NodeError> {
+    fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
         match &facts.eviction {
-            Some(eviction) if !self.options.allow_eviction => Err(eviction.objection()),
+            Some(eviction) if !self.options.allow_eviction => Err(eviction.objection().at(at, "")),
             _ => self.resolver.accept(facts, &self.events),
         }
     }
@@ -77,7 +77,7 @@ impl<R: Resolver> Shared<R> {
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
-        self.accept(&facts)?;
+        self.accept(&at, &facts)?;
         // Servers that are well answer at once; what the others say is waited for by nobody.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
         self.touch(&session).await;
