@@ -15,7 +15,8 @@ pub enum Advice {
     RetryAfter(Duration),
     /// Trying again cannot help this call; its moment is over.
     GiveUp,
-    /// The handle is at its end (its runtime or its process is shutting down): make a new one.
+    /// The program has to be changed: what was asked for cannot be done where it was asked for
+    /// (outside of a tokio runtime that has timers and IO).
     Rebuild,
     /// A person has to change a setting here or on a server.
     Misconfigured,
@@ -106,7 +107,10 @@ pub enum NodeFault {
     Server,
     /// The answer could not be understood.
     Protocol,
-    /// The lane to this node has ended (its runtime shut down).
+    /// So many requests wait for this node already that this one was refused at once.
+    Busy,
+    /// Nothing carries requests to this node: the verb was polled outside of a tokio runtime, or on
+    /// one without timers.
     Closed,
 }
 
@@ -164,6 +168,7 @@ impl NodeError {
             | F::NotDurable
             | F::NoSentinel
             | F::PastDeadline
+            | F::Busy
             | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
             F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
                 Advice::RetryAfter(Duration::from_secs(1))
@@ -217,7 +222,8 @@ impl NodeError {
             F::Unsupported => "server kind or version cannot serve",
             F::Server => "server answered an error",
             F::Protocol => "answer not understood",
-            F::Closed => "the lane to this node has ended; build a new handle",
+            F::Busy => "too many requests wait for this node; ask for fewer at once, or later",
+            F::Closed => "no tokio runtime carries requests to this node",
         }
     }
 }

@@ -49,11 +49,13 @@ use crate::time::{Drift, Moment, NodeClock};
 use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
-const GRACE: Duration = Duration::from_millis(250);
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// How often a lane with nothing to do asks the node for its facts: its clock, and whether it is
 /// still the same server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// Most requests that wait to be sent; what gives something back may be as many again.
+const QUEUE_MAX: usize = 100_000;
 /// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
 /// no more than that, and the node says no more about results (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
@@ -97,7 +99,7 @@ pub(crate) struct Lane {
     index: usize,
     settings: LaneSettings,
     tally: Arc<Tally>,
-    queue: Mutex<Option<mpsc::UnboundedSender<Job>>>,
+    queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
@@ -119,18 +121,23 @@ impl Lane {
         let job = Job { op, deadline, asker: Asker::new(sink) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
-            Some(open) => match open.send(job) {
+            // What gives back is let in as long as there is any room: it makes room elsewhere.
+            Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
+                return self.refuse_busy(job);
+            }
+            Some(open) => match open.try_send(job) {
                 Ok(()) => return,
-                Err(rejected) => rejected.0,
+                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job),
+                Err(mpsc::error::TrySendError::Closed(job)) => job,
             },
             None => job,
         };
         // First use, or the runtime of the earlier task is gone: start one where we are.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
-            return refuse(job, NodeFault::Closed, "no tokio runtime here", now);
+            return refuse(job, NodeFault::Closed, "polled outside of a tokio runtime; await it on one with time and IO enabled", now);
         };
-        let (tx, rx) = mpsc::unbounded_channel();
+        let (tx, rx) = mpsc::channel(2 * QUEUE_MAX);
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
@@ -147,12 +154,19 @@ impl Lane {
             pace: Pace::new(self.settings.nodes),
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        let _ = tx.send(job);
+        // It is empty.
+        let _ = tx.try_send(job);
         *queue = Some(tx);
+    }
+
+    fn refuse_busy(&self, job: Job) {
+        self.tally.refuse(NodeFault::Busy);
+        let why = format!("{QUEUE_MAX} requests wait already");
+        refuse(job, NodeFault::Busy, why, self.settings.env.now());
     }
 }
 
-fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
+fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) {
     job.asker.post(Err(NodeError::not_executed(fault, detail)), Stamp::nobodys(now));
 }
 
@@ -198,7 +212,7 @@ struct Worker {
     probe: Probe,
     settings: LaneSettings,
     tally: Arc<Tally>,
-    rx: mpsc::UnboundedReceiver<Job>,
+    rx: mpsc::Receiver<Job>,
     /// What was taken from the queue and leaves with a later batch, before what is queued.
     again: VecDeque<Job>,
     owed: OwedQueue,
