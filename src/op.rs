@@ -173,6 +173,27 @@ impl Op {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
 
+    /// Whether the answer may contain a stored result.
+    pub(crate) fn shows_result(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(_)
+                | Self::RaiseClaim { .. }
+                | Self::ExtendClaim { .. }
+                | Self::Lookup { .. }
+        )
+    }
+
+    /// How much longer than others it makes a request: what it asks the node to store.
+    pub(crate) fn payload(&self) -> usize {
+        match self {
+            Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
+                bytes.len()
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether a yes to it is part of what somebody holds, so that a receipt is worth its cost.
     pub(crate) fn is_confirming(&self) -> bool {
         match self {
@@ -314,6 +335,22 @@ pub enum Reply {
     TooOld,
     /// Lookup.
     Record(Option<RecordState>),
+    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup: there is a result, and the answer to this batch
+    /// has shown as many bytes of results as the node sends at once. Nothing was executed; ask
+    /// again. At least one result is shown in a batch that has such an answer, whatever its length.
+    /// Callers never see it: the op is asked again for them, in a later batch, until its deadline.
+    Deferred,
+}
+
+impl Reply {
+    /// Whether it contains a stored result.
+    pub(crate) fn shows_result(&self) -> bool {
+        match self {
+            Self::Completed(_) | Self::Claimed { record: Some(_), .. } => true,
+            Self::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),
+            _ => false,
+        }
+    }
 }
 
 /// Who holds a lock on a node.

@@ -395,3 +395,42 @@ async fn wrong_rules_about_memory_are_caught() {
     )
     .await;
 }
+
+/// A node may put off what shows a result, but not all of it, and not after it was executed.
+#[tokio::test]
+async fn wrong_ways_to_put_off_are_caught() {
+    caught(
+        "puts every result off",
+        as_is,
+        |_, reply| {
+            if matches!(reply, Reply::Completed(_) | Reply::Record(Some(_))) {
+                *reply = Reply::Deferred;
+            }
+        },
+        "many_large_results_are_shown_or_put_off",
+    )
+    .await;
+    caught(
+        "puts off what shows no result",
+        as_is,
+        |op, reply| {
+            if let (Op::Lookup { .. }, Reply::Record(None)) = (op, &*reply) {
+                *reply = Reply::Deferred;
+            }
+        },
+        "many_large_results_are_shown_or_put_off",
+    )
+    .await;
+    caught(
+        "puts off what it has executed",
+        as_is,
+        |_, reply| {
+            let odd = |record: &StoredRecord| record.value.as_ref().is_some_and(|v| v[0] % 2 == 1);
+            if matches!(reply, Reply::Claimed { record: Some(record), .. } if odd(record)) {
+                *reply = Reply::Deferred;
+            }
+        },
+        "what_is_put_off_was_not_executed",
+    )
+    .await;
+}

@@ -99,6 +99,9 @@ impl Held {
             core.send_owed(node, op.clone(), deadline, &mailbox, self.owed_until(now));
             open += 1;
         }
+        if core.cannot_wait().is_some() {
+            return;
+        }
         while open > 0 && core.mail_until(&mailbox, deadline).await.1.is_some() {
             open -= 1;
         }
@@ -133,11 +136,14 @@ impl Drop for Held {
 impl Core {
     /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
     pub(crate) async fn claim(self: &Arc<Self>, terms: &ClaimTerms, force: bool) -> Claimed {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Claimed::Refused(Refusal::NoQuorum(outcomes));
+        }
         let owner = OwnerToken::from_random(self.env.random());
         let mailbox = Mailbox::at(self.n(), terms.durability);
         let sent = self.env.now();
         let until = valid_until(sent, terms.lease, self.config.drift);
-        let mut machine = Record::new(self.n(), sent, until);
+        let mut machine = Record::new(self.n(), sent, until, self.patience());
         let proposal = self.proposal(&terms.key);
         let mut undo = Undo {
             core: self,
@@ -159,7 +165,7 @@ impl Core {
             created: terms.created.filter(|_| !force),
         });
         self.send_all(&claim, self.node_deadline(sent).min(until), &mailbox);
-        let mut step = Step::Wait(until);
+        let mut step = Step::Wait(machine.by());
         loop {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
@@ -177,7 +183,7 @@ impl Core {
                         let raise = Op::RaiseClaim { key: Arc::clone(&terms.key), owner, token };
                         self.send(node, raise, deadline, &mailbox);
                     }
-                    Step::Wait(until)
+                    Step::Wait(machine.by())
                 }
                 Step::Promised(promise) => {
                     undo.armed = false;
@@ -234,6 +240,9 @@ impl Core {
             let owed = started + lease.ttl;
             self.send_owed(node, op.clone(), self.node_deadline(started), &mailbox, owed);
         }
+        if let Some(outcomes) = self.cannot_wait() {
+            return complete::Step::Unknown(outcomes);
+        }
         let (mut pause, mut renewed) = (PAUSE, false);
         loop {
             let step = match self.mail_until(&mailbox, end).await.1 {
@@ -276,6 +285,9 @@ impl Core {
     /// # Cancellation safety
     /// Reads only.
     pub(crate) async fn look(&self, key: &RecordKey, level: Durability) -> Found {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Found::NoQuorum(outcomes);
+        }
         let deadline = self.node_deadline(self.env.now());
         let mailbox = Mailbox::at(self.n(), level);
         let mut machine = Look::new(self.n());

@@ -4,9 +4,9 @@
 //! down the lanes, feeds replies to the quorum machines, and cleans up after whatever was dropped
 //! half-way. Nothing here waits for the slowest node: decisions fall at the majority.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeOutcome};
-use crate::node::lane::{Lane, LaneSettings, Sink, Witness, forward_hints};
+use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
 use crate::node::mailbox::Mailbox;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
@@ -22,6 +22,7 @@ use crate::quorum::majority::majority;
 use crate::receipt::Server;
 use crate::time::Moment;
 
+mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod hints;
@@ -29,10 +30,12 @@ mod inspect;
 mod keeper;
 pub(crate) mod lease;
 mod renewal;
+pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
 pub(crate) mod verdict;
 
+use ahead::Ahead;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
@@ -47,8 +50,7 @@ pub(crate) struct Core {
     pub(crate) verdicts: Arc<Verdicts>,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
-    /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
-    ahead: Mutex<BTreeMap<Box<str>, u64>>,
+    ahead: Mutex<Ahead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
 }
@@ -64,10 +66,6 @@ impl fmt::Debug for Core {
             .finish_non_exhaustive()
     }
 }
-
-/// Most names remembered as ahead of our clock; beyond it the oldest knowledge is dropped, which
-/// costs a raise round and nothing else.
-const AHEAD_MAX: usize = 4_096;
 
 impl Core {
     pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
@@ -123,6 +121,12 @@ impl Core {
         now + self.config.node_deadline
     }
 
+    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one by
+    /// then.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.node_deadline + GRACE
+    }
+
     /// Sends an op to one node; the answer goes to the mailbox.
     pub(crate) fn send(&self, node: usize, op: Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
         self.lanes[node].submit(op, deadline, Sink::Mail(Arc::clone(mailbox), node));
@@ -164,7 +168,7 @@ impl Core {
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        ahead.get(key).map_or(clock, |seen| clock.max(seen + 1))
+        ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
     /// Remembers a fence that answered our `proposal`, if our own clock would not exceed it anyway.
@@ -175,12 +179,9 @@ impl Core {
             return;
         }
         if fence >= self.env.wall_micros() {
-            if ahead.len() >= AHEAD_MAX {
-                ahead.pop_first();
-            }
-            ahead.insert(key.into(), fence);
-        } else if !ahead.is_empty() {
-            ahead.remove(key);
+            ahead.saw(key, fence);
+        } else {
+            ahead.forget(key);
         }
     }
 

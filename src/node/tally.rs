@@ -117,6 +117,12 @@ impl Tally {
         }
     }
 
+    /// A request was refused before it was sent.
+    pub(crate) fn refuse(&self, fault: NodeFault) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        *faults.entry(fault).or_default() += 1;
+    }
+
     pub(crate) fn generation(&self) {
         self.generations.fetch_add(1, Ordering::Relaxed);
     }

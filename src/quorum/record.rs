@@ -108,6 +108,7 @@ enum Vote {
 pub struct Record {
     sent: Moment,
     until: Moment,
+    patience: Duration,
     votes: Vec<Vote>,
     /// The best record among the promises.
     adopt: Option<StoredRecord>,
@@ -122,18 +123,25 @@ pub struct Record {
 }
 
 impl Record {
-    /// A claim over `n` nodes, sent at `sent`, worth something until `until`.
-    pub fn new(n: usize, sent: Moment, until: Moment) -> Self {
+    /// A claim over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
+    /// for `patience` from when it was asked for.
+    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
         Self {
             sent,
             until,
+            patience,
             votes: vec![Vote::Silent; n],
             adopt: None,
-            grants: Acquire::new(n, sent, until),
+            grants: Acquire::new(n, sent, until, patience),
             relaxed: false,
             lost: false,
             won: None,
         }
+    }
+
+    /// Until when those that were asked last are waited for.
+    pub fn by(&self) -> Moment {
+        self.grants.by()
     }
 
     /// A node answered the claim or the raise, or failed to.
@@ -200,6 +208,11 @@ impl Record {
         self.count(|v| *v == Vote::Silent)
     }
 
+    /// Whether somebody is silent who may still answer.
+    fn awaits(&self, now: Moment) -> bool {
+        self.silent() > 0 && now < self.by()
+    }
+
     fn need(&self) -> usize {
         majority(self.votes.len())
     }
@@ -250,8 +263,8 @@ impl Record {
     /// Starts over with every grant so far.
     fn relax(&mut self, now: Moment) -> acquire::Step {
         self.relaxed = true;
-        self.grants = Acquire::new(self.votes.len(), self.sent, self.until);
-        let mut step = acquire::Step::Wait(self.until);
+        self.grants = Acquire::new(self.votes.len(), self.sent, self.until, self.patience);
+        let mut step = acquire::Step::Wait(self.by());
         for (node, vote) in self.votes.iter().enumerate() {
             let reply = match vote {
                 Vote::Silent => continue,
@@ -276,9 +289,9 @@ impl Record {
         match step {
             acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
             // Too few remember: whoever has not spoken yet may have the result that they forgot.
-            acquire::Step::Won(token) if self.relaxed && self.silent() > 0 && now < self.until => {
+            acquire::Step::Won(token) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
-                Step::Wait(self.until)
+                Step::Wait(self.by())
             }
             acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
             // A majority that remembers never saw the key: what a minority has under another
@@ -322,9 +335,9 @@ impl Record {
         let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
         let may = |have: usize| have > 0 && have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
-        if silent > 0 && now < self.until && spoke + silent >= need && open {
+        if self.awaits(now) && spoke + silent >= need && open {
             // The stragglers decide what the answer is.
-            return Step::Wait(self.until);
+            return Step::Wait(self.by());
         }
         if spoke < need {
             return Step::Refused(Refusal::NoQuorum(self.outcomes()));
@@ -343,11 +356,17 @@ impl Record {
         if too_old > 0 && leases.is_empty() {
             return Step::Refused(Refusal::TooOld);
         }
+        let running = leases.len();
+        // As for locks: those in quarantine are free when that ends, and what failed is not counted
+        // on.
+        leases.extend(self.votes.iter().filter_map(Vote::quarantine));
         leases.sort_unstable();
-        let others = self.votes.len() - leases.len();
-        let must_free = need.saturating_sub(others).max(1);
+        let failed = self.count(|v| matches!(v, Vote::Failed(_)));
+        let late = if self.awaits(now) { 0 } else { silent };
+        let free = self.votes.len() - leases.len() - failed - late;
+        let must_free = need.saturating_sub(free).max(1);
         let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
-        Step::Refused(if leases.len() >= need {
+        Step::Refused(if running >= need {
             Refusal::InFlight { retry_after }
         } else {
             Refusal::Contended { retry_after }
@@ -370,6 +389,13 @@ impl Record {
 }
 
 impl Vote {
+    fn quarantine(&self) -> Option<Duration> {
+        match self {
+            Self::Quarantined(left) => Some(*left),
+            _ => None,
+        }
+    }
+
     fn lease(&self) -> Option<Duration> {
         match self {
             Self::InFlight(left) => Some(*left),

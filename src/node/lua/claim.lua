@@ -4,7 +4,7 @@
 --       7 born: no copy of the request is older, ms or ''   8 created: when it was made, ms or ''
 -- Puts  fence, attempt, remembers 0 or 1, rf or 0, value or false if rf > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
---       | TOO_OLD
+--       | TOO_OLD | DEFERRED
 
 -- Whether this server knows of every claim of the key. Only time tells: a record that is here may
 -- be an old copy of it, without the result it had. L: a server that this one replaced may have
@@ -15,12 +15,12 @@ local function remembers(born, retention)
   return born ~= '' and lost_until < tonumber(born) or lost_until + tonumber(retention) < now_ms
 end
 
-local function put_claimed(h, fence, attempt, a)
+local function put_claimed(h, value, fence, attempt, a)
   put(fence)
   put(attempt)
   put(remembers(ARGV[a + 7], ARGV[a + 3]) and 1 or 0)
   put(tonumber(h[5]) or 0)
-  if h[5] then put(h[6]) end
+  if h[5] then put(value) end
 end
 
 local function claim(k, a)
@@ -29,12 +29,14 @@ local function claim(k, a)
   if not h then return end
   if is_anothers(h, fp) then return put(MISMATCH) end
   -- A result is a result, also in quarantine.
-  if h[5] and ARGV[a + 6] ~= '1' then return put_completed(h) end
+  if h[5] and ARGV[a + 6] ~= '1' then return put_completed(h, shown(key)) end
   if left > 0 then return put(QUARANTINED) end
+  local value = h[5] and shown(key)
+  if value == nil then return end
   local fence, attempt = tonumber(h[2]) or 0, tonumber(h[4]) or 0
   local rest = (tonumber(h[3]) or 0) - now_ms
   if rest > 0 then
-    if h[1] == owner then return put_claimed(h, fence, attempt, a) end
+    if h[1] == owner then return put_claimed(h, value, fence, attempt, a) end
     if not h[5] then
       put(IN_FLIGHT)
       return put(rest)
@@ -48,5 +50,5 @@ local function claim(k, a)
     digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', id)
   know(key, h, fp)
   keep(key, ARGV[a + 3])
-  put_claimed(h, fence, attempt, a)
+  put_claimed(h, value, fence, attempt, a)
 end

@@ -25,6 +25,7 @@ const IN_FLIGHT: i64 = -8;
 const AS_ASKED: i64 = -9;
 const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
+const DEFERRED: i64 = -12;
 
 /// Tokens are smaller: up to here doubles hold every whole number.
 const TOKEN_END: u64 = 1 << 53;
@@ -167,6 +168,7 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
         }
         (Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. }, MISMATCH) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
+        (_, DEFERRED) if op.shows_result() => Reply::Deferred,
         (Op::Claim(_), IN_FLIGHT) => {
             Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
         }

@@ -83,7 +83,7 @@ fn told(step: Step) -> String {
 
 fn claims(n: usize, events: &str) -> String {
     let at = |text: &str| Moment::from_nanos(num(text) * 1_000_000);
-    let mut machine = Record::new(n, at("0"), at("100"));
+    let mut machine = Record::new(n, at("0"), at("100"), ms("60"));
     let mut step = Step::Wait(at("100"));
     for event in events.split_whitespace() {
         let open = matches!(step, Step::Wait(_) | Step::Raise { .. });

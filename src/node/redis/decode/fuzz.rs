@@ -97,6 +97,7 @@ fn said(reply: &Reply) -> Vec<Value> {
         Reply::InFlight { remaining } => vec![Value::Int(-8), ms(*remaining)],
         Reply::Mismatch => vec![Value::Int(-6)],
         Reply::TooOld => vec![Value::Int(-11)],
+        Reply::Deferred => vec![Value::Int(-12)],
         Reply::Record(Some(s)) => {
             let mut all = vec![n(s.fence), n(s.attempt.into()), ttl(s.lease)];
             all.extend(record(&s.record));
@@ -136,9 +137,10 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         'c' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
         'R' | 'X' => prop_oneof![verdict(), quarantined()].boxed(),
         'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
-        'r' => prop_oneof![verdict(), completed()].boxed(),
+        'r' => prop_oneof![verdict(), completed(), plain(&[Reply::Deferred])].boxed(),
         'x' => {
-            prop_oneof![verdict(), completed(), quarantined(), plain(&[Reply::Mismatch])].boxed()
+            let few = plain(&[Reply::Mismatch, Reply::Deferred]);
+            prop_oneof![verdict(), completed(), quarantined(), few].boxed()
         }
         'I' => {
             let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
@@ -157,7 +159,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             ),
             completed(),
             quarantined(),
-            Just(Reply::Mismatch),
+            plain(&[Reply::Mismatch, Reply::TooOld, Reply::Deferred]),
             span().prop_map(|remaining| Reply::InFlight { remaining }),
         ]
         .boxed(),
