@@ -153,6 +153,8 @@ pub enum Op {
         /// As for `Claim`: how long records of this key are kept.
         retention: Duration,
         /// As for `Claim`.
+        fingerprint: Option<FingerprintBytes>,
+        /// As for `Claim`.
         born: Option<u64>,
     },
 }
@@ -325,7 +327,7 @@ pub enum Reply {
         /// Until the lease ends.
         remaining: Duration,
     },
-    /// Claim, `ExtendClaim`, Complete: the key was used with another fingerprint.
+    /// Claim, `ExtendClaim`, Complete, Lookup: the key was used with another fingerprint.
     Mismatch,
     /// Claim: by the node's clock the request is older than the retention.
     TooOld,

@@ -291,8 +291,12 @@ impl Core {
         let deadline = self.node_deadline(self.env.now());
         let mailbox = Mailbox::at(self.n(), terms.durability);
         let mut machine = Look::new(self.n());
-        let (retention, born) = (terms.retention, terms.born);
-        let look = Op::Lookup { key: Arc::clone(&terms.key), retention, born };
+        let look = Op::Lookup {
+            key: Arc::clone(&terms.key),
+            retention: terms.retention,
+            fingerprint: terms.fingerprint,
+            born: terms.born,
+        };
         self.send_all(&look, deadline, &mailbox);
         loop {
             let found =

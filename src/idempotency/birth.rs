@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 /// use std::time::{Duration, UNIX_EPOCH};
 /// let key = "alice:01890a5d-ac96-774b-bcce-b302099a8057";
 /// let made = key.split(':').next_back().and_then(palisade::idempotency::created_in_uuid_v7);
-/// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_688_108_674_198)));
+/// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_688_096_058_518)));
 /// ```
 pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     let bytes = uuid.as_bytes();

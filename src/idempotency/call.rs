@@ -241,7 +241,8 @@ impl Call {
         })
     }
 
-    /// Looks at what stands under the key, without a claim.
+    /// Looks at what stands under the key, without a claim. With a
+    /// [`fingerprint`](Self::fingerprint) another request's result is not shown.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, or `Codec` if what is stored does not read as `T`.
@@ -264,6 +265,7 @@ impl Call {
             }
             Found::Open { attempt: 0, .. } => Status::Absent,
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
+            Found::Mismatch => Status::Mismatch,
             Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
             Found::Wait => return Err(self.no_quorum(Vec::new())),
         })

@@ -181,4 +181,6 @@ pub enum Status<T> {
     Stored(T),
     /// There is a result, which was too large to be kept.
     NotKept,
+    /// The key was used with another fingerprint than this call's.
+    Mismatch,
 }

@@ -283,7 +283,9 @@ impl Data {
                 self.records.complete(h, key, *owner, accept, *fingerprint, *retention)
             }
             Op::Unclaim { key, owner, end } => self.records.unclaim(h, key, *owner, *end),
-            Op::Lookup { key, retention, born } => self.records.lookup(h, key, (*retention, *born)),
+            Op::Lookup { key, retention, fingerprint, born } => {
+                self.records.lookup(h, key, *fingerprint, (*retention, *born))
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ async fn records_live_and_are_shown_with_their_result() {
     };
     assert!(above > token.get() && seen == record);
     let retention = Duration::from_secs(3600);
-    let look = Op::Lookup { key, retention, born: None };
+    let look = Op::Lookup { key, retention, fingerprint: None, born: None };
     let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
         panic!()
     };

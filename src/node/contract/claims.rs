@@ -3,7 +3,7 @@
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{
     claim, claim_force, claim_print, complete, complete_with, end_claim, extend_claim,
-    extend_claim_print, lookup, raise_claim, unclaim,
+    extend_claim_print, lookup, lookup_print, raise_claim, unclaim,
 };
 use super::{Case, list};
 use crate::op::{ClaimEnd, RecordKey, RecordState, Reply};
@@ -118,6 +118,11 @@ async fn another_fingerprint_is_a_mismatch(b: Bench) {
     }
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     b.expect(other, Reply::Mismatch, "another fingerprint never hears the result").await;
+    let look = lookup_print(&r, [2; 32]);
+    b.expect(look, Reply::Mismatch, "nor does it see the result").await;
+    let got = b.ask(lookup_print(&r, [1; 32])).await;
+    let seen = matches!(got, Reply::Record { state: Some(_), .. });
+    b.check(seen, "the same fingerprint sees the result", &got);
     let got = b.ask(claim_print(&r, c, LONG, [1; 32])).await;
     b.check(matches!(got, Reply::Completed(_)), "the same fingerprint hears the result", &got);
 }

@@ -161,6 +161,11 @@ pub(super) fn lookup(key: &RecordKey) -> Op {
     lookup_born(key, None)
 }
 
+pub(super) fn lookup_print(key: &RecordKey, fingerprint: FingerprintBytes) -> Op {
+    let fingerprint = Some(fingerprint);
+    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint, born: None }
+}
+
 pub(super) fn lookup_born(key: &RecordKey, born: Option<u64>) -> Op {
-    Op::Lookup { key: key.clone(), retention: KEEP, born }
+    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint: None, born }
 }

@@ -8,7 +8,7 @@ return {
   x = {run = extend_claim, keys = 1, args = 6},
   r = {run = raise_claim, keys = 1, args = 2},
   u = {run = unclaim, keys = 1, args = 2},
-  L = {run = lookup, keys = 1, args = 0},
+  L = {run = lookup, keys = 1, args = 1},
   I = {run = inspect, keys = 4, args = 1},
   above = above,
   refuse = refuse,

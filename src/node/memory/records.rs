@@ -279,8 +279,12 @@ impl Records {
         &mut self,
         h: &Header,
         key: &str,
+        fingerprint: Option<FingerprintBytes>,
         (retention, born): (Duration, Option<u64>),
     ) -> Reply {
+        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
+            return Reply::Mismatch;
+        }
         let state = self.0.live(key, h.now).map(|e| RecordState {
             fence: e.fence,
             attempt: e.attempt,

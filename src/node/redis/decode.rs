@@ -174,7 +174,10 @@ fn reply(
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. }, MISMATCH) => Reply::Mismatch,
+        (
+            Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. } | Op::Lookup { .. },
+            MISMATCH,
+        ) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (Op::Claim(_), IN_FLIGHT) => {
             Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
@@ -331,7 +334,7 @@ mod tests {
             Op::Release { keys: keys.clone(), owner, words: true },
             Op::Inspect { keys, wait: false },
             Op::RaiseClaim { key: Arc::clone(&key), owner, token },
-            Op::Lookup { key, retention: Duration::from_secs(1), born: Some(8) },
+            Op::Lookup { key, retention: Duration::from_secs(1), fingerprint: None, born: Some(8) },
         ]
     }
 

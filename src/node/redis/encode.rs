@@ -235,6 +235,6 @@ fn args(cmd: &mut Cmd, op: &Op) {
             ClaimEnd::Repeatable => "r",
             ClaimEnd::Lapsed => "l",
         }),
-        Op::Lookup { .. } => cmd.arg("L"),
+        Op::Lookup { fingerprint: fp, .. } => cmd.arg("L").arg(fingerprint(fp.as_ref())),
     };
 }

@@ -53,7 +53,7 @@ fn op(kind: char) -> Op {
             Op::Complete { key, owner, token, value, retention, fingerprint: None }
         }
         'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
-        'L' => Op::Lookup { key, retention: SECOND, born: None },
+        'L' => Op::Lookup { key, retention: SECOND, fingerprint: None, born: None },
         other => panic!("no kind {other}"),
     }
 }
@@ -166,12 +166,15 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             span().prop_map(|remaining| Reply::InFlight { remaining }),
         ]
         .boxed(),
-        _ => (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
-            .prop_map(|(fence, attempt, lease, record)| {
-                let state = Some(RecordState { fence, attempt, lease, record });
-                Reply::Record { state, unsure: UNSURE }
-            })
-            .boxed(),
+        _ => prop_oneof![
+            (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
+                .prop_map(|(fence, attempt, lease, record)| {
+                    let state = Some(RecordState { fence, attempt, lease, record });
+                    Reply::Record { state, unsure: UNSURE }
+                }),
+            plain(&[Reply::Mismatch]),
+        ]
+        .boxed(),
     }
 }
 
