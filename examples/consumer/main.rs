@@ -146,9 +146,9 @@ async fn main() -> Result<(), Failure> {
     assert!(charges.values().all(|n| *n == 1), "an order was charged twice");
     // The poisoned order and the changed one, if no server lost data on the way.
     if charges.len() < MESSAGES || parked != 2 {
-        let charged = charges.len();
+        let done = charges.len();
         return Err(format!(
-            "{charged} of {MESSAGES} orders charged once each, {parked} messages parked for a \
+            "{done} of {MESSAGES} orders charged once each, {parked} messages parked for a \
              person: see the lines above for why"
         )
         .into());

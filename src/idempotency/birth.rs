@@ -88,15 +88,17 @@ pub(super) fn check_past(
 fn utc(ms: u64) -> String {
     let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
     // Years begin in March, so that the leap day is the last; eras of 400 years are alike.
-    let z = days + 719_468;
-    let (era, day) = (z / 146_097, z % 146_097);
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
-    let (d, m) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let y = year + era * 400 + u64::from(m <= 2);
-    let (h, min, s) = (of_day / 3_600_000, of_day / 60_000 % 60, of_day / 1_000 % 60);
-    format!("{y:04}-{m:02}-{d:02}T{h:02}:{min:02}:{s:02}.{:03}Z", ms % 1_000)
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600_000, of_day / 60_000 % 60, of_day / 1_000 % 60);
+    let date = format!("{year:04}-{month:02}-{day:02}");
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1_000)
 }
 
 #[cfg(test)]

@@ -107,16 +107,15 @@ impl Call {
     }
 
     fn created_in(mut self, created: Option<SystemTime>, what: &str) -> Self {
-        match created {
-            Some(created) => self.created_at(created),
-            None => {
-                let rule =
-                    format!("must be {what} to say when it was made; or call `created_at` instead");
-                let refusal = || ConfigError::new("key", format!("{:?}", self.key), rule);
-                self.bad = self.bad.take().or_else(|| Some(refusal()));
-                self
-            }
+        if let Some(created) = created {
+            return self.created_at(created);
         }
+        if self.bad.is_none() {
+            let rule =
+                format!("must be {what} to say when it was made; or call `created_at` instead");
+            self.bad = Some(ConfigError::new("key", format!("{:?}", self.key), rule));
+        }
+        self
     }
 
     /// The policy for an earlier attempt without a result, for this call alone.
