@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use palisade::error::{AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseOutcome};
+use palisade::error::{
+    AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseOutcome,
+};
 use palisade::{Advice, Election, Idempotency, MemoryNode, Redlock, RunError};
 use tokio::runtime::{Builder, Runtime};
 

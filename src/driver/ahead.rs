@@ -72,6 +72,9 @@ mod tests {
         assert_eq!((ahead.seen.len(), ahead.order.len()), (MOST, MOST));
         ahead.forget("a");
         ahead.forget("a");
-        assert_eq!((ahead.of("a"), ahead.seen.len(), ahead.order.len()), (None, MOST - 1, MOST - 1));
+        assert_eq!(
+            (ahead.of("a"), ahead.seen.len(), ahead.order.len()),
+            (None, MOST - 1, MOST - 1)
+        );
     }
 }

@@ -135,7 +135,12 @@ impl Lane {
         // First use, or the runtime of the earlier task is gone: start one where we are.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
-            return refuse(job, NodeFault::Closed, "polled outside of a tokio runtime; await it on one with time and IO enabled", now);
+            return refuse(
+                job,
+                NodeFault::Closed,
+                "polled outside of a tokio runtime; await it on one with time and IO enabled",
+                now,
+            );
         };
         let (tx, rx) = mpsc::channel(2 * QUEUE_MAX);
         let worker = Worker {

@@ -9,11 +9,11 @@ async fn records_live_and_are_shown_with_their_result() {
     let (a, b) = (owner(), owner());
     let key: Arc<str> = "r".into();
     let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    let Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }) = got else {
+    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO }) = got else {
         panic!("{got:?}")
     };
     let again = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    assert_eq!(again, Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }));
+    assert_eq!(again, got);
     let other = one(&node, LONG, Op::Claim(claim("r", b))).await;
     assert!(matches!(other, Ok(Reply::InFlight { .. })), "{other:?}");
     let token = FencingToken::new(fence + 1);
@@ -43,7 +43,9 @@ async fn records_live_and_are_shown_with_their_result() {
         panic!("{got:?}")
     };
     assert!(above > token.get() && seen == record);
-    let Ok(Reply::Record(Some(state))) = one(&node, LONG, Op::Lookup { key }).await else {
+    let retention = Duration::from_secs(3600);
+    let look = Op::Lookup { key, retention, fingerprint: None, born: None };
+    let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
         panic!()
     };
     assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
@@ -60,7 +62,7 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
         Op::Claim(Claim { lease, ..claim("r", owner) })
     };
     let got = one(&node, SHORT, brief(a)).await;
-    let Ok(Reply::Claimed { fence, remembers: true, .. }) = got else { panic!("{got:?}") };
+    let Ok(Reply::Claimed { fence, unsure: Duration::ZERO, .. }) = got else { panic!("{got:?}") };
     server.cli(&["save"]);
     let done = Op::Complete {
         key: "r".into(),
@@ -78,9 +80,10 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
             other => break other,
         }
     };
-    let Ok(Reply::Claimed { fence: above, remembers: false, record: None, .. }) = got else {
+    let Ok(Reply::Claimed { fence: above, unsure, record: None, .. }) = got else {
         panic!("{got:?}")
     };
+    assert!(!unsure.is_zero());
     assert!(above > fence);
     // What was promised before the loss cannot be completed any more.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
@@ -121,7 +124,7 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let guard = redlock.mutex("warm").acquire().await.unwrap();
     // Which of the two names finds it there is chance, so the outcome may be unknown.
     drop(guard.release().await);
-    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders");
+    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
     let done = orders.key("k").run(async |_| {
         other.freeze();
@@ -145,13 +148,17 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         let fields = ["own", "", "fence", "5", "till", "0", "att", "1", "rf", "5", "val", &value];
         assert_eq!(server.cli(&[&["hset", name], &fields[..]].concat()), "6");
     };
-    let lookups = |names: &[&str]| -> Vec<Op> {
-        names.iter().map(|name| Op::Lookup { key: (*name).into() }).collect()
+    let lookup = |name: &&str| Op::Lookup {
+        key: (*name).into(),
+        retention: Duration::from_secs(60),
+        fingerprint: None,
+        born: None,
     };
+    let lookups = |names: &[&str]| -> Vec<Op> { names.iter().map(lookup).collect() };
     let shown = async |names: &[&str]| {
         let got = batch(&node, LONG, lookups(names), Duration::from_secs(5)).await;
         let length = |reply: Result<Reply, NodeError>| match reply {
-            Ok(Reply::Record(Some(state))) => {
+            Ok(Reply::Record { state: Some(state), .. }) => {
                 Some(state.record.expect("a result").value.expect("it is kept").len())
             }
             Ok(Reply::Deferred) => None,

@@ -34,7 +34,7 @@ fn result(reply: &Reply) -> Option<&StoredRecord> {
     match reply {
         Reply::Completed(record) => Some(record),
         Reply::Claimed { record, .. } => record.as_ref(),
-        Reply::Record(state) => state.as_ref()?.record.as_ref(),
+        Reply::Record { state, .. } => state.as_ref()?.record.as_ref(),
         _ => None,
     }
 }
@@ -79,7 +79,7 @@ async fn many_large_results_are_shown_or_put_off(b: Bench) {
     let replies = b.all(ops).await;
     let others = matches!(
         replies[4..],
-        [Reply::Claimed { .. }, Reply::Granted { .. }, Reply::Record(None)]
+        [Reply::Claimed { .. }, Reply::Granted { .. }, Reply::Record { state: None, .. }]
     );
     b.check(others, "what shows no result is not put off", &outline(&replies));
 }
@@ -91,7 +91,7 @@ async fn what_is_put_off_was_not_executed(b: Bench) {
     for ((r, _), put_off) in all.iter().zip(put_off) {
         let state = b.ask(lookup(r)).await;
         let claims = match &state {
-            Reply::Record(Some(state)) => state.attempt,
+            Reply::Record { state: Some(state), .. } => state.attempt,
             _ => 0,
         };
         let rule = "what was put off left no trace, and what was granted did";

@@ -96,12 +96,10 @@ pub(super) async fn look(
     let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
     let (server, replication, memory) = (info("server"), info("replication"), info("memory"));
     let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
-    let (server, replication, memory, config) = tokio::join!(
-        ask(con, &server),
-        ask(con, &replication),
-        ask(con, &memory),
-        async { if guard_facts { ask(con, &config).await.ok() } else { None } },
-    );
+    let (server, replication, memory, config) =
+        tokio::join!(ask(con, &server), ask(con, &replication), ask(con, &memory), async {
+            if guard_facts { ask(con, &config).await.ok() } else { None }
+        },);
     read(&text(server)?, &text(replication)?, &text(memory)?, config.as_ref())
 }
 

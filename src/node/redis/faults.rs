@@ -156,7 +156,10 @@ mod tests {
         for (detail, what) in [
             ("this user has no permissions to run the 'info' command", "+info"),
             ("User app has no permissions to run the 'script|load' command", "+script|load"),
-            ("this user has no permissions to access one of the keys used as arguments", "the keys"),
+            (
+                "this user has no permissions to access one of the keys used as arguments",
+                "the keys",
+            ),
             ("No permissions to access a key", "the keys"),
             ("this user may not", "what is missing"),
         ] {

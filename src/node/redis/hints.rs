@@ -50,7 +50,8 @@ struct Line {
 impl Hints {
     /// Connects to nothing yet.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeEvent>) -> Self {
-        let line = Line { endpoint, events, settled: AtomicBool::new(false), early: Mutex::default() };
+        let line =
+            Line { endpoint, events, settled: AtomicBool::new(false), early: Mutex::default() };
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
