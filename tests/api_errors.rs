@@ -127,7 +127,7 @@ async fn verbs_refuse_what_check_refuses_and_send_nothing() {
         assert!(matches!(&error, AcquireError::Config(e) if e.field() == "ttl"), "{error}");
         assert_eq!(error.advice(), Advice::Misconfigured);
         let text = error.to_string();
-        let want = "lock cannot be acquired: `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
+        let want = "not acquired: lock \"a\": `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
         assert!(text.starts_with(want), "{text}");
     }
     let error = Election::new(&redlock, "").campaign("me").await.expect_err("no name");

@@ -211,8 +211,8 @@ impl Run {
         let keeper = &*self.keeper;
         let mut renewals = FuturesUnordered::new();
         loop {
-            let now = match core.upgrade() {
-                Some(core) => core.env.now(),
+            let (now, closed) = match core.upgrade() {
+                Some(core) => (core.env.now(), core.closing.is_over()),
                 None => return,
             };
             for lease in keeper.take_due(now) {
@@ -221,7 +221,7 @@ impl Run {
                 }
                 if now >= lease.until() {
                     lease.lose();
-                } else if lease.renew_until.is_none_or(|end| now < end) {
+                } else if !closed && lease.renew_until.is_none_or(|end| now < end) {
                     renewals.push(renew(Weak::clone(&core), lease));
                 }
             }
@@ -242,17 +242,17 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     let started = core.env.now();
     match core.extend(&lease).await {
         Ok(until) => {
-            tracing::trace!(token = %lease.token, ?until, "renewed");
+            tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
+            lease.renewed(core.env.now(), None);
             core.keeper.schedule(Arc::clone(&lease), started + renew_every(lease.ttl));
         }
-        Err(ExtendError::Lost) => {
-            tracing::warn!(token = %lease.token, "lease lost");
-            lease.lose();
-        }
+        Err(ExtendError::Lost(_)) => lease.lose(),
         Err(ExtendError::Unknown(why)) => {
             let now = core.env.now();
             let left = lease.until().since(now);
-            tracing::warn!(token = %lease.token, ?left, %why, "renewal got no majority");
+            let of = lease.resource();
+            tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
+            lease.renewed(now, Some(&why));
             #[cfg(feature = "sim-bugs")]
             if crate::bugs::on(crate::bugs::Bug::FailureReleases)
                 && let Some(op) = lease.release_op()

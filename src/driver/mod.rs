@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::env::Env;
-use crate::error::{NoQuorum, NodeOutcome};
+use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::node::lane::{Lane, LaneSettings, Sink, Witness, forward_hints};
-use crate::node::mailbox::Mailbox;
+use crate::node::mailbox::{Mailbox, Stamp};
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
 use crate::quorum::majority::majority;
@@ -24,6 +24,7 @@ use crate::time::Moment;
 
 pub(crate) mod attempt;
 pub(crate) mod claim;
+pub(crate) mod close;
 pub(crate) mod hints;
 mod inspect;
 mod keeper;
@@ -33,6 +34,7 @@ mod renewal;
 mod tests;
 pub(crate) mod verdict;
 
+use close::Closing;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
@@ -45,6 +47,7 @@ pub(crate) struct Core {
     pub(crate) hints: Arc<Hints>,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) verdicts: Arc<Verdicts>,
+    pub(crate) closing: Closing,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
     /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
@@ -92,6 +95,7 @@ impl Core {
             hints: Arc::new(Hints::new(nodes.len())),
             keeper,
             verdicts,
+            closing: Closing::default(),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             names,
             config,
@@ -125,6 +129,10 @@ impl Core {
 
     /// Sends an op to one node; the answer goes to the mailbox.
     pub(crate) fn send(&self, node: usize, op: Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
+        if self.closing.refuses(&op) {
+            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
+            return mailbox.post(node, Err(error), Stamp::nobodys(self.env.now()));
+        }
         self.lanes[node].submit(op, deadline, Sink::Mail(Arc::clone(mailbox), node));
     }
 
@@ -187,7 +195,7 @@ impl Core {
     /// Puts names to the outcomes.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
-        NoQuorum { needed: majority(self.n()), nodes }
+        NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
     /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.

@@ -43,7 +43,7 @@ impl Core {
         });
         if !sent_all {
             // A lapsed hold is never revived, not even by a majority that would still agree.
-            return Err(ExtendError::Lost);
+            return Err(ExtendError::Lost(lease.resource()));
         }
         let mut doors = Doors::default();
         let mut step = Step::Wait(deadline.min(old));
@@ -66,7 +66,9 @@ impl Core {
                     (now, None) => machine.on_time(now),
                 },
                 // Another renewal has found it lost meanwhile, and it was told.
-                Step::Extended(_) if lease.is_lost() => return Err(ExtendError::Lost),
+                Step::Extended(_) if lease.is_lost() => {
+                    return Err(ExtendError::Lost(lease.resource()));
+                }
                 Step::Extended(until) => {
                     lease.keep(mailbox.achieved());
                     lease.prolong(until);
@@ -75,9 +77,10 @@ impl Core {
                 Step::Unknown(outcomes)
                     if lease.is_valid(self.env.now()) && !self.is_hopeless(lease, doors) =>
                 {
-                    return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
+                    let why = self.no_quorum(outcomes).of(lease.resource());
+                    return Err(ExtendError::Unknown(why));
                 }
-                Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost),
+                Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost(lease.resource())),
             };
         }
     }
@@ -116,7 +119,7 @@ impl Doors {
     ) -> Option<QuarantineId> {
         let bit = 1 << node;
         self.shut &= !bit;
-        let Ok(Reply::Quarantined { id, remaining }) = reply else { return None };
+        let Ok(Reply::Quarantined { id, remaining, .. }) = reply else { return None };
         let quarantine = Quarantine { id: *id, ends: now + *remaining };
         if !lease.may_reassert(node, quarantine, (now, max_ttl)) {
             if quarantine.ends >= lease.until() {

@@ -41,11 +41,14 @@ pub enum NodeEvent {
         cause: GenerationCause,
     },
     /// The node grants nothing for this long; sitting holders may take their places again. Log:
-    /// `quarantine_begun` with `remaining_ms`.
+    /// `quarantine_begun` with `remaining_ms` and `began_empty`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
         remaining: Duration,
+        /// There were no data of palisade's on it: it is new, or was emptied. A new deployment is
+        /// marked as such by `palisade init`, and by `trust_fresh(true)` in tests.
+        began_empty: bool,
     },
     /// The node grants again; told with its first answer after the end. Log: `quarantine_ended`.
     QuarantineEnded,
@@ -128,11 +131,20 @@ impl NodeEvent {
                     cause = cause.word()
                 );
             }
-            Self::QuarantineBegun { remaining } => say!(
+            Self::QuarantineBegun { remaining, began_empty: false } => say!(
                 warn,
                 "quarantine_begun",
-                "node grants nothing for now",
-                remaining_ms = millis(*remaining)
+                "node grants nothing for now, after a restart or failover",
+                remaining_ms = millis(*remaining),
+                began_empty = false
+            ),
+            Self::QuarantineBegun { remaining, began_empty: true } => say!(
+                warn,
+                "quarantine_begun",
+                "node grants nothing for now, it has no palisade data: new, or emptied; if this \
+                 deployment is new, run `palisade init`",
+                remaining_ms = millis(*remaining),
+                began_empty = true
             ),
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
             Self::Reasserted { leases } => {
@@ -198,9 +210,14 @@ mod tests {
                 "cause=\"data lost\"",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span },
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: false },
                 "quarantine_begun",
-                "remaining_ms=1500",
+                "remaining_ms=1500 began_empty=false",
+            ),
+            (
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: true },
+                "quarantine_begun",
+                "run `palisade init` node=",
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),

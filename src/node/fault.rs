@@ -78,7 +78,6 @@ impl Fault {
     }
 
     /// The clock that deadlines are read by. Default: the machine's.
-    #[doc(hidden)]
     #[must_use]
     pub fn env(self, env: Arc<dyn Env>) -> Self {
         Self::build(self.0.inner.clone(), env, self.0.forget.clone())

@@ -7,7 +7,6 @@
 //! meets its own release before either left is not sent at all, nor is the release.
 
 use super::Asked;
-use super::owed::Owed;
 use super::sink::Asker;
 use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Stamp;
@@ -25,12 +24,9 @@ impl Gather {
         self.releases.0.len() + self.others.0.len()
     }
 
-    pub(super) fn take(&mut self, op: Op, asker: Asker) {
+    pub(super) fn take(&mut self, op: Op, mut asker: Asker) {
         let who = Asked {
-            owed: asker.owed_until().map(|until| {
-                let of = asker.cleans();
-                Owed { op: op.clone(), until, of }
-            }),
+            owed: asker.owes(&op),
             vote: is_vote(&op),
             owner: if op.is_undo() { None } else { op.owner().copied() },
             reasserts: reasserts(&op),
@@ -107,6 +103,7 @@ fn reasserts(op: &Op) -> Option<OwnerToken> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -144,7 +141,10 @@ mod tests {
         for (at, op) in ops.iter().enumerate() {
             // Each is owed until its place in the queue, by which its asker is known again.
             let until = Moment::from_nanos(at as u64);
-            gather.take(op.clone(), Asker::new(Sink::Owed(Mailbox::new(1), 0, until)));
+            gather.take(
+                op.clone(),
+                Asker::new(Sink::Owed(Mailbox::new(1), 0, until), &Arc::default()),
+            );
         }
         gather.finish()
     }
