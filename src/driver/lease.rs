@@ -253,14 +253,15 @@ impl Lease {
             return;
         }
         let (of, token, left) = (self.resource(), self.token, self.until().since(now));
-        match failed {
-            Some(why) => tracing::warn!(
+        if let Some(why) = failed {
+            tracing::warn!(
                 target: TARGET, %of, %token, ?left, %why, event = "renewal_failed",
                 "renewal got no majority; tried again until the lease ends"
-            ),
-            None => tracing::info!(
+            );
+        } else {
+            tracing::info!(
                 target: TARGET, %of, %token, ?left, event = "renewed", "renewed again"
-            ),
+            );
         }
     }
 
