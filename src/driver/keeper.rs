@@ -1,4 +1,4 @@
-//! The keeper: one task per handle renews every lease at a third of its ttl.
+//! The keeper: one task per handle renews every lease at a quarter of its ttl.
 //!
 //! It tries again inside the remaining validity when a renewal got no majority, stops at
 //! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
@@ -239,6 +239,7 @@ impl Run {
 /// One renewal, and when to look at the lease again.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     let Some(core) = core.upgrade() else { return };
+    core.check_outlives(&lease);
     let started = core.env.now();
     match core.extend(&lease).await {
         Ok(until) => {

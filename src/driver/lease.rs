@@ -32,9 +32,9 @@ const HELD: u8 = 0;
 const LOST: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Rounds remembered whose answers may still come: a renewal comes each third of the ttl, so three
+/// Rounds remembered whose answers may still come: a renewal comes each quarter of the ttl, so four
 /// cover it.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 5;
 
 /// What a lease is a lease of.
 #[derive(Debug)]

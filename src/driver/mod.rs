@@ -29,6 +29,7 @@ pub(crate) mod hints;
 mod inspect;
 mod keeper;
 pub(crate) mod lease;
+mod outlive;
 mod renewal;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ use close::Closing;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
+use outlive::Outlive;
 use verdict::Verdicts;
 
 /// What one handle owns.
@@ -48,6 +50,7 @@ pub(crate) struct Core {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) verdicts: Arc<Verdicts>,
     pub(crate) closing: Closing,
+    outlive: Outlive,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
     /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
@@ -96,6 +99,7 @@ impl Core {
             keeper,
             verdicts,
             closing: Closing::default(),
+            outlive: Outlive::new(nodes.len()),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             names,
             config,
@@ -208,7 +212,6 @@ impl Core {
         }
         for (i, lane) in self.lanes.iter().enumerate() {
             let (node, core) = (Arc::downgrade(lane.node()), Arc::downgrade(self));
-            let (name, events) = (Arc::clone(&self.names[i]), self.events.clone());
             let task = forward_hints(node, core, move |core, event| match event {
                 None => core.look_at(i),
                 Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
@@ -216,12 +219,17 @@ impl Core {
                     if let NodeEvent::Switched { generation, predecessor } = event {
                         core.verdicts.hear(i, Server { generation, predecessor });
                     }
-                    // Nobody listening is no fault.
-                    drop(events.send((Arc::clone(&name), event)));
+                    core.tell(i, event);
                 }
             });
             listeners.push(self.env.spawn(&runtime, Box::pin(task)));
         }
+    }
+
+    /// Hands on what happened on a node.
+    fn tell(&self, node: usize, event: NodeEvent) {
+        // Nobody listening is no fault.
+        let _ = self.events.send((Arc::clone(&self.names[node]), event));
     }
 
     /// Hints of the node were missed, perhaps one that it is another server: reads something there

@@ -15,8 +15,8 @@ use crate::token::FencingToken;
 
 /// A term of office.
 ///
-/// A belief with a deadline, like every guard: the keeper renews it at a third of the ttl under the
-/// exact owner and term, an error never prolongs it, and it ends at the latest at
+/// A belief with a deadline, like every guard: the keeper renews it at a quarter of the ttl under
+/// the exact owner and term, an error never prolongs it, and it ends at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
 /// win. Select what a leader does against [`lost`](Self::lost), and hand [`term`](Self::term) to
 /// whatever it writes. A lost leadership never comes back: campaign again.

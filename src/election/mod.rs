@@ -100,7 +100,7 @@ impl Election {
     }
 
     /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
-    /// without a leader after a leader died; a living leader renews at a third of it.
+    /// without a leader after a leader died; a living leader renews at a quarter of it.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;

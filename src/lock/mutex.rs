@@ -93,8 +93,8 @@ impl Mutex {
         self
     }
 
-    /// Whether the keeper renews the lock at a third of its ttl; default true. Without it the lock
-    /// is lost after one ttl unless [`LockGuard::extend`] is called.
+    /// Whether the keeper renews the lock at a quarter of its ttl; default true. Without it the
+    /// lock is lost after one ttl unless [`LockGuard::extend`] is called.
     #[must_use]
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.renew = renew;

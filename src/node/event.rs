@@ -81,6 +81,26 @@ pub enum NodeEvent {
         /// shorter.
         node: Duration,
     },
+    /// A lease that this handle keeps alive does not outlive a failover of this node, without which
+    /// the handle has no majority: the holder will lose it although it renews. Told once. Use a ttl
+    /// of `enough` (and `max_ttl`, in every process), or have the Sentinels replace a master
+    /// sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`,
+    /// `window_ms` and `enough_ms`.
+    #[non_exhaustive]
+    TtlTooShort {
+        /// The lease's ttl.
+        ttl: Duration,
+        /// How long it lasts when the node falls silent at the worst moment.
+        lasts: Duration,
+        /// How long the failover takes: until the Sentinels act, the takeover, and the window.
+        needed: Duration,
+        /// As [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
+        down_after: Duration,
+        /// As [`FailoverTimes::window`](super::FailoverTimes::window).
+        window: Duration,
+        /// A ttl that would be enough.
+        enough: Duration,
+    },
 }
 
 /// Why a node's data history is another one.
@@ -163,6 +183,17 @@ impl NodeEvent {
                 ours_ms = millis(*ours),
                 node_ms = millis(*kept)
             ),
+            Self::TtlTooShort { ttl, lasts, needed, down_after, window, enough } => say!(
+                warn,
+                "ttl_too_short",
+                "leases do not outlive a failover of this node: raise ttl and max_ttl to enough_ms",
+                ttl_ms = millis(*ttl),
+                lasts_ms = millis(*lasts),
+                needed_ms = millis(*needed),
+                down_after_ms = millis(*down_after),
+                window_ms = millis(*window),
+                enough_ms = millis(*enough)
+            ),
         }
     }
 }
@@ -227,6 +258,18 @@ mod tests {
                 NodeEvent::SettingsDisagree { ours: span, node: 2 * span },
                 "settings_disagree",
                 "ours_ms=1500 node_ms=3000",
+            ),
+            (
+                NodeEvent::TtlTooShort {
+                    ttl: span,
+                    lasts: span,
+                    needed: 2 * span,
+                    down_after: span,
+                    window: span,
+                    enough: 3 * span,
+                },
+                "ttl_too_short",
+                "lasts_ms=1500 needed_ms=3000 down_after_ms=1500 window_ms=1500 enough_ms=4500",
             ),
         ];
         tracing::subscriber::with_default(subscriber.finish(), || {
