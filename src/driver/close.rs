@@ -128,17 +128,17 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> Closed {
         self.closing.begin();
         let end = self.env.now() + within;
-        loop {
-            let left = self.left();
+        // Without a runtime nothing is under way that could be waited for.
+        while tokio::runtime::Handle::try_current().is_ok() {
             let now = self.env.now();
-            // Without a runtime nothing is under way that could be waited for.
-            let alone = tokio::runtime::Handle::try_current().is_err();
-            if (left.is_clean() && self.is_quiet()) || now >= end || alone {
-                self.closing.state.store(CLOSED, Ordering::SeqCst);
-                return left;
+            if now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
+                break;
             }
             tokio::time::sleep(LOOK.min(end.since(now))).await;
         }
+        let left = self.left();
+        self.closing.state.store(CLOSED, Ordering::SeqCst);
+        left
     }
 
     fn left(&self) -> Closed {

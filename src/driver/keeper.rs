@@ -108,6 +108,12 @@ impl Keeper {
         s.due.values().chain(s.quiet.values()).next().cloned()
     }
 
+    /// Whether anything is held.
+    pub(crate) fn holds(&self, now: Moment) -> bool {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
+    }
+
     /// All leases that are held.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let s = self.lock();
