@@ -53,9 +53,9 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
         in_time("a try");
         assert!(matches!(guard.extend().await, Err(ExtendError::Unknown(_))));
         let done = calls.key("k").run(async |_| Ok::<_, String>(1)).await;
-        assert!(matches!(done, Err(RunError::NoQuorum(_))), "{done:?}");
+        assert!(matches!(done, Err(RunError::NoQuorum { .. })), "{done:?}");
         let found = calls.key("k").lookup::<i32>().await;
-        assert!(matches!(found, Err(RunError::NoQuorum(_))), "{found:?}");
+        assert!(matches!(found, Err(RunError::NoQuorum { .. })), "{found:?}");
         let leader = Election::new(&redlock, "e").leader().await;
         assert!(leader.is_err(), "{leader:?}");
         assert!(matches!(guard.release().await, ReleaseOutcome::Unknown(_)));
@@ -92,11 +92,11 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         }
     }
     match block_on(calls.key("k").run(async |_| Ok::<_, String>(1))) {
-        Err(RunError::NoQuorum(why)) => closed(&why, outside),
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
     match block_on(calls.key("k").lookup::<i32>()) {
-        Err(RunError::NoQuorum(why)) => closed(&why, outside),
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
     let election = Election::new(&redlock, "e");

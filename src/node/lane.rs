@@ -17,6 +17,7 @@
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
 mod gather;
+pub(crate) mod load;
 mod owed;
 mod pace;
 mod settle;
@@ -32,6 +33,7 @@ use futures_util::{StreamExt as _, poll};
 use tokio::sync::{broadcast, mpsc};
 
 use self::gather::Gather;
+use self::load::Load;
 use self::owed::{Doubt, Owed, OwedQueue};
 use self::pace::{BATCH_MAX, Pace};
 use self::sink::Asker;
@@ -99,16 +101,23 @@ pub(crate) struct Lane {
     index: usize,
     settings: LaneSettings,
     tally: Arc<Tally>,
+    load: Arc<Load>,
     queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
-        Self { node, index, settings, tally: Arc::default(), queue: Mutex::new(None) }
+        let (tally, load, queue) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, tally, load, queue }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
         &self.node
+    }
+
+    /// What this lane has yet to do.
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
     }
 
     /// What this lane has counted.
@@ -118,7 +127,7 @@ impl Lane {
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let job = Job { op, deadline, asker: Asker::new(sink) };
+        let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
             // What gives back is let in as long as there is any room: it makes room elsewhere.

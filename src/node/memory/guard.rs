@@ -165,7 +165,8 @@ impl Header {
 
     /// The answer of a node that grants nothing yet.
     pub(super) fn quarantined(&self) -> Reply {
-        Reply::Quarantined { remaining: self.quarantine, id: self.id() }
+        let (remaining, began_empty) = (self.quarantine, self.began_empty);
+        Reply::Quarantined { remaining, id: self.id(), began_empty }
     }
 
     /// Whether an extension counts: outside quarantine, or within it if its holder names it.

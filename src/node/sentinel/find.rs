@@ -14,7 +14,7 @@ use crate::node::link::Resolver;
 use crate::node::redis::encode::Guarding;
 use crate::node::redis::endpoint::Endpoint;
 use crate::node::redis::facts::ServerFacts;
-use crate::node::{BoxFuture, NodeEvent};
+use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::guard::MinReplicas;
@@ -72,6 +72,11 @@ impl Finder {
             failover_window: judged.window,
             last_error: seen.error.or(judged.error),
         }
+    }
+
+    pub(super) fn failover(&self) -> Option<FailoverTimes> {
+        let down_after = self.group().down_after?;
+        Some(FailoverTimes { down_after, window: self.judge.guarding().failover_window })
     }
 
     fn group(&self) -> Group {

@@ -181,7 +181,7 @@ fn refused(e: &AcquireError) -> Outcome {
     for (_, outcome) in nodes {
         match outcome {
             NodeOutcome::Granted => {}
-            NodeOutcome::Quarantined(left) => longest = longest.max(Some(*left)),
+            NodeOutcome::Quarantined { remaining, .. } => longest = longest.max(Some(*remaining)),
             _ => return Outcome::Refused { why: words(nodes), misconfigured },
         }
     }

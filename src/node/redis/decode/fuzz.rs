@@ -123,7 +123,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let quarantined = || {
         let remaining = Duration::from_millis(70);
         let id = QuarantineId { history: 255, since: 5 };
-        Just(Reply::Quarantined { remaining, id }).boxed()
+        Just(Reply::Quarantined { remaining, id, began_empty: false }).boxed()
     };
     let completed = || stored().prop_map(Reply::Completed).boxed();
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
