@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use palisade::durability::{BarrierPoint, Durability};
 use palisade::error::NodeError;
@@ -47,7 +48,7 @@ fn memory() -> MemoryNode {
 }
 
 fn hooks(node: &MemoryNode) -> Hooks {
-    let [a, b, c, d] = [(); 4].map(|()| node.clone());
+    let [a, b, c, d, e, f] = [(); 6].map(|()| node.clone());
     Hooks::default()
         .restart_empty(move || {
             a.restart_empty();
@@ -59,6 +60,15 @@ fn hooks(node: &MemoryNode) -> Hooks {
         })
         .flush(move || {
             c.flush_all();
+            std::future::ready(())
+        })
+        .close(move || {
+            e.close(Duration::from_secs(1));
+            std::future::ready(())
+        })
+        .hand_over(move || {
+            f.close(Duration::from_secs(30));
+            f.hand_over();
             std::future::ready(())
         })
         .put_foreign(move |key, ttl| {

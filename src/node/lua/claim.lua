@@ -11,7 +11,7 @@
 -- taken claims for so long. Twice E: the clocks of servers and of who made the request differ.
 local function remembers(born, retention)
   if since == 0 then return true end
-  local lost_until = since + tonumber(ARGV[6]) + math.ceil(clock_error / 500)
+  local lost_until = since + tonumber(ARGV[6]) + apart
   return born ~= '' and lost_until < tonumber(born) or lost_until + tonumber(retention) < now_ms
 end
 
@@ -32,7 +32,10 @@ local function claim(k, a)
   if h[5] and ARGV[a + 6] ~= '1' then return put_completed(h) end
   if left > 0 then return put(QUARANTINED) end
   local fence, attempt = tonumber(h[2]) or 0, tonumber(h[4]) or 0
-  local rest = (tonumber(h[3]) or 0) - now_ms
+  local till = tonumber(h[3]) or 0
+  -- The clock of the server before may have been behind.
+  if settling and till > 0 then till = till + apart end
+  local rest = till - now_ms
   if rest > 0 then
     if h[1] == owner then return put_claimed(h, fence, attempt, a) end
     if not h[5] then
