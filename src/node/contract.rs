@@ -85,7 +85,7 @@ impl Hooks {
         self
     }
 
-    /// Closes the server as for a planned handover, for one to three seconds, and does nothing more.
+    /// Closes the server as for a planned handover, for one to three seconds, and no more.
     #[must_use]
     pub fn close<F: Future<Output = ()> + Send + 'static>(
         mut self,

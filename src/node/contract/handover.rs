@@ -6,8 +6,7 @@ use tokio::time::sleep;
 
 use super::bench::{Bench, LONG};
 use super::ops::{
-    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup,
-    release,
+    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release,
 };
 use super::{Case, list};
 use crate::error::NodeFault;
@@ -58,9 +57,8 @@ async fn a_closed_node_answers_nothing_and_opens_by_itself(b: Bench) {
         lookup(&r),
     ];
     for item in b.send(ops).await.items {
-        let closed = item
-            .as_ref()
-            .is_err_and(|e| e.fault() == NodeFault::HandingOver && !e.is_ambiguous());
+        let closed =
+            item.as_ref().is_err_and(|e| e.fault() == NodeFault::HandingOver && !e.is_ambiguous());
         b.check(closed, "a closed node executes nothing", &item);
     }
     let mut tries = 0;
