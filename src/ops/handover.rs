@@ -7,17 +7,17 @@
 //!    on every batch is refused there, whole, so nothing is confirmed any more. Whatever opens it
 //!    again (a person, or the first batch after D) takes the mark away first.
 //! 2. Every replica that anybody knows confirms that it has the closing. Replication keeps the
-//!    order of writes, so each has everything that was ever confirmed; and closed by the same mark, none
-//!    of them would answer anything either if it were promoted.
+//!    order of writes, so each has everything that was ever confirmed; and closed by the same mark,
+//!    none of them would answer anything either if it were promoted.
 //! 3. A Sentinel is asked for a failover. The old master is made a replica of the new one at once,
 //!    in one transaction with a look at its mark: as it is still there, nothing was confirmed
 //!    since 1, and nothing will be.
-//! 4. The new master is told to go on. The script looks itself: its data hold this closing, so
-//!    they hold all that was written before it, and were not used since; and the time is more than twice
+//! 4. The new master is told to go on. The script looks itself: its data hold this closing, so they
+//!    hold all that was written before it, and were not used since; and the time is more than twice
 //!    E (the most that two clocks differ) before the closing ends, so no other server that has the
-//!    mark can have opened by itself. So its data are all that anybody ever confirmed. Its memory is
-//!    as complete as the old master's was, it goes on from the same beginning, and there is nothing
-//!    to wait for.
+//!    mark can have opened by itself. So its data are all that anybody ever confirmed. Its memory
+//!    is as complete as the old master's was, it goes on from the same beginning, and there is
+//!    nothing to wait for.
 //!
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
 //! for the length of one quarantine a name that was used lately and is free by that clock is kept
@@ -202,8 +202,8 @@ impl Handover {
         Ok(done)
     }
 
-    /// Hands a lone server over to itself: closes it, awaits `restart`, which restarts it with its data, and
-    /// lets it go on. Steps are told as they are done.
+    /// Hands a lone server over to itself: closes it, awaits `restart`, which restarts it with its
+    /// data, and lets it go on. Steps are told as they are done.
     ///
     /// # Errors
     /// What was given makes no sense, or names no lone server or more than one. What the server did
