@@ -151,10 +151,10 @@ impl RedlockBuilder {
         self
     }
 
-    /// E: bound on the error of any clock (ours, a node's, that of who makes a request) against true
-    /// time. Less than half of `max_ttl`; default 2 s, at most a quarter of `max_ttl`. The order of
-    /// tokens after a node lost its data depends on it, and whether such a node may say of an
-    /// idempotency key that it was never used. All clients must agree on it.
+    /// E: bound on the error of any clock against true time: of this machine, of the nodes, of who
+    /// makes a request. Less than half of `max_ttl`; default 2 s, at most a quarter of `max_ttl`.
+    /// The order of tokens after a node lost its data depends on it, and whether such a node may
+    /// say of an idempotency key that it was never used. All clients must agree on it.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self

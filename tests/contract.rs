@@ -389,6 +389,10 @@ async fn wrong_rules_about_records_are_caught() {
         "values_keep_every_byte",
     )
     .await;
+}
+
+#[tokio::test]
+async fn wrong_rules_about_memory_are_caught() {
     caught(
         "claims to remember after a loss",
         as_is,

@@ -142,7 +142,7 @@ impl Core {
         let Some(op) = lease.release_op() else { return ReleaseOutcome::AlreadyExpired };
         let now = self.env.now();
         let deadline = self.node_deadline(now);
-        let mailbox = Mailbox::new(self.n());
+        let mailbox = Mailbox::taking_back(self.n());
         let mut machine = Release::new(self.n());
         let owed = self.forgotten_at(now, lease.ttl);
         let (mut now, mut found) = (now, Found::Pending);

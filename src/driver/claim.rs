@@ -93,7 +93,7 @@ impl Held {
         let Some(op) = self.unclaim() else { return };
         let now = core.env.now();
         let deadline = core.node_deadline(now);
-        let mailbox = Mailbox::new(core.n());
+        let mailbox = Mailbox::taking_back(core.n());
         let mut open = 0;
         for node in (0..core.n()).filter(|node| self.lease.mailbox.may_hold(*node)) {
             core.send_owed(node, op.clone(), deadline, &mailbox, self.owed_until(now));

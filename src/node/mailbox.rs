@@ -44,6 +44,9 @@ impl Stamp {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     level: Durability,
+    /// What is asked for takes something back. No vote is counted, so it does not matter that two
+    /// nodes are one server, of which only one still finds something to take back.
+    takes_back: bool,
     state: Mutex<State>,
 }
 
@@ -87,8 +90,17 @@ impl Mailbox {
         Self::at(n, Durability::Primary)
     }
 
+    /// A mailbox for `n` nodes that are asked to take something back.
+    pub(crate) fn taking_back(n: usize) -> Arc<Self> {
+        Arc::new(Self { takes_back: true, ..Self::empty(n, Durability::Primary) })
+    }
+
     /// A mailbox for `n` nodes whose yes counts at this level.
     pub(crate) fn at(n: usize, level: Durability) -> Arc<Self> {
+        Arc::new(Self::empty(n, level))
+    }
+
+    fn empty(n: usize, level: Durability) -> Self {
         let state = Mutex::new(State {
             inbox: VecDeque::with_capacity(n),
             waker: None,
@@ -100,7 +112,7 @@ impl Mailbox {
             servers: Vec::new(),
             may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
         });
-        Arc::new(Self { level, state })
+        Self { level, takes_back: false, state }
     }
 
     /// At which level an answer counts.
@@ -128,7 +140,7 @@ impl Mailbox {
     pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, stamp: Stamp) {
         let mut s = self.lock();
         let Stamp { at, written, server } = stamp;
-        let reply = match s.twin(node, server) {
+        let reply = match s.twin(node, server.filter(|_| !self.takes_back)) {
             Some(twin) if reply.is_ok() => Err(NodeError::maybe_executed(
                 NodeFault::SameServer,
                 format!("same run_id as node number {}", twin + 1),
