@@ -136,18 +136,24 @@ pub enum Op {
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Give a claim back whose handler certainly did nothing: the lease ends, the attempt does not
-    /// count. Only for the last owner and only without a record.
+    /// End a claim's lease before its time. Only for the last owner, only while the lease has not
+    /// been ended, and only without a record; after it the owner is nobody's last owner any more.
     Unclaim {
         /// The record.
         key: RecordKey,
         /// Whose claim.
         owner: OwnerToken,
+        /// What becomes of the attempt.
+        end: ClaimEnd,
     },
     /// Read a record.
     Lookup {
         /// The record.
         key: RecordKey,
+        /// As for `Claim`: how long records of this key are kept.
+        retention: Duration,
+        /// As for `Claim`.
+        born: Option<u64>,
     },
 }
 
@@ -214,6 +220,17 @@ pub struct Claim {
     /// When the request was made, in milliseconds since 1970. A request older than the retention is
     /// answered `TooOld`: its record may be gone.
     pub created: Option<u64>,
+}
+
+/// What becomes of an attempt whose claim is ended by [`Op::Unclaim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimEnd {
+    /// It did nothing: it does not count, and if no earlier attempt is left the key is as new.
+    Undone,
+    /// It may be repeated: it does not count, but the fingerprint stays.
+    Repeatable,
+    /// It may have acted and left no result: it counts, as if its lease had lapsed now.
+    Lapsed,
 }
 
 /// Names one quarantine of one node.
@@ -297,9 +314,9 @@ pub enum Reply {
         attempt: u32,
         /// A record that already stands here (only with `force`).
         record: Option<StoredRecord>,
-        /// False if the node may have lost data since the key could have been claimed first:
-        /// "never seen" is then unknown, whatever stands here.
-        remembers: bool,
+        /// Zero if the node knows of every claim of this key. Else it may have lost one, whatever
+        /// stands here, and this is for how long it will not know the same of a key without `born`.
+        unsure: Duration,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
     Completed(StoredRecord),
@@ -313,7 +330,12 @@ pub enum Reply {
     /// Claim: by the node's clock the request is older than the retention.
     TooOld,
     /// Lookup.
-    Record(Option<RecordState>),
+    Record {
+        /// What stands here.
+        state: Option<RecordState>,
+        /// As for `Claimed`.
+        unsure: Duration,
+    },
 }
 
 /// Who holds a lock on a node.

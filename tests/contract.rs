@@ -10,7 +10,7 @@ use palisade::error::NodeError;
 use palisade::node::contract::{self, Hooks};
 use palisade::node::fault::Fault;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply, StoredRecord};
+use palisade::op::{Batch, ClaimEnd, Op, Replies, Reply, StoredRecord};
 use palisade::time::Moment;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
@@ -349,7 +349,8 @@ async fn wrong_rules_about_records_are_caught() {
             if let (Op::Claim(c), Reply::InFlight { .. }) = (op, &*reply)
                 && c.force
             {
-                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, remembers: true };
+                let unsure = Duration::ZERO;
+                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, unsure };
             }
         },
         "a_running_lease_keeps_others_off",
@@ -392,13 +393,66 @@ async fn wrong_rules_about_records_are_caught() {
 }
 
 #[tokio::test]
+async fn wrong_ends_of_claims_are_caught() {
+    caught(
+        "takes every end for an attempt that did nothing",
+        |op| {
+            if let Op::Unclaim { end, .. } = op {
+                *end = ClaimEnd::Undone;
+            }
+        },
+        truly,
+        "a_claim_can_lapse_before_its_time",
+    )
+    .await;
+    caught(
+        "forgets the fingerprint of what may be repeated",
+        |op| {
+            if let Op::Unclaim { end: end @ ClaimEnd::Repeatable, .. } = op {
+                *end = ClaimEnd::Undone;
+            }
+        },
+        truly,
+        "what_may_be_repeated_leaves_its_fingerprint",
+    )
+    .await;
+    caught(
+        "leaves the lease of an ended claim as it is",
+        |op| {
+            if let Op::Unclaim { key, end: ClaimEnd::Lapsed, .. } = op {
+                let (key, retention) = (key.clone(), Duration::from_secs(1));
+                *op = Op::Lookup { key, retention, born: None };
+            }
+        },
+        |op, reply| {
+            if matches!(op, Op::Unclaim { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "a_claim_can_lapse_before_its_time",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn wrong_rules_about_memory_are_caught() {
+    caught(
+        "says of a key that it forgot that it was never there",
+        as_is,
+        |_, reply| {
+            if let Reply::Record { unsure, .. } = reply {
+                *unsure = Duration::ZERO;
+            }
+        },
+        "an_emptied_node_does_not_claim_to_remember",
+    )
+    .await;
     caught(
         "claims to remember after a loss",
         as_is,
         |_, reply| {
-            if let Reply::Claimed { remembers, .. } = reply {
-                *remembers = true;
+            if let Reply::Claimed { unsure, .. } = reply {
+                *unsure = Duration::ZERO;
             }
         },
         "an_emptied_node_does_not_claim_to_remember",
@@ -454,7 +508,8 @@ async fn wrong_handovers_are_caught() {
         as_is,
         |op, reply| {
             if matches!((op, &*reply), (Op::Claim(_), Reply::InFlight { .. })) {
-                *reply = Reply::Claimed { fence: 9, attempt: 9, record: None, remembers: true };
+                *reply =
+                    Reply::Claimed { fence: 9, attempt: 9, record: None, unsure: Duration::ZERO };
             }
         },
         "a_claim_that_may_still_run_is_kept_for_a_while",

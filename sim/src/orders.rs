@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::Idempotency;
-use palisade::idempotency::{Context, Lapsed, Outcome};
+use palisade::idempotency::{Context, Failed, Outcome};
 use tokio::time::sleep;
 
 use crate::client::{Actor, cut};
@@ -20,12 +20,12 @@ const RETENTION: Duration = Duration::from_secs(600);
 impl Actor {
     /// One call under a key.
     pub(crate) async fn order(&self, key: usize, wait: u64, handler: HandlerPlan) {
-        let lapsed = if self.plan.rerun { Lapsed::Rerun } else { Lapsed::Park };
-        let orders = Idempotency::builder(&self.redlock)
+        let orders = Idempotency::builder(&self.redlock);
+        let orders = if self.plan.rerun { orders.at_least_once() } else { orders.at_most_once() };
+        let orders = orders
             .namespace("sim")
             .lease(ms(self.plan.ttl))
             .retention(RETENTION)
-            .on_lapsed(lapsed)
             .durability(self.plan.durability())
             .build()
             .expect("plans keep the inequalities of the settings");
@@ -53,17 +53,14 @@ async fn handle(
     (client, name): (usize, u16),
     cx: Context,
     plan: HandlerPlan,
-) -> Result<u64, String> {
+) -> Result<u64, Failed> {
     let (token, attempt) = (cx.fencing_token().get(), cx.attempt());
     let value = world.next_value();
     world.tell(Event::Starts { client, name, token, attempt, value });
     sleep(ms(plan.span)).await;
     match plan.fails {
         0 => Ok(value),
-        1 => Err("failed".into()),
-        _ => {
-            cx.no_effect();
-            Err("failed before it did anything".into())
-        }
+        1 => Err(Failed::unknown("failed")),
+        _ => Err(Failed::no_effect("failed before it did anything")),
     }
 }

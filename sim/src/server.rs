@@ -411,8 +411,8 @@ fn describe(op: &Op) -> (Verb, u16, u16) {
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
         Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
         Op::Complete { key, owner, .. } => (Verb::Complete, number_of(key), short(owner)),
-        Op::Unclaim { key, owner } => (Verb::Unclaim, number_of(key), short(owner)),
-        Op::Lookup { key } => (Verb::Lookup, number_of(key), 0),
+        Op::Unclaim { key, owner, .. } => (Verb::Unclaim, number_of(key), short(owner)),
+        Op::Lookup { key, .. } => (Verb::Lookup, number_of(key), 0),
     }
 }
 
@@ -424,7 +424,7 @@ fn answer(reply: &Reply) -> Answer {
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,
         Reply::Absent => Answer::Absent,
-        Reply::Holder(_) | Reply::Record(_) => Answer::Seen,
+        Reply::Holder(_) | Reply::Record { .. } => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
         Reply::Mismatch | Reply::TooOld => Answer::Mismatch,

@@ -13,7 +13,7 @@ use crate::driver::attempt::Undo;
 use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Claim, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
 use crate::quorum::complete::{self, Complete, Found, Look};
 use crate::quorum::record::{Promise, Record, Refusal, Step};
 use crate::time::{Moment, valid_until};
@@ -83,14 +83,23 @@ impl Held {
     }
 
     /// Gives the claim back on every node that may have it, so that the attempt does not count.
-    /// Waits for the nodes that answer within their deadline; the lanes see to the others.
+    ///
+    /// # Cancellation safety
+    /// As [`end`](Self::end).
+    pub(crate) async fn give_back(self) {
+        self.end(ClaimEnd::Undone).await;
+    }
+
+    /// Ends the claim on every node that may have it, instead of leaving others to wait for the end
+    /// of its lease. Waits for the nodes that answer within their deadline; the lanes see to the
+    /// others.
     ///
     /// # Cancellation safety
     /// Dropped, the requests are on their way.
-    pub(crate) async fn give_back(self) {
+    pub(crate) async fn end(self, end: ClaimEnd) {
         self.stop();
         let core = &self.core;
-        let Some(op) = self.unclaim() else { return };
+        let Some(op) = self.unclaim(end) else { return };
         let now = core.env.now();
         let deadline = core.node_deadline(now);
         let mailbox = Mailbox::taking_back(core.n());
@@ -104,10 +113,10 @@ impl Held {
         }
     }
 
-    fn unclaim(&self) -> Option<Op> {
+    fn unclaim(&self, end: ClaimEnd) -> Option<Op> {
         match &self.lease.subject {
             Subject::Claim { key, .. } => {
-                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner })
+                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner, end })
             }
             Subject::Lock { .. } => None,
         }
@@ -122,7 +131,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.stop()
             && !self.begun.load(Ordering::Acquire)
-            && let Some(op) = self.unclaim()
+            && let Some(op) = self.unclaim(ClaimEnd::Undone)
         {
             let until = self.owed_until(self.core.env.now());
             self.core.undo(&op, &self.lease.mailbox, until);
@@ -141,7 +150,7 @@ impl Core {
         let proposal = self.proposal(&terms.key);
         let mut undo = Undo {
             core: self,
-            op: Op::Unclaim { key: Arc::clone(&terms.key), owner },
+            op: Op::Unclaim { key: Arc::clone(&terms.key), owner, end: ClaimEnd::Undone },
             until: sent + terms.lease + OWED,
             mailbox: Arc::clone(&mailbox),
             armed: true,
@@ -182,6 +191,9 @@ impl Core {
                 Step::Promised(promise) => {
                     undo.armed = false;
                     self.saw(&terms.key, promise.token.get(), proposal);
+                    if promise.forgotten.is_some() {
+                        self.keys_forgotten(machine.forgetful());
+                    }
                     let subject = Subject::Claim {
                         key: Arc::clone(&terms.key),
                         retention: terms.retention,
@@ -271,15 +283,17 @@ impl Core {
         }
     }
 
-    /// Looks at a key on all nodes; a result counts if it is as durable as this. Never `Wait`.
+    /// Looks at a key on all nodes; a result counts if it is as durable as asked. Never `Wait`.
     ///
     /// # Cancellation safety
     /// Reads only.
-    pub(crate) async fn look(&self, key: &RecordKey, level: Durability) -> Found {
+    pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
         let deadline = self.node_deadline(self.env.now());
-        let mailbox = Mailbox::at(self.n(), level);
+        let mailbox = Mailbox::at(self.n(), terms.durability);
         let mut machine = Look::new(self.n());
-        self.send_all(&Op::Lookup { key: Arc::clone(key) }, deadline, &mailbox);
+        let (retention, born) = (terms.retention, terms.born);
+        let look = Op::Lookup { key: Arc::clone(&terms.key), retention, born };
+        self.send_all(&look, deadline, &mailbox);
         loop {
             let found =
                 match self.mail_until(&mailbox, deadline + self.config.node_deadline).await.1 {

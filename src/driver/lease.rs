@@ -293,7 +293,9 @@ impl Lease {
     pub(crate) fn look_op(&self) -> Op {
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Inspect { keys: keys.clone(), wait: false },
-            Subject::Claim { key, .. } => Op::Lookup { key: Arc::clone(key) },
+            Subject::Claim { key, retention, .. } => {
+                Op::Lookup { key: Arc::clone(key), retention: *retention, born: None }
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -51,7 +52,12 @@ pub(crate) struct Core {
     ahead: Mutex<BTreeMap<Box<str>, u64>>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    /// Until when each node is known to call keys without a birth forgotten.
+    forgetful: Mutex<Vec<Option<Moment>>>,
 }
+
+/// How much later a node's memory must be whole again for that to be news.
+const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Events a slow subscriber may lag behind before it loses some.
 const EVENTS: usize = 1_024;
@@ -93,6 +99,7 @@ impl Core {
             keeper,
             verdicts,
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
+            forgetful: Mutex::new(vec![None; names.len()]),
             names,
             config,
             ahead: Mutex::default(),
@@ -181,6 +188,27 @@ impl Core {
             ahead.insert(key.into(), fence);
         } else if !ahead.is_empty() {
             ahead.remove(key);
+        }
+    }
+
+    /// These nodes forgot so much that a key without a birth was answered as forgotten; each with
+    /// for how long that will be so. Says it once per node and loss.
+    pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
+        let now = self.env.now();
+        for (node, remaining) in nodes {
+            let until = now + remaining;
+            {
+                let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
+                // The same loss, by a clock that goes somewhat slower, or for a shorter retention.
+                if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
+                    continue;
+                }
+                known[node] = Some(until);
+            }
+            let event = NodeEvent::KeysForgotten { remaining };
+            event.log(&self.names[node]);
+            // Nobody listening is no fault.
+            drop(self.events.send((Arc::clone(&self.names[node]), event)));
         }
     }
 

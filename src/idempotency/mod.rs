@@ -36,17 +36,27 @@
 //! system must refuse old fencing tokens *and* recognise the key ([`Context::child_key`]), or take
 //! effect and record in one transaction, or answer a probe.
 
+mod birth;
 mod builder;
 mod call;
 mod canonical;
 mod context;
 mod error;
+mod failed;
+mod key;
+mod metrics;
 mod outcome;
+mod policy;
 mod run;
 mod store;
 
+pub use birth::{created_in_ulid, created_in_uuid_v7};
 pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};
 pub use context::Context;
 pub use error::{CodecError, NotRecorded, RunError};
-pub use outcome::{Lapsed, Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use failed::{Effect, Failed};
+pub use key::KeyName;
+pub use metrics::IdempotencyMetrics;
+pub use outcome::{Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use policy::{Forgotten, Lapsed};

@@ -111,6 +111,9 @@ pub enum Found {
         partial: bool,
         /// The highest ballot that was promised.
         promised: u64,
+        /// Too few nodes know of every claim of the key; with how long that will be so of keys
+        /// without a birth, by the nodes that answered.
+        forgotten: Option<Duration>,
     },
     /// Too few answers.
     NoQuorum(Vec<NodeOutcome>),
@@ -119,7 +122,7 @@ pub enum Found {
 /// The machine of a look at the key.
 #[derive(Clone, Debug)]
 pub struct Look {
-    votes: Vec<Option<Result<Option<RecordState>, NodeError>>>,
+    votes: Vec<Option<Result<(Option<RecordState>, Duration), NodeError>>>,
 }
 
 impl Look {
@@ -131,8 +134,8 @@ impl Look {
     /// A node answered, or failed to.
     pub fn on_reply(&mut self, node: usize, reply: &Result<Reply, NodeError>) -> Found {
         self.votes[node] = Some(match reply {
-            Ok(Reply::Record(state)) => Ok(state.clone()),
-            Ok(_) => Ok(None),
+            Ok(Reply::Record { state, unsure }) => Ok((state.clone(), *unsure)),
+            Ok(_) => Ok((None, Duration::ZERO)),
             Err(e) => Err(e.clone()),
         });
         self.found(false)
@@ -144,7 +147,15 @@ impl Look {
     }
 
     fn states(&self) -> impl Iterator<Item = &RecordState> {
-        self.votes.iter().filter_map(|v| v.as_ref()?.as_ref().ok()?.as_ref())
+        self.votes.iter().filter_map(|v| v.as_ref()?.as_ref().ok()?.0.as_ref())
+    }
+
+    /// How long it is until a majority knows every key again; `None` if one does.
+    fn forgotten(&self) -> Option<Duration> {
+        let unsure = self.votes.iter().filter_map(|v| Some(v.as_ref()?.as_ref().ok()?.1));
+        let mut spans: Vec<Duration> = unsure.collect();
+        spans.sort_unstable();
+        spans.get(majority(self.votes.len()) - 1).copied().filter(|span| !span.is_zero())
     }
 
     fn found(&self, last: bool) -> Found {
@@ -164,6 +175,7 @@ impl Look {
             lease: self.states().filter_map(|s| s.lease).max(),
             partial: shown().next().is_some(),
             promised: self.states().map(|s| s.fence).max().unwrap_or(0),
+            forgotten: self.forgotten(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!  a majority shows one record ─▶ Replay      any record at all ─▶ Repair, never the handler
 //!  a majority of nodes that forgot nothing grants, one token settled on it ─▶ Promised
-//!  a majority grants, but too few of them remember ─▶ Promised, unknown, once all have spoken
+//!  a majority grants, but too few of them remember ─▶ Promised, forgotten, once all have spoken
 //! ```
 //!
 //! Invariants: 1. without a majority's promise nothing is promised; 2. a record seen anywhere is
@@ -60,8 +60,9 @@ pub struct Promise {
     pub attempt: u32,
     /// The result that must be completed instead of a new one.
     pub adopt: Option<StoredRecord>,
-    /// Too few of the nodes remember the whole retention: "no record" is not known.
-    pub unknown: bool,
+    /// Too few of the nodes know of every claim of the key, so "no record" is not known; with how
+    /// long that will be so of keys without a birth.
+    pub forgotten: Option<Duration>,
 }
 
 /// Why a claim was not granted.
@@ -90,7 +91,7 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    Granted { fence: u64, attempt: u32, remembers: bool },
+    Granted { fence: u64, attempt: u32, unsure: Duration },
     Completed(StoredRecord),
     InFlight(Duration),
     Mismatch,
@@ -153,7 +154,7 @@ impl Record {
         let step = if self.must_relax() {
             self.relax(now)
         } else if !self.relaxed
-            && matches!(self.votes[node], Vote::Granted { remembers: false, .. })
+            && matches!(self.votes[node], Vote::Granted { unsure, .. } if !unsure.is_zero())
         {
             self.grants.on_time(now)
         } else {
@@ -170,11 +171,11 @@ impl Record {
 
     fn vote(&mut self, reply: &Result<Reply, NodeError>) -> Vote {
         match reply {
-            Ok(Reply::Claimed { fence, attempt, record, remembers }) => {
+            Ok(Reply::Claimed { fence, attempt, record, unsure }) => {
                 if let Some(record) = record {
                     self.see(record);
                 }
-                Vote::Granted { fence: *fence, attempt: *attempt, remembers: *remembers }
+                Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure }
             }
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
@@ -242,9 +243,29 @@ impl Record {
 
     /// Nodes that forgot granted, and those that remember can no longer be a majority.
     fn must_relax(&self) -> bool {
-        let remember = self.count(|v| matches!(v, Vote::Granted { remembers: true, .. }));
-        let forgot = self.count(|v| matches!(v, Vote::Granted { remembers: false, .. }));
+        let forgot = self.forgetful().count();
+        let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
         !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
+    }
+
+    /// The nodes that granted and may have forgotten a claim of the key, each with for how long it
+    /// will say so of keys without a birth.
+    pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
+        self.votes.iter().enumerate().filter_map(|(node, v)| match v {
+            Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
+            _ => None,
+        })
+    }
+
+    /// How long it is until a majority knows every key again, by those that granted.
+    fn forgotten(&self) -> Duration {
+        let granted = self.votes.iter().filter_map(|v| match v {
+            Vote::Granted { unsure, .. } => Some(*unsure),
+            _ => None,
+        });
+        let mut spans: Vec<Duration> = granted.collect();
+        spans.sort_unstable();
+        spans.get(self.need() - 1).copied().unwrap_or_default()
     }
 
     /// Starts over with every grant so far.
@@ -292,7 +313,7 @@ impl Record {
                 token,
                 attempt: self.attempt(),
                 adopt: self.adopt.clone(),
-                unknown: self.relaxed,
+                forgotten: self.relaxed.then(|| self.forgotten()),
             }),
             acquire::Step::Wait(_) | acquire::Step::Won(_) | acquire::Step::Lost(_) => {
                 self.lost = true;

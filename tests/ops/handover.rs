@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeFault, NodeOutcome};
 use palisade::ops::{HandedOver, Handover, init};
-use palisade::{Idempotency, LockGuard, Outcome, RedisNode, Redlock, SentinelNode, TryAcquire};
+use palisade::{
+    Failed, Idempotency, LockGuard, Outcome, RedisNode, Redlock, SentinelNode, TryAcquire,
+};
 
 use super::support::group::cli;
 use super::*;
@@ -22,7 +24,7 @@ fn on(server: &Server) -> Redlock {
 }
 
 fn orders(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").build().unwrap()
+    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
 }
 
 /// A lock of a name that nobody has used, as soon as it is granted.
@@ -42,7 +44,7 @@ async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
 async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     let begun = Instant::now();
     loop {
-        match orders.key(key).run(|_| async { Ok::<_, String>(42) }).await {
+        match orders.key(key).run(|_| async { Ok::<_, Failed>(42) }).await {
             Ok(outcome) => return outcome,
             Err(e) => assert!(begun.elapsed() < SOON, "{e}"),
         }
@@ -219,7 +221,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
     let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
     assert!(done.to_string().contains("replicas of"), "{done}");
     groups.break_("resume", 0, &["--server", "a3"]);
-    fresh(&redlock, "resumed").await;
+    drop(fresh(&redlock, "resumed").await);
     // After a restart nothing is known for a while.
     groups.break_("restart", 0, &["--server", "a1"]);
     let begun = Instant::now();

@@ -1,7 +1,7 @@
 //! A new deployment grants and remembers at once; what is not new is refused.
 
 use palisade::ops::{Init, Initialised, init};
-use palisade::{Idempotency, Outcome, RedisNode, Redlock, SentinelNode};
+use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, SentinelNode};
 
 use super::support::group::cli;
 use super::*;
@@ -14,8 +14,8 @@ async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
 async fn serves(redlock: &Redlock) {
     let guard = redlock.mutex("job").try_acquire().await.unwrap().acquired();
     assert!(guard.expect("granted at once").release().await.is_released());
-    let orders = Idempotency::builder(redlock).namespace("orders").build().unwrap();
-    let run = async || orders.key("7").run(|_| async { Ok::<_, String>(42) }).await.unwrap();
+    let orders = Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap();
+    let run = async || orders.key("7").run(|_| async { Ok::<_, Failed>(42) }).await.unwrap();
     let first = run().await;
     assert!(matches!(first, Outcome::Executed { value: 42, .. }), "{first:?}");
     let again = run().await;

@@ -9,11 +9,11 @@ async fn records_live_and_are_shown_with_their_result() {
     let (a, b) = (owner(), owner());
     let key: Arc<str> = "r".into();
     let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    let Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }) = got else {
+    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO }) = got else {
         panic!("{got:?}")
     };
     let again = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    assert_eq!(again, Ok(Reply::Claimed { fence, attempt: 1, record: None, remembers: true }));
+    assert_eq!(again, got);
     let other = one(&node, LONG, Op::Claim(claim("r", b))).await;
     assert!(matches!(other, Ok(Reply::InFlight { .. })), "{other:?}");
     let token = FencingToken::new(fence + 1);
@@ -43,7 +43,9 @@ async fn records_live_and_are_shown_with_their_result() {
         panic!("{got:?}")
     };
     assert!(above > token.get() && seen == record);
-    let Ok(Reply::Record(Some(state))) = one(&node, LONG, Op::Lookup { key }).await else {
+    let retention = Duration::from_secs(3600);
+    let look = Op::Lookup { key, retention, born: None };
+    let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
         panic!()
     };
     assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
@@ -60,7 +62,7 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
         Op::Claim(Claim { lease, ..claim("r", owner) })
     };
     let got = one(&node, SHORT, brief(a)).await;
-    let Ok(Reply::Claimed { fence, remembers: true, .. }) = got else { panic!("{got:?}") };
+    let Ok(Reply::Claimed { fence, unsure: Duration::ZERO, .. }) = got else { panic!("{got:?}") };
     server.cli(&["save"]);
     let done = Op::Complete {
         key: "r".into(),
@@ -78,9 +80,10 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
             other => break other,
         }
     };
-    let Ok(Reply::Claimed { fence: above, remembers: false, record: None, .. }) = got else {
+    let Ok(Reply::Claimed { fence: above, unsure, record: None, .. }) = got else {
         panic!("{got:?}")
     };
+    assert!(!unsure.is_zero());
     assert!(above > fence);
     // What was promised before the loss cannot be completed any more.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
@@ -120,7 +123,7 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let redlock = builder.build().unwrap();
     let guard = redlock.mutex("warm").acquire().await.unwrap();
     assert!(guard.release().await.is_released());
-    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders");
+    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
     let done = orders.key("k").run(async |_| {
         other.freeze();

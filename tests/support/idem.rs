@@ -134,7 +134,7 @@ impl Handle {
 }
 
 fn orders(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").build().unwrap()
+    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
 }
 
 /// A node on which records' keys are another program's.

@@ -117,7 +117,7 @@ impl Bench {
     }
 
     pub(super) async fn facts(&self) -> Facts {
-        let op = Op::Lookup { key: self.key() };
+        let op = super::ops::lookup(&self.key());
         let replies = self.send(vec![op]).await;
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }

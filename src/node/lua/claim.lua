@@ -1,24 +1,14 @@
 -- Begin an idempotency record: promise this ballot, and show any result.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
---       7 born: no copy of the request is older, ms or ''   8 created: when it was made, ms or ''
--- Puts  fence, attempt, remembers 0 or 1, rf or 0, value or false if rf > 0
+--       7 created: when the request was made, ms or ''
+-- Puts  fence, attempt, rf or 0, value or false if rf > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
 --       | TOO_OLD
 
--- Whether this server knows of every claim of the key. Only time tells: a record that is here may
--- be an old copy of it, without the result it had. L: a server that this one replaced may have
--- taken claims for so long. Twice E: the clocks of servers and of who made the request differ.
-local function remembers(born, retention)
-  if since == 0 then return true end
-  local lost_until = since + tonumber(ARGV[6]) + apart
-  return born ~= '' and lost_until < tonumber(born) or lost_until + tonumber(retention) < now_ms
-end
-
-local function put_claimed(h, fence, attempt, a)
+local function put_claimed(h, fence, attempt)
   put(fence)
   put(attempt)
-  put(remembers(ARGV[a + 7], ARGV[a + 3]) and 1 or 0)
   put(tonumber(h[5]) or 0)
   if h[5] then put(h[6]) end
 end
@@ -37,13 +27,13 @@ local function claim(k, a)
   if settling and till > 0 then till = till + apart end
   local rest = till - now_ms
   if rest > 0 then
-    if h[1] == owner then return put_claimed(h, fence, attempt, a) end
+    if h[1] == owner then return put_claimed(h, fence, attempt) end
     if not h[5] then
       put(IN_FLIGHT)
       return put(rest)
     end
   end
-  local created = tonumber(ARGV[a + 8])
+  local created = tonumber(ARGV[a + 7])
   if created and created + tonumber(ARGV[a + 3]) < now_ms then return put(TOO_OLD) end
   fence = next_fence(fence, ARGV[a + 4])
   attempt = attempt + 1
@@ -51,5 +41,5 @@ local function claim(k, a)
     digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', id)
   know(key, h, fp)
   keep(key, ARGV[a + 3])
-  put_claimed(h, fence, attempt, a)
+  put_claimed(h, fence, attempt)
 end

@@ -3,11 +3,11 @@
 return {
   X = {run = extend, keys = 4, args = 6},
   R = {run = raise, keys = 2, args = 2},
-  C = {run = claim, keys = 1, args = 8},
+  C = {run = claim, keys = 1, args = 7},
   c = {run = complete, keys = 1, args = 6},
   x = {run = extend_claim, keys = 1, args = 6},
   r = {run = raise_claim, keys = 1, args = 2},
-  u = {run = unclaim, keys = 1, args = 1},
+  u = {run = unclaim, keys = 1, args = 2},
   L = {run = lookup, keys = 1, args = 0},
   I = {run = inspect, keys = 4, args = 1},
   above = above,

@@ -218,7 +218,8 @@ impl Session {
         let standing = decode::standing(&answer);
         self.backlog.store(standing.backlog, Ordering::Relaxed);
         self.awaited.store(standing.awaited, Ordering::Relaxed);
-        let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id)?;
+        let lost = (guarding.longest_window(), batch.terms.clock_error);
+        let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id, lost)?;
         if let Some(facts) = &mut replies.facts {
             // Longer than any that agrees with this client: another one does not.
             facts.quarantine_asked = batch

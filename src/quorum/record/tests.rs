@@ -35,13 +35,17 @@ fn show(record: &StoredRecord) -> String {
 fn reply(text: &str) -> Result<Reply, NodeError> {
     let (word, value) = text.split_once('=').unwrap_or((text, "0"));
     Ok(match word {
-        "grant" | "forgot" => {
+        "grant" | "forgot" | "forgot-long" => {
             let mut parts = value.split('/');
             Reply::Claimed {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
                 record: parts.next().map(record),
-                remembers: word == "grant",
+                unsure: ms(match word {
+                    "grant" => "0",
+                    "forgot" => "500",
+                    _ => "900",
+                }),
             }
         }
         "stored" => Reply::Completed(record(value)),
@@ -64,8 +68,9 @@ fn told(step: Step) -> String {
         Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
         Step::Promised(p) => {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
-            let unknown = if p.unknown { " unknown" } else { "" };
-            format!("promised {} attempt {}{adopt}{unknown}", p.token, p.attempt)
+            let forgotten =
+                p.forgotten.map_or(String::new(), |d| format!(" forgotten {}", d.as_millis()));
+            format!("promised {} attempt {}{adopt}{forgotten}", p.token, p.attempt)
         }
         Step::Replay(kept) => format!("replay {}", value(kept.as_deref())),
         Step::Repair(seen) => format!("repair {}", show(&seen)),
