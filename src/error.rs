@@ -96,6 +96,8 @@ pub enum NodeFault {
     Loading,
     /// The server's min-replicas guard refuses writes (`NOREPLICAS`).
     NoReplicas,
+    /// The server is closed for a moment, for a planned handover to another one (`HANDOVER`).
+    HandingOver,
     /// Too few replicas have what was granted, by the deadline (the level that
     /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
     NotDurable,
@@ -192,6 +194,7 @@ impl NodeError {
             F::Unreachable
             | F::Timeout
             | F::Disconnected
+            | F::HandingOver
             | F::NotDurable
             | F::NoSentinel
             | F::PastDeadline
@@ -223,6 +226,7 @@ impl NodeError {
             F::NotMaster => "server is a replica; a failover is under way or the address is wrong",
             F::Loading => "server is loading its data set; wait",
             F::NoReplicas => "server refuses writes for want of good replicas (NOREPLICAS)",
+            F::HandingOver => "server is being handed over and answers nothing for a moment; retry",
             F::NotDurable => {
                 "too few replicas have it, so it does not count and is rolled back; bring the \
                  replicas up, or ask for a lower durability"

@@ -13,9 +13,7 @@ use memory::Cluster;
 use palisade::election::{CampaignError, LeaderError, Observation};
 use palisade::env::{Env, TokioEnv};
 use palisade::error::Resource;
-use palisade::{
-    AcquireError, Advice, Election, Idempotency, MemoryNode, RedisNode, Redlock, RunError,
-};
+use palisade::{AcquireError, Advice, Election, Idempotency, MemoryNode, RedisNode, Redlock};
 use support::server::Server;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -55,7 +53,7 @@ async fn nothing_new_is_begun() {
     assert_eq!(election.leader().await, Err(LeaderError::Closed(of)));
     assert_eq!(observer.next().await, None);
     assert_eq!(observer.next().await, None);
-    let ran = orders.key("k").run(async |_| Ok::<_, RunError<String>>(1)).await;
+    let ran = orders.key("k").run(async |_| Ok::<_, String>(1)).await;
     let refused = ran.expect_err("no claim is made");
     assert!(refused.to_string().contains("closed"), "{refused}");
     assert_eq!(refused.advice(), Advice::Rebuild);

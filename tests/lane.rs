@@ -192,7 +192,7 @@ impl Stingy {
 fn shows_result(reply: &Reply) -> bool {
     match reply {
         Reply::Completed(_) => true,
-        Reply::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),
+        Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
         _ => false,
     }
 }
@@ -268,7 +268,7 @@ async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
 async fn a_node_that_puts_everything_off_has_a_fault() {
     let (_redlock, calls) = with_a_result(Stingy::new(0)).await;
     let found = calls.key("k").lookup::<i32>().await;
-    let Err(RunError::NoQuorum(why)) = found else { panic!("{found:?}") };
+    let Err(RunError::NoQuorum { error: why, .. }) = found else { panic!("{found:?}") };
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, false), "{e}");
 }

@@ -426,8 +426,8 @@ fn answer(reply: &Reply) -> Answer {
         Reply::Absent => Answer::Absent,
         Reply::Holder(_) | Reply::Record { .. } => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
+        Reply::InFlight { .. } => Answer::InFlight,
         // The memory nodes of the simulator show everything at once.
         Reply::Mismatch | Reply::TooOld | Reply::Deferred => Answer::Mismatch,
-        Reply::Mismatch | Reply::TooOld => Answer::Mismatch,
     }
 }

@@ -87,6 +87,18 @@ impl Groups {
         self.json["acl"]["password"].as_str().map(ToOwned::to_owned)
     }
 
+    /// Who operates it, without the nodes themselves.
+    pub fn operated(&self) -> palisade::ops::Deployment {
+        let deployment = palisade::ops::Deployment::new();
+        match self.json["acl"]["operator_password"].as_str() {
+            Some(password) => {
+                let deployment = deployment.username("operator").password(password);
+                deployment.sentinel_username("operator").sentinel_password(password)
+            }
+            None => deployment,
+        }
+    }
+
     /// As [`cli`], as the operator where the servers have users.
     pub fn cli(&self, addr: &str, args: &[&str]) -> String {
         match self.json["acl"]["operator_password"].as_str() {
