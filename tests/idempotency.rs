@@ -415,23 +415,6 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn big_values_and_odd_keys() {
-    let w = World::new(3);
-    let big = "ü".repeat((1 << 19) - 1);
-    for key in ["größe 📦", "a:b:c", "{tag}", "x"] {
-        let run = || {
-            let big = big.clone();
-            w.orders().key(key).run(|cx| async move {
-                assert_eq!(cx.key(), key);
-                Ok::<_, &str>(big)
-            })
-        };
-        assert!(run().await.unwrap().is_executed());
-        assert_eq!(run().await.unwrap(), Outcome::Replayed(big.clone()));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_context_names_its_steps_the_same_in_every_attempt() {
     let (w, e) = (World::new(3), Effects::default());
     let mut seen = Vec::new();
