@@ -22,8 +22,6 @@ pub use crate::sentinel::guard::MinReplicas;
 use self::find::Finder;
 use self::settings::Settings;
 use super::link::{self, Link, LinkOptions};
-#[cfg(feature = "tls")]
-use super::redis::endpoint::tls_transport;
 use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
@@ -31,6 +29,9 @@ use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
 use crate::sentinel::guard::check_guard;
 use crate::time::Moment;
+#[cfg(feature = "tls")]
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// Longest time to connect to the master and log in, once it is found.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -264,7 +265,7 @@ impl SentinelNode {
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.data.tls = Some(tls_transport("tls", root, client)?);
+        self.settings.data.tls = Some(transport("tls", root, client)?);
         Ok(self)
     }
 
@@ -277,7 +278,7 @@ impl SentinelNode {
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.access.tls = Some(tls_transport("sentinel_tls", root, client)?);
+        self.settings.access.tls = Some(transport("sentinel_tls", root, client)?);
         Ok(self)
     }
 
@@ -350,4 +351,14 @@ impl fmt::Debug for SentinelNode {
             .field("sentinels", &self.settings.sentinels)
             .finish_non_exhaustive()
     }
+}
+
+#[cfg(feature = "tls")]
+fn transport(
+    field: &'static str,
+    root: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+) -> Result<Tls, ConfigError> {
+    let client = client.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
+    Tls::new(field, root.as_deref(), client)
 }

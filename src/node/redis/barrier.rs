@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use self::replicas::{Count, Known, Place, count};
 use self::wire::{Round, Wire};
-use super::endpoint::Endpoint;
+use crate::dial::endpoint::Endpoint;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};

@@ -3,6 +3,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use crate::dial::frames::Excess;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::words::said;
 use crate::tls;
@@ -26,6 +27,9 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool) -> NodeError {
 pub(crate) fn connecting(e: &RedisError) -> NodeError {
     if let Some(words) = tls::refusal(e) {
         return NodeError::not_executed(NodeFault::Tls, words);
+    }
+    if let Some(excess) = tls::inside::<Excess>(e) {
+        return NodeError::not_executed(NodeFault::Protocol, excess.to_string());
     }
     let fault = server_fault(e).unwrap_or_else(|| match e.kind() {
         ErrorKind::AuthenticationFailed => NodeFault::Auth,
