@@ -53,7 +53,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
 /// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
-/// lease plus that bound. Without the guard nothing bounds it. [`MinReplicas::Apply`] sets it.
+/// lease plus that bound. Without it nothing bounds that; the error names the command.
 ///
 /// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
 /// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
@@ -61,10 +61,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
 /// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
 ///
-/// **Durability.** All replicas are those that the Sentinels know (the largest number that one of
-/// them tells in `SENTINEL MASTER`), those included that are down, and any that is connected
-/// without being known. A replica with priority 0 cannot be promoted, but `WAIT` does not say who
-/// confirmed, so it is waited for, too. One that left the group for good has to be forgotten
+/// **Durability.** All replicas are those that the Sentinels know, those included that are down,
+/// and any that is attached without being known; each is counted for itself (durability 3). One
+/// with priority 0 is waited for, too. One that left the group for good has to be forgotten
 /// (`SENTINEL RESET`).
 ///
 /// **What it asks.** Sentinels: every second (and after each event) the master's address, its

@@ -1,5 +1,5 @@
 //! Barriers at one server process: who wants to know whether replicas have what it granted, and the
-//! few `WAIT`s that answer all of them (§5.6).
+//! few `WAIT`s that answer all of them (durability 2).
 //!
 //! One queue and one connection for each number of replicas that is asked for. What is asked while
 //! a `WAIT` is under way is answered by the next one together, so there are far fewer of them than

@@ -100,7 +100,7 @@ pub(crate) fn is_noscript(e: &RedisError) -> bool {
 }
 
 /// After these a connection is not used again: either the server is no longer the master, or nobody
-/// knows which answers are still to come on it (DESIGN 6).
+/// knows which answers are still to come on it (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
