@@ -156,11 +156,11 @@ impl SentinelNode {
     }
 
     /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
-    /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted about
-    /// eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this is a
-    /// hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted on;
-    /// by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on the
-    /// server the longest wins.
+    /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
+    /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
+    /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted
+    /// on; by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on
+    /// the server the longest wins.
     ///
     /// # Errors
     /// More than one day.
