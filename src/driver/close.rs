@@ -128,8 +128,9 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> Closed {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime nothing is under way that could be waited for.
-        while tokio::runtime::Handle::try_current().is_ok() {
+        // Where nothing can be waited for, what is left now is what is told.
+        let waits = self.cannot_wait().is_none();
+        while waits {
             let now = self.env.now();
             if now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
                 break;

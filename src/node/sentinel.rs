@@ -52,7 +52,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
 /// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
-/// lease plus that bound. Without the guard nothing bounds it. [`MinReplicas::Apply`] sets it.
+/// lease plus that bound. Without the guard nothing bounds it.
 ///
 /// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
 /// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
