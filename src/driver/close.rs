@@ -130,9 +130,9 @@ impl Core {
         let end = self.env.now() + within;
         // Where nothing can be waited for, what is left now is what is told.
         let waits = self.cannot_wait().is_none();
-        while waits {
+        loop {
             let now = self.env.now();
-            if now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
+            if !waits || now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
                 break;
             }
             tokio::time::sleep(LOOK.min(end.since(now))).await;

@@ -106,8 +106,8 @@ pub(crate) struct Server {
     pub(crate) config: Read<Fields>,
     /// `TIME` against this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// What palisade keeps on it for itself; `None` where nothing of the kind is there.
-    pub(crate) marker: Read<Option<Marker>>,
+    /// What palisade keeps on it for itself.
+    pub(crate) marker: Read<Marker>,
     /// `ACL WHOAMI`.
     pub(crate) user: Read<String>,
     /// `ACL DRYRUN` of what the library sends: the command and, if it may not be sent, why.
@@ -200,17 +200,25 @@ pub(crate) struct Clock {
     pub(crate) error: u64,
 }
 
-/// What a server's marker says, as far as it concerns who operates it. The script that keeps it says
-/// what each of its fields is.
+/// A server's marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marker {
+pub(crate) enum Marker {
+    /// Nothing of the kind is there.
+    Absent,
+    Kept(Kept),
+}
+
+/// What a marker says, as far as it concerns operators. The script that keeps it says what each of
+/// its fields is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
     /// How long the node grants nothing after it was restarted or replaced.
     pub(crate) quarantine: Duration,
     /// For how long that stays although no client asks for so much.
     pub(crate) agreed: Duration,
 }
 
-impl Marker {
+impl Kept {
     /// Reads the marker at this time of the server's, in ms. Of a quarantine that is not over the
     /// length stays until its end.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
@@ -296,8 +304,8 @@ impl Group {
         self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
     }
 
-    /// Each `min-replicas-max-lag` with the servers that have it, of those that could be reached; or
-    /// why one of them is unknown.
+    /// Each `min-replicas-max-lag` with the servers that have it, of those that could be reached;
+    /// or why one of them is unknown.
     pub(crate) fn lags(&self) -> Result<BTreeMap<u64, Vec<&Server>>, String> {
         let mut lags: BTreeMap<u64, Vec<&Server>> = BTreeMap::new();
         for server in self.servers.iter().filter(|s| s.reached.is_ok()) {
@@ -432,18 +440,18 @@ mod tests {
         let id = "a".repeat(40);
         let of = |since: u64, q: u64, agreed: u64, more: &str| {
             let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n{more}", 7, 0);
-            Marker::parse(&text, 100_000)
+            Kept::parse(&text, 100_000)
         };
         let is = |q, left| {
             let ms = Duration::from_millis;
-            Some(Marker { quarantine: ms(q), agreed: ms(left) })
+            Some(Kept { quarantine: ms(q), agreed: ms(left) })
         };
         assert_eq!(of(0, 30_000, 160_000, ""), is(30_000, 60_000));
         assert_eq!(of(0, 30_000, 90_000, " s0000000123456"), is(30_000, 0));
         // In quarantine the length stays until that is over.
         assert_eq!(of(95_000, 30_000, 90_000, ""), is(30_000, 25_000));
         for odd in ["", "x", "a b c d e", &id] {
-            assert_eq!(Marker::parse(odd, 0), None, "{odd:?}");
+            assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
         }
     }
 }

@@ -47,7 +47,7 @@ mod table;
 use std::time::Duration;
 
 pub use self::report::{Finding, Report, Severity, Verdict};
-use super::facts::{self, Facts, is_plain};
+use super::facts::{self, Facts, Marker, is_plain};
 use super::{Deployment, gather};
 use crate::config::{Config, default_clock_error};
 use crate::error::ConfigError;
@@ -169,7 +169,7 @@ impl Doctor {
         // After everything was read: the probe itself must not show in what is judged.
         if self.probe && facts.any_reached() {
             // A lock would mark a new deployment as one that was used, and `init` would refuse it.
-            let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&None));
+            let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
             let new = new.map(|(name, _)| name).collect();
             facts.probes = plan.run(&new).await;
         }

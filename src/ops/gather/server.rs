@@ -4,7 +4,7 @@ use redis::{ConnectionInfo, Value};
 use tokio::time::Instant;
 
 use super::super::facts::{
-    COMMANDS, Clock, Fields, Marker, Read, Role, SETTINGS, Server, is_plain, join,
+    COMMANDS, Clock, Fields, Kept, Marker, Read, Role, SETTINGS, Server, is_plain, join,
 };
 use super::conn::{self, Conn, fields, info, text};
 use super::trial;
@@ -168,10 +168,10 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
 }
 
 /// The marker, if there is one, at this time of the server's in ms.
-pub(super) fn read_marker(value: &Value, now: u64) -> Option<Option<Marker>> {
+pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
     match value {
-        Value::Nil => Some(None),
-        value => Marker::parse(&text(value)?, now).map(Some),
+        Value::Nil => Some(Marker::Absent),
+        value => Kept::parse(&text(value)?, now).map(Marker::Kept),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A deployment that nobody has used is marked as new.
 
-use super::super::facts::{Facts, Server};
+use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
@@ -30,8 +30,8 @@ fn named(facts: &Facts, subject: &str, server: &Server) -> String {
 fn judge(facts: &Facts, subject: String, server: &Server) -> Finding {
     match server.marker.known() {
         Err(why) => Finding::unknown(subject, why),
-        Ok(Some(_)) => Finding::fine(subject, "it is there"),
-        Ok(None) => {
+        Ok(Marker::Kept(_)) => Finding::fine(subject, "it is there"),
+        Ok(Marker::Absent) => {
             let says = "new or emptied: if it is new, say so before anybody uses it";
             let read = format!("{} has no key palisade:generation", server.at);
             let mend = format!("palisade init {}", named(facts, &subject, server));
@@ -49,13 +49,16 @@ mod tests {
     #[test]
     fn a_new_deployment_is_told_how_to_begin() {
         fine("not-initialised");
-        let found = broken("not-initialised", |f| f.groups[0].servers[0].marker = Read::Got(None));
+        let found = broken("not-initialised", |f| {
+            f.groups[0].servers[0].marker = Read::Got(Marker::Absent)
+        });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
         let mend = format!("palisade init --sentinel {sentinels} --master orders-a");
         assert_eq!(found.mend, [mend]);
         // What a replica has comes from its master.
-        let replica = |f: &mut super::Facts| f.groups[0].servers[1].marker = Read::Got(None);
+        let replica =
+            |f: &mut super::Facts| f.groups[0].servers[1].marker = Read::Got(Marker::Absent);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut super::Facts| {
             f.groups[0].servers[0].marker = Read::Closed("GET not allowed".into());
@@ -67,7 +70,7 @@ mod tests {
     fn a_lone_server_too() {
         let found = broken("not-initialised", |f| {
             let mut server = f.groups.remove(0).servers.remove(0);
-            server.marker = Read::Got(None);
+            server.marker = Read::Got(Marker::Absent);
             f.nodes.push(server);
         });
         assert_eq!(found.subject, "node 10.0.0.1:6379");

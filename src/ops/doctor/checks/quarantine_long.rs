@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::facts::{Facts, Server};
+use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 use crate::sentinel::guard::GuardRule;
@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warning,
     title: "the quarantine that a node keeps is as long as max_ttl (--max-ttl) asks for",
     why: "all clients of a node share the longest quarantine that any of them asks for; one client \
-          with a large max_ttl makes each restart and each failover cost everybody that much, until \
-          one or two of those lengths after its last request",
+          with a large max_ttl makes each restart and each failover cost everybody that much, \
+          until one or two of those lengths after its last request",
     run,
 };
 
@@ -35,7 +35,8 @@ fn judge(subject: String, server: &Server, max_ttl: Duration, l: Duration) -> Op
     // Of one that cannot be reached, or has no marker, others speak.
     server.reached.as_ref().ok()?;
     let marker = match server.marker.known() {
-        Ok(marker) => (*marker)?,
+        Ok(Marker::Absent) => return None,
+        Ok(Marker::Kept(kept)) => *kept,
         Err(why) => return Some(Finding::unknown(subject, why)),
     };
     let kept = marker.quarantine;
@@ -69,13 +70,13 @@ fn comes_down(left: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::{Marker, Read};
+    use super::super::super::facts::{Kept, Read};
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
 
-    fn marker(secs: u64, agreed_ms: u64) -> Read<Option<Marker>> {
+    fn marker(secs: u64, agreed_ms: u64) -> Read<Marker> {
         let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
-        Read::Got(Some(Marker { quarantine, agreed }))
+        Read::Got(Marker::Kept(Kept { quarantine, agreed }))
     }
 
     #[test]

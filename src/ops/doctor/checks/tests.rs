@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::facts::{
-    COMMANDS, Clock, Facts, Fields, Group, Marker, Outcome, Probe, Read, Role, Sentinel, Server,
+    COMMANDS, Clock, Facts, Fields, Group, Kept, Marker, Outcome, Probe, Read, Role, Sentinel,
+    Server,
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
@@ -127,7 +128,7 @@ fn server(n: usize) -> Server {
             ("port", "6379"),
         ])),
         clock: Read::Got(Clock { ahead: 1_000, error: 200 }),
-        marker: Read::Got(Some(Marker {
+        marker: Read::Got(Marker::Kept(Kept {
             quarantine: Duration::from_secs(19),
             agreed: Duration::from_secs(30),
         })),
