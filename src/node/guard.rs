@@ -11,9 +11,9 @@ use tokio::sync::broadcast;
 
 use super::NodeEvent;
 use super::redis::encode::Guarding;
-use super::redis::endpoint::Endpoint;
 use super::redis::facts::ServerFacts;
 use super::redis::guard::max_lag_at;
+use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
 use crate::time::Moment;

@@ -40,7 +40,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
@@ -51,6 +50,7 @@ use super::gather::conn::{Conn, info, info_for, text};
 use super::masters::{self, Absent, Found, Master};
 use super::script;
 use crate::config::default_clock_error;
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::MARKER;
 
@@ -325,7 +325,7 @@ impl Handover {
     /// Has the server go on, as soon as it takes writes.
     async fn finish(
         &self,
-        target: Result<&ConnectionInfo, &String>,
+        target: Result<&Endpoint, &String>,
         at: &str,
         closed: &Closed,
     ) -> Result<(), String> {
@@ -413,14 +413,14 @@ impl Promotion<'_> {
     }
 
     async fn sentinel(&self, at: &str) -> Result<Conn, String> {
-        let target = info_for(at, &self.access.sentinels).map_err(|e| e.to_string())?;
+        let target = info_for(at, &self.access.sentinels);
         masters::open(&target, &self.of.deployment).await
     }
 
     /// How to reach a server of the group.
-    fn target(&self, at: &str) -> Result<ConnectionInfo, String> {
+    fn target(&self, at: &str) -> Result<Endpoint, String> {
         let ways = self.of.deployment.ways(self.access, None);
-        info_for(ways.reach(at), &self.access.data).map_err(|e| e.to_string())
+        Ok(info_for(ways.reach(at), &self.access.data))
     }
 
     /// Makes the old master a replica of the new one, if it has answered nothing since it was

@@ -217,8 +217,9 @@ impl Discovery {
             return Err(nobody_named(&voices, answers));
         };
         // A voice below the epoch that was decided upon before is stale: it has not heard of the
-        // last failover and would lead back to the master that was replaced. A higher one that no
-        // majority tells decides nothing: soon the others have heard of it, or it is a lie.
+        // last failover and would lead back to the master that was replaced (sentinel 1). A higher
+        // one that no majority tells decides nothing: soon the others have heard of it, or it is a
+        // lie.
         // Epochs go back only when somebody resets the Sentinels; then all of them say so.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let everybody =

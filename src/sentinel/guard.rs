@@ -203,7 +203,7 @@ impl GuardRule {
 }
 
 /// `max_lag + 2 s ≤ down-after`: else the old master still writes when the new one begins
-/// (DESIGN §6; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+/// (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
 fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -> Option<String> {
     let down_after = down_after?;
     let lag = facts.max_lag.unwrap_or(asked);

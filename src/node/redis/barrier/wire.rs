@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, join, join3, ready};
-use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::time::{sleep, timeout};
 
-use super::super::endpoint::Endpoint;
 use super::super::facts::{field, is_history};
 use super::super::faults;
 use super::super::session::ask;
 use super::replicas::{Attached, attached};
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
@@ -54,27 +55,23 @@ impl Round {
 /// An open connection to one server process. A blocked `WAIT` blocks all that is on it, so it is
 /// nobody else's.
 pub(super) struct Wire {
-    con: MultiplexedConnection,
+    con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
     /// Connects, and makes sure that it is that process. The caller holds the deadline.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
-        let (info, config) = at.connection();
-        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
-        let config = config.set_push_sender(move |push: PushInfo| {
+        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 gone.store(true, Ordering::Release);
             }
             Ok::<(), redis::aio::SendError>(())
         });
-        let con = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|e| faults::opening(&e, at.is_tls()))?;
+        let con =
+            at.dial(config, Limits::WORDS).await.map_err(|e| faults::opening(&e, at.is_tls()))?;
         let info = ask(&con, redis::cmd("INFO").arg("server")).await;
         let info = text(info).map_err(|e| faults::connecting(&e))?;
         if field(&info, "run_id") != Some(run_id) {
