@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR|name=id,…]`, `name null`,
-/// or `name timeout|refused|plain|auth|noperm|strange`.
+/// `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR|name=id,…]`,
+/// `name null`, or `name timeout|refused|plain|auth|noperm|strange`.
 fn answer(line: &str) -> Answer {
     let mut words = line.split_whitespace();
     let who = words.next().unwrap();

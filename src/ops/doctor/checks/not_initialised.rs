@@ -42,7 +42,7 @@ fn judge(facts: &Facts, subject: String, server: &Server) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::Read;
+    use super::super::super::facts::{Marker, Read};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
 
