@@ -86,9 +86,9 @@ impl Frames {
                 let used = left.min(data.len() as u64);
                 self.count(used)?;
                 if left == used {
-                    self.ended()
+                    self.ended();
                 } else {
-                    self.at = At::Text(left - used)
+                    self.at = At::Text(left - used);
                 }
                 usize::try_from(used).unwrap_or(data.len())
             } else {

@@ -156,16 +156,17 @@ impl SentinelNode {
     }
 
     /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
-    /// with [`MinReplicas::Warn`] or `Off`, or where `CONFIG GET` is not allowed. Default 15 s: a
-    /// master that was cut off is demoted about eleven seconds after the *heal*. How long the cut
-    /// itself lasts nobody knows, so this is a hope and not a bound. All clients must agree; on the
-    /// server the longest wins.
+    /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
+    /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
+    /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted
+    /// on; by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on
+    /// the server the longest wins.
     ///
     /// # Errors
     /// More than one day.
     pub fn failover_window(mut self, window: Duration) -> Result<Self, ConfigError> {
         settings::check_span("failover_window", window, Duration::ZERO)?;
-        self.settings.rule.window = window;
+        self.settings.rule.window = Some(window);
         Ok(self)
     }
 
@@ -259,12 +260,13 @@ impl SentinelNode {
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.data.tls = Some(transport("tls", root, client)?);
+        self.settings.data.tls = Some(transport("tls", root.as_deref(), client.as_ref())?);
         Ok(self)
     }
 
@@ -272,12 +274,14 @@ impl SentinelNode {
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.access.tls = Some(transport("sentinel_tls", root, client)?);
+        self.settings.access.tls =
+            Some(transport("sentinel_tls", root.as_deref(), client.as_ref())?);
         Ok(self)
     }
 
@@ -355,9 +359,8 @@ impl fmt::Debug for SentinelNode {
 #[cfg(feature = "tls")]
 fn transport(
     field: &'static str,
-    root: Option<Vec<u8>>,
-    client: Option<(Vec<u8>, Vec<u8>)>,
+    root: Option<&[u8]>,
+    client: Option<&(Vec<u8>, Vec<u8>)>,
 ) -> Result<Tls, ConfigError> {
-    let client = client.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
-    Tls::new(field, root.as_deref(), client)
+    Tls::new(field, root, client.map(|(chain, key)| (&chain[..], &key[..])))
 }

@@ -77,7 +77,7 @@ pub(crate) fn lone(
     }
     #[cfg(feature = "tls")]
     if let (true, Some(Certificates { root, client })) = (target.is_tls(), tls) {
-        target = target.tls(root.as_deref(), pair(client))?;
+        target = target.tls(root.as_deref(), pair(client.as_ref()))?;
     }
     #[cfg(not(feature = "tls"))]
     let _ = tls;
@@ -87,12 +87,12 @@ pub(crate) fn lone(
 
 #[cfg(feature = "tls")]
 fn transport(field: &'static str, given: &Certificates) -> Result<Tls, ConfigError> {
-    Tls::new(field, given.root.as_deref(), pair(&given.client))
+    Tls::new(field, given.root.as_deref(), pair(given.client.as_ref()))
 }
 
 #[cfg(feature = "tls")]
-fn pair(client: &Option<(Vec<u8>, Vec<u8>)>) -> Option<(&[u8], &[u8])> {
-    client.as_ref().map(|(chain, key)| (&chain[..], &key[..]))
+fn pair(client: Option<&(Vec<u8>, Vec<u8>)>) -> Option<(&[u8], &[u8])> {
+    client.map(|(chain, key)| (&chain[..], &key[..]))
 }
 
 #[cfg(not(feature = "tls"))]

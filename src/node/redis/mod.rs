@@ -155,6 +155,7 @@ impl RedisNodeBuilder {
     /// address must be a name (or IP) in the server's certificate, or
     /// [`tls_server_name`](Self::tls_server_name) says which.
     #[cfg(feature = "tls")]
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
         mut self,
         root_ca_pem: Option<Vec<u8>>,

@@ -89,11 +89,11 @@ impl Wire {
     /// Waits until `k` replicas have all that the server executed so far, at the longest for
     /// `within`, and says how many have it. After an error the connection is not to be used.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
-        let mut begin = Pipeline::with_capacity(2);
-        begin.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
+        let mut write = Pipeline::with_capacity(2);
+        write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
         // How far the history is with it: in one piece with the write, so that hardly anything of
         // others comes in between.
-        begin.cmd("INFO").arg("replication");
+        write.cmd("INFO").arg("replication");
         // Zero would be for ever.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
@@ -105,7 +105,7 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let begun = async { self.con.clone().send_packed_commands(&begin, 0, 2).await };
+        let begun = async { self.con.clone().send_packed_commands(&write, 0, 2).await };
         let mut answers = pin!(join3(begun, count, self.ask(&info)));
         let (begun, have, info) = tokio::select! {
             biased;
