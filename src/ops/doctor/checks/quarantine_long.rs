@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
-use crate::sentinel::guard::GuardRule;
+use crate::sentinel::guard::{GuardRule, LAG_SLACK};
 
 pub(super) const CHECK: Check = Check {
     id: "quarantine-long",
@@ -22,7 +22,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let groups = facts.groups.iter().filter_map(|group| {
         let master = group.master()?;
         // Who cannot read the settings takes L to be that long.
-        let unread = GuardRule::default().window;
+        let unread = GuardRule::default().max_lag + LAG_SLACK;
         let window = group.window().map_or(unread, |window| window.max(unread));
         Some(judge(group.name.clone(), master, max_ttl, window))
     });
@@ -87,17 +87,17 @@ mod tests {
         };
         let found = group(90, 41_200);
         assert_eq!(found.subject, "orders-a");
-        assert!(found.says.contains("granted for 90s, 60s longer"), "{found:?}");
+        assert!(found.says.contains("granted for 90s, 63s longer"), "{found:?}");
         assert!(found.says.contains("comes down in 42 s, unless"), "{found:?}");
-        assert!(found.mend[0].starts_with("palisade doctor --max-ttl 75 "), "{found:?}");
+        assert!(found.mend[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).says.ends_with("with the next request that asks for less"));
-        // A client that cannot read the lag takes L to be 15 s.
-        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(30, 0);
+        // A client that cannot read the lag takes L to be 12 s.
+        let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(27, 0);
         with("quarantine-long", edge, |_| {});
         // It is right where an application asks for it.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = marker(90, 0);
-            f.max_ttl = Duration::from_secs(75);
+            f.max_ttl = Duration::from_secs(78);
         };
         with("quarantine-long", asked, |_| {});
     }
