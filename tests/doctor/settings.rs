@@ -78,7 +78,7 @@ fn guard(ward: &Ward, bench: &Bench) {
         || set_all("min-replicas-max-lag", "10"),
     );
     bench.healed("a lag that differs", &[("lags-differ", Warning, ward.name.clone())], || {
-        ward.set(1, "min-replicas-max-lag", "1")
+        ward.set(1, "min-replicas-max-lag", "1");
     });
     bench.healed("a backlog that is dropped", &[("backlog-ttl", Warning, ward.server(2))], || {
         ward.set(2, "repl-backlog-ttl", "3600");

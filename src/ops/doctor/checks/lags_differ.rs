@@ -48,7 +48,7 @@ mod tests {
     fn one_server_with_another_lag() {
         fine("lags-differ");
         let found = broken("lags-differ", |f| {
-            set_on(&mut f.groups[0].servers[2], "min-replicas-max-lag", "3")
+            set_on(&mut f.groups[0].servers[2], "min-replicas-max-lag", "3");
         });
         assert_eq!(found.subject, "orders-a");
         assert_eq!(

@@ -50,7 +50,7 @@ mod tests {
     fn a_new_deployment_is_told_how_to_begin() {
         fine("not-initialised");
         let found = broken("not-initialised", |f| {
-            f.groups[0].servers[0].marker = Read::Got(Marker::Absent)
+            f.groups[0].servers[0].marker = Read::Got(Marker::Absent);
         });
         assert_eq!((found.verdict, &*found.subject), (Verdict::Warning, "orders-a"));
         let sentinels = "10.0.0.1:26379,10.0.0.2:26379,10.0.0.3:26379";
