@@ -298,6 +298,46 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     assert_eq!(ops, 2, "{bytes} bytes");
 }
 
+/// So many at once, each of a name of its own: how many were granted, and for how many it was said
+/// at once that they would wait too long.
+async fn storm(redlock: &Redlock, n: usize) -> (usize, usize) {
+    let (mut all, begun) = (JoinSet::new(), Instant::now());
+    for i in 0..n {
+        let mutex = redlock.mutex(format!("name-{i}"));
+        all.spawn(async move { (mutex.try_acquire().await, begun.elapsed()) });
+    }
+    let (mut granted, mut refused) = (0, 0);
+    while let Some(done) = all.join_next().await {
+        match done.expect("an answer") {
+            (Ok(TryAcquire::Acquired(_)), _) => granted += 1,
+            (Err(AcquireError::NoQuorum(why)), after) => {
+                let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+                let busy = (e.fault(), e.is_ambiguous()) == (NodeFault::Busy, false);
+                refused += usize::from(busy && after < Duration::from_millis(10));
+                let advice = matches!(why.advice(), palisade::error::Advice::RetryAfter(_));
+                assert!(!busy || advice && e.to_string().contains("wait already"), "{e}");
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+    (granted, refused)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_not_be_sent_in_time_is_refused_at_once() {
+    const N: usize = 8_000;
+    // Four times 128 ops in 100 ms: of all at once some 1,300 are sent within their 250 ms.
+    let node = Stingy { takes: Duration::from_millis(100), ..Stingy::new(1) };
+    let redlock = Redlock::builder().node(node).build().unwrap();
+    storm(&redlock, N).await;
+    for _ in 0..3 {
+        sleep(Duration::from_secs(20)).await;
+        let (granted, refused) = storm(&redlock, N).await;
+        assert!(granted > 800, "{granted} granted");
+        assert!(refused > N * 3 / 4, "only {refused} were refused at once, {granted} granted");
+    }
+}
+
 /// Nobody's turn comes on a runtime that runs only this. What gives back is let in all the same.
 #[tokio::test]
 async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
