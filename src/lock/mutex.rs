@@ -149,7 +149,7 @@ impl Mutex {
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let _verb = self.begin()?;
-        match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
+        match self.core.attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => {
@@ -222,7 +222,7 @@ pub(crate) async fn acquire_within(
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
     let mut sent = core.env.now();
-    let mut loss = match core.attempt(keys, ttl, false, level).await {
+    let mut loss = match core.attempt(keys, ttl, (false, wait.unwrap_or(WAIT)), level).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
@@ -281,7 +281,8 @@ pub(crate) async fn acquire_within(
             continue;
         }
         sent = core.env.now();
-        match core.attempt(keys, ttl, true, level).await {
+        let within = deadline.since(sent);
+        match core.attempt(keys, ttl, (true, within), level).await {
             Ok(won) => {
                 if woken {
                     waiting.was_right();

@@ -60,9 +60,6 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Most requests that wait to be sent; what gives something back may be as many again.
 const QUEUE_MAX: usize = 100_000;
-/// Fewer than these are never refused for the time that they would wait: enough for full batches,
-/// which show how long one takes.
-const QUEUE_MIN: usize = 8 * BATCH_MAX;
 /// Most batches of which somebody waits for replicas to have them; until there are fewer nothing is
 /// sent that may have to be waited for.
 const CONFIRMING_MAX: usize = 1_024;
@@ -135,25 +132,16 @@ impl Lane {
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let (waiting, needed) = self.load.backlog();
         let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
-        if waiting >= QUEUE_MIN && !job.op.is_undo() {
-            // It would not be sent in time: the earlier this is said, the less work it makes.
-            let left = deadline.since(self.settings.env.now());
-            if needed > left {
-                let why = format!("{waiting} requests wait already, for about {needed:?}");
-                return self.refuse_busy(job, why);
-            }
-        }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
             // What gives back is let in as long as there is any room: it makes room elsewhere.
             Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
-                return self.refuse_full(job);
+                return self.refuse_busy(job);
             }
             Some(open) => match open.try_send(job) {
                 Ok(()) => return,
-                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_full(job),
+                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job),
                 Err(mpsc::error::TrySendError::Closed(job)) => job,
             },
             None => job,
@@ -181,10 +169,8 @@ impl Lane {
             doubt: Doubt::default(),
             clock: None,
             spoke: self.settings.env.now(),
-            came_back: self.settings.env.now(),
             in_touch: false,
             pace: Pace::new(self.settings.nodes),
-            load: Arc::clone(&self.load),
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         // It is empty.
@@ -192,12 +178,9 @@ impl Lane {
         *queue = Some(tx);
     }
 
-    fn refuse_full(&self, job: Job) {
-        self.refuse_busy(job, format!("{QUEUE_MAX} requests wait already"));
-    }
-
-    fn refuse_busy(&self, job: Job, why: String) {
+    fn refuse_busy(&self, job: Job) {
         self.tally.refuse(NodeFault::Busy);
+        let why = format!("{QUEUE_MAX} requests wait already");
         refuse(job, NodeFault::Busy, why, self.settings.env.now());
     }
 }
@@ -256,12 +239,9 @@ struct Worker {
     clock: Option<NodeClock>,
     /// When a batch was sent last.
     spoke: Moment,
-    /// When a batch came back last.
-    came_back: Moment,
     /// The node answered the last batch, so its connection stands.
     in_touch: bool,
     pace: Pace,
-    load: Arc<Load>,
 }
 
 impl Worker {

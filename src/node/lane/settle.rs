@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::owed::Owed;
-use super::pace::BATCH_MAX;
 use super::sink::Asker;
 use super::{Answered, Asked, Job, Spoken, Unsure, Worker};
 use crate::durability::{BarrierPoint, Durability};
@@ -35,11 +34,6 @@ impl Worker {
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
         self.pace.came_back(asked.len());
-        if asked.len() >= BATCH_MAX / 2 && replies.facts.is_some() {
-            // Since the batch before came back, if it was sent before that.
-            self.load.took(asked.len(), received.since(sent.max(self.came_back)));
-        }
-        self.came_back = received;
         if let Some(spoken) = greeting {
             self.hear(&spoken);
         }
