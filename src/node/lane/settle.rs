@@ -21,7 +21,7 @@ impl Worker {
     pub(super) fn hear(&mut self, spoken: &Spoken) -> Option<NodeError> {
         let Spoken { facts, sent, received } = spoken;
         self.clock = Some(spoken.clock());
-        self.doubt.known(facts.node_micros, self.settings.node_deadline);
+        self.doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.probe.judge(facts, *sent, *received, &|| node.address());
         // First: what was confirmed before is judged before a new confirmation takes its place.

@@ -70,12 +70,20 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
+/// L: for how long a server that this one replaced may still grant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// By all servers whose settings are known.
+    pub(super) read: Duration,
+    /// With what the others may have: it counts where a history begins.
+    pub(super) longest: Duration,
+}
+
 /// What a node brings to each batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) generation: u64,
-    /// L: for how long a server that this one replaced may still grant.
-    pub(super) window: Duration,
+    pub(super) windows: Windows,
 }
 
 /// All that the ops of one batch share.
@@ -112,11 +120,11 @@ impl Header {
         terms: Terms,
         not_after: Option<u64>,
     ) -> Self {
-        let Nature { generation, window } = nature;
-        let q = terms.max_ttl + window;
+        let Nature { generation, windows } = nature;
+        let q = terms.max_ttl + windows.read;
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.generation == generation);
-        let mut m = known.unwrap_or_else(|| begin(*marker, generation, clock, &terms, q));
+        let mut m = known.unwrap_or_else(|| begin(*marker, nature, clock, &terms));
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -148,7 +156,7 @@ impl Header {
             began_empty: m.began_empty,
             late,
             generation,
-            window,
+            window: windows.longest,
             terms,
         }
     }
@@ -258,11 +266,12 @@ impl Header {
 /// The marker of a history that nobody has spoken to yet.
 fn begin(
     before: Option<Marker>,
-    generation: u64,
+    Nature { generation, windows }: Nature,
     clock: Clock,
     terms: &Terms,
-    q: Duration,
 ) -> Marker {
+    // What the marker says may be older than the server that was replaced just now.
+    let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
     // This clock may be behind by E and the clock of who proposed ahead by E. And for as long as
     // the quarantine, at most, a server that this one replaced goes on granting.
