@@ -66,15 +66,16 @@ impl Candidate {
             sleep(tick.duration_since(SystemTime::now()).unwrap_or_default()).await;
             // The scheduled instant in UTC: the same for every leader, whatever its clock says now.
             let at = tick.duration_since(UNIX_EPOCH)?.as_millis();
-            self.run_once(n, &format!("report@{at}")).await?;
+            self.run_once(n, tick, &format!("report@{at}")).await?;
         }
         Ok(())
     }
 
     /// Runs one tick, unless it was run; waits for whoever is at it.
-    async fn run_once(&self, n: u32, key: &str) -> Result<(), Failure> {
+    async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
-            let call = self.runs.key(key).wait(LEASE);
+            // Nobody can have run it before its time.
+            let call = self.runs.key(key).created_at(tick).wait(LEASE);
             let outcome = call
                 .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
                     Some(by) => Probed::Found(by[0].clone()),
@@ -118,8 +119,11 @@ impl Candidate {
 async fn main() -> Result<(), Failure> {
     let connect = common::Connect::parse();
     let prefix = format!("cron-example-{:08x}:", rand::random::<u32>());
-    let redlock = connect.builder()?.ttl(LEASE).node_deadline(LEASE / 5).prefix(prefix).build()?;
-    let runs = Idempotency::builder(&redlock).namespace("cron").build()?;
+    let lease = connect.ttl(LEASE);
+    let redlock = connect.builder(lease)?.prefix(prefix).build()?;
+    common::ready(&redlock).await?;
+    // What an earlier leader left, or servers forgot, the probe decides.
+    let runs = Idempotency::builder(&redlock).namespace("cron").at_most_once().build()?;
     let (done, start) = (Arc::new(Done::default()), SystemTime::now());
     let candidate = |name: &str, dies_at| Candidate {
         name: name.to_owned(),

@@ -42,7 +42,8 @@ struct Cli {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let cli = Cli::parse();
-    let redlock = cli.connect.redlock()?;
+    let ttl = cli.connect.ttl(Duration::from_secs(3));
+    let redlock = cli.connect.builder(ttl)?.build()?;
     if cli.connect.is_embedded() {
         demo(&redlock).await
     } else {

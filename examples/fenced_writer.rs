@@ -43,11 +43,12 @@ impl Account {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let redlock =
-        common::Connect::parse().builder()?.node_deadline(Duration::from_millis(100)).build()?;
+    let connect = common::Connect::parse();
+    let redlock = connect.builder(connect.ttl(Duration::from_millis(400)))?.build()?;
+    common::ready(&redlock).await?;
     let account = Account::default();
     // Without renewal this process is as good as paused: nothing keeps its lock.
-    let mutex = redlock.mutex("account:7").ttl(Duration::from_millis(400)).auto_renew(false);
+    let mutex = redlock.mutex("account:7").auto_renew(false);
 
     let first = mutex.acquire().await?;
     println!(

@@ -16,7 +16,9 @@ use palisade::{FencingToken, ReleaseOutcome, TryAcquire};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let redlock = common::Connect::parse().builder()?.build()?;
+    let connect = common::Connect::parse();
+    let redlock = connect.builder(connect.ttl(Duration::from_secs(3)))?.build()?;
+    common::ready(&redlock).await?;
     let mutex = redlock.mutex("invoice:42");
 
     let guard = mutex.acquire().await?;

@@ -15,7 +15,8 @@ pub enum Advice {
     RetryAfter(Duration),
     /// Trying again cannot help this call; its moment is over.
     GiveUp,
-    /// The handle is at its end (its runtime or its process is shutting down): make a new one.
+    /// The program has to be changed: what was asked for cannot be done where it was asked for
+    /// (outside of a tokio runtime that has timers and IO).
     Rebuild,
     /// A person has to change a setting here or on a server.
     Misconfigured,
@@ -73,6 +74,9 @@ pub enum NodeFault {
     NotDurable,
     /// The min-replicas guard is absent or weaker than required, so the node does not vote.
     GuardMissing,
+    /// The server deletes keys when its memory is full, so a lock could be gone while it is held;
+    /// the node does not vote.
+    Eviction,
     /// The TLS handshake failed, or the other side does not speak TLS.
     Tls,
     /// User name or password refused.
@@ -103,7 +107,10 @@ pub enum NodeFault {
     Server,
     /// The answer could not be understood.
     Protocol,
-    /// The lane to this node has ended (its runtime shut down).
+    /// So many requests wait for this node already that this one was refused at once.
+    Busy,
+    /// Nothing carries requests to this node: the verb was polled outside of a tokio runtime, or on
+    /// one without timers.
     Closed,
 }
 
@@ -161,12 +168,14 @@ impl NodeError {
             | F::NotDurable
             | F::NoSentinel
             | F::PastDeadline
+            | F::Busy
             | F::NoAgreement => Advice::RetryAfter(Duration::from_millis(500)),
             F::NotMaster | F::Loading | F::NoReplicas | F::Server | F::Protocol => {
                 Advice::RetryAfter(Duration::from_secs(1))
             }
             F::ClockJump | F::TokenAhead => Advice::RetryAfter(Duration::from_secs(5)),
             F::GuardMissing
+            | F::Eviction
             | F::Tls
             | F::Auth
             | F::NoPermission
@@ -192,6 +201,7 @@ impl NodeError {
                  replicas up, or ask for a lower durability"
             }
             F::GuardMissing => "min-replicas guard absent or weaker than required; set it",
+            F::Eviction => "server deletes keys when its memory is full, locks among them",
             F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",
             F::NoPermission => "the ACL user lacks a permission; grant it",
@@ -212,7 +222,8 @@ impl NodeError {
             F::Unsupported => "server kind or version cannot serve",
             F::Server => "server answered an error",
             F::Protocol => "answer not understood",
-            F::Closed => "the lane to this node has ended; build a new handle",
+            F::Busy => "too many requests wait for this node; ask for fewer at once, or later",
+            F::Closed => "no tokio runtime carries requests to this node",
         }
     }
 }

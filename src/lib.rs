@@ -45,7 +45,7 @@ pub use config::Config;
 pub use durability::{Achieved, Durability};
 pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
-pub use idempotency::{Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
+pub use idempotency::{Failed, Forgotten, Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
 pub use lock::{LockGuard, Mutex, TryAcquire};
 pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
 pub use quorum::backoff::RetryPolicy;

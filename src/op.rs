@@ -136,18 +136,26 @@ pub enum Op {
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Give a claim back whose handler certainly did nothing: the lease ends, the attempt does not
-    /// count. Only for the last owner and only without a record.
+    /// End a claim's lease before its time. Only for the last owner, only while the lease has not
+    /// been ended, and only without a record; after it the owner is nobody's last owner any more.
     Unclaim {
         /// The record.
         key: RecordKey,
         /// Whose claim.
         owner: OwnerToken,
+        /// What becomes of the attempt.
+        end: ClaimEnd,
     },
     /// Read a record.
     Lookup {
         /// The record.
         key: RecordKey,
+        /// As for `Claim`: how long records of this key are kept.
+        retention: Duration,
+        /// As for `Claim`.
+        fingerprint: Option<FingerprintBytes>,
+        /// As for `Claim`.
+        born: Option<u64>,
     },
 }
 
@@ -171,6 +179,27 @@ impl Op {
     /// Whether it only takes back what its owner has here: right at any time.
     pub fn is_undo(&self) -> bool {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
+    }
+
+    /// Whether the answer may contain a stored result.
+    pub(crate) fn shows_result(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(_)
+                | Self::RaiseClaim { .. }
+                | Self::ExtendClaim { .. }
+                | Self::Lookup { .. }
+        )
+    }
+
+    /// How much longer than others it makes a request: what it asks the node to store.
+    pub(crate) fn payload(&self) -> usize {
+        match self {
+            Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
+                bytes.len()
+            }
+            _ => 0,
+        }
     }
 
     /// Whether a yes to it is part of what somebody holds, so that a receipt is worth its cost.
@@ -214,6 +243,17 @@ pub struct Claim {
     /// When the request was made, in milliseconds since 1970. A request older than the retention is
     /// answered `TooOld`: its record may be gone.
     pub created: Option<u64>,
+}
+
+/// What becomes of an attempt whose claim is ended by [`Op::Unclaim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimEnd {
+    /// It did nothing: it does not count, and if no earlier attempt is left the key is as new.
+    Undone,
+    /// It may be repeated: it does not count, but the fingerprint stays.
+    Repeatable,
+    /// It may have acted and left no result: it counts, as if its lease had lapsed now.
+    Lapsed,
 }
 
 /// Names one quarantine of one node.
@@ -297,9 +337,9 @@ pub enum Reply {
         attempt: u32,
         /// A record that already stands here (only with `force`).
         record: Option<StoredRecord>,
-        /// False if the node may have lost data since the key could have been claimed first:
-        /// "never seen" is then unknown, whatever stands here.
-        remembers: bool,
+        /// Zero if the node knows of every claim of this key. Else it may have lost one, whatever
+        /// stands here, and this is for how long it will not know the same of a key without `born`.
+        unsure: Duration,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
     Completed(StoredRecord),
@@ -308,12 +348,33 @@ pub enum Reply {
         /// Until the lease ends.
         remaining: Duration,
     },
-    /// Claim, `ExtendClaim`, Complete: the key was used with another fingerprint.
+    /// Claim, `ExtendClaim`, Complete, Lookup: the key was used with another fingerprint.
     Mismatch,
     /// Claim: by the node's clock the request is older than the retention.
     TooOld,
     /// Lookup.
-    Record(Option<RecordState>),
+    Record {
+        /// What stands here.
+        state: Option<RecordState>,
+        /// As for `Claimed`.
+        unsure: Duration,
+    },
+    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup: there is a result, and the answer to this batch
+    /// has shown as many bytes of results as the node sends at once. Nothing was executed; ask
+    /// again. At least one result is shown in a batch that has such an answer, whatever its length.
+    /// Callers never see it: the op is asked again for them, in a later batch, until its deadline.
+    Deferred,
+}
+
+impl Reply {
+    /// Whether it contains a stored result.
+    pub(crate) fn shows_result(&self) -> bool {
+        match self {
+            Self::Completed(_) | Self::Claimed { record: Some(_), .. } => true,
+            Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
+            _ => false,
+        }
+    }
 }
 
 /// Who holds a lock on a node.

@@ -142,7 +142,7 @@ async fn verbs_refuse_what_check_refuses_and_send_nothing() {
 #[test]
 fn idempotency_settings() {
     let calls = || Idempotency::builder(&handle());
-    let named = || calls().namespace("n");
+    let named = || calls().namespace("n").at_most_once();
     refused(calls().build(), "namespace", "\"\"", "must not be empty");
     refused(calls().namespace("a:b").build(), "namespace", "\"a:b\"", "no colon");
     refused(calls().namespace("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
@@ -160,13 +160,14 @@ fn idempotency_settings() {
 
 #[tokio::test]
 async fn a_bad_idempotency_key_runs_nothing() {
-    let calls = Idempotency::builder(&handle()).namespace("n").build().expect("settings");
+    let calls =
+        Idempotency::builder(&handle()).namespace("n").at_most_once().build().expect("settings");
     let long = "k".repeat(513);
     for (key, rule) in [("", "must not be empty"), ("a\r", "no control"), (&long, "at most 512")] {
         let run = calls.key(key).run(|_| async { panic!("ran") as Result<(), String> });
         let error = run.await.expect_err("refused");
         assert_eq!(error.advice(), Advice::Misconfigured);
-        let RunError::Config(error) = error else { panic!("{error}") };
+        let RunError::Config { error, .. } = error else { panic!("{error}") };
         assert_eq!(error.field(), "key");
         assert!(error.to_string().contains(rule), "{error}");
     }

@@ -146,6 +146,28 @@ fn a_sentinel_group_is_a_node_like_another() {
 }
 
 #[test]
+fn servers_that_nobody_used_before_are_waited_for() {
+    for name in ["quickstart", "consumer", "cron_leader"] {
+        let server = Server::start(&[]);
+        let words = run(name, &["--node".to_owned(), server.url(), "--ttl-ms=700".to_owned()]);
+        assert!(words.contains("not yet: "), "{words}");
+        assert!(words.contains("palisade init"), "{words}");
+        // Requests made after that are known to be new.
+        assert!(name != "consumer" || words.contains("100 orders charged once each"), "{words}");
+    }
+}
+
+#[test]
+fn the_lease_is_as_asked_for() {
+    let server = Server::start(&[]);
+    let args = |ttl: &str| ["--node".to_owned(), server.url(), format!("--ttl-ms={ttl}")];
+    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader", "orders", "election"] {
+        let (status, words) = run_to_its_end(name, &args("5"));
+        assert!(!status.success() && words.contains("at least 10ms"), "{name}: {words}");
+    }
+}
+
+#[test]
 fn orders_on_real_servers() {
     let args = ["--json", "--limit", "600"];
     everywhere("orders", &args, |words| {

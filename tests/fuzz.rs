@@ -181,7 +181,10 @@ proptest! {
         match built {
             Ok(redlock) => {
                 prop_assert!(prefix.is_empty() || is_name(&prefix));
-                match Idempotency::builder(&redlock).namespace(namespace.clone()).build() {
+                match Idempotency::builder(&redlock)
+                    .namespace(namespace.clone())
+                    .at_most_once()
+                    .build() {
                     Ok(_) => prop_assert!(is_name(&namespace) && !namespace.contains(':')),
                     Err(e) => {
                         prop_assert!(!is_name(&namespace) || namespace.contains(':'));
@@ -247,10 +250,11 @@ fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
     block_on(async {
         let node = MemoryNode::new();
         plant(&node, bytes).await;
-        let idem = Idempotency::builder(&redlock(&node)).namespace("pay").build().unwrap();
+        let idem =
+            Idempotency::builder(&redlock(&node)).namespace("pay").at_most_once().build().unwrap();
         let looked = match idem.key("k").lookup::<Paid>().await {
             Ok(Status::Stored(paid)) => Some(paid),
-            Err(RunError::Codec(e)) => {
+            Err(RunError::Codec { error: e, .. }) => {
                 assert!(e.to_string().len() < 1_000, "{e}");
                 None
             }
@@ -263,7 +267,7 @@ fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
         });
         let run = match run.await {
             Ok(Outcome::Replayed(paid)) => Some(paid),
-            Err(RunError::Codec(_)) => None,
+            Err(RunError::Codec { .. }) => None,
             other => panic!("{other:?} out of {bytes:?}"),
         };
         assert!(!ran.load(Ordering::SeqCst), "a result stood there: {bytes:?}");
@@ -289,7 +293,7 @@ proptest! {
         let told = paid.clone();
         let (first, second) = block_on(async {
             let redlock = redlock(&MemoryNode::new());
-            let idem = Idempotency::builder(&redlock).namespace("pay").build().unwrap();
+            let idem = Idempotency::builder(&redlock).namespace("pay").at_most_once().build().unwrap();
             let first = idem.key("k").run(async |_| Ok::<_, Infallible>(told)).await;
             (first, idem.key("k").lookup::<Paid>().await)
         });

@@ -6,8 +6,8 @@ mod idem;
 use std::time::Duration;
 
 use idem::{Effects, World, boom, secs};
-use palisade::idempotency::{ParkedReason, Resolved, Status};
-use palisade::{Idempotency, Lapsed, Outcome, Probed, RunError};
+use palisade::idempotency::{Effect, ParkedReason, Resolved, Status};
+use palisade::{Failed, Idempotency, Lapsed, Outcome, Probed, RunError};
 
 #[tokio::test(start_paused = true)]
 async fn executed_then_replayed() {
@@ -77,16 +77,12 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_handler_lapses_and_parks_for_good() {
+async fn a_failed_handler_lapses_at_once_and_parks_for_good() {
     let w = World::new(3);
     let e = Effects::default();
     let out = w.orders().key("k").run(|_| boom()).await;
-    assert_eq!(out, Err(RunError::Handler("boom")));
-    match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
-        Outcome::InFlight { retry_after } => assert!(retry_after <= secs(10)),
-        other => panic!("{other:?}"),
-    }
-    tokio::time::sleep(secs(11)).await;
+    assert_eq!(effect(&out), Effect::Unknown);
+    // Nobody waits for the end of a lease that its holder has ended.
     for _ in 0..5 {
         match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
             Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (1, ParkedReason::Lapsed)),
@@ -108,11 +104,8 @@ async fn a_failure_without_effect_frees_the_key_at_once() {
     let e = Effects::default();
     for _ in 0..3 {
         let call = w.orders().key("k").fingerprint("first try");
-        let out = call.run(|cx| async move {
-            cx.no_effect();
-            Err::<u32, _>("later")
-        });
-        assert_eq!(out.await, Err(RunError::Handler("later")));
+        let out = call.run(|_| async { Err::<u32, _>(Failed::no_effect("later")) }).await;
+        assert_eq!(effect(&out), Effect::None);
         assert_eq!(w.orders().key("k").lookup::<u32>().await.unwrap(), Status::Absent);
     }
     // Not even the fingerprint is left.
@@ -295,7 +288,9 @@ async fn losing_all_nodes_is_told_and_not_run_again_in_silence() {
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
         w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
         match w.orders().key("k").run(|_| e.act(secs(1))).await {
-            Err(RunError::NoQuorum(why)) => assert!(why.to_string().contains("quarantine")),
+            Err(RunError::NoQuorum { error, .. }) => {
+                assert!(error.to_string().contains("quarantine"));
+            }
             other => panic!("{other:?}"),
         }
         tokio::time::sleep(secs(40)).await;
@@ -328,7 +323,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         } else {
-            assert!(matches!(out, Err(RunError::NoQuorum(_))), "{out:?}");
+            assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
             // What the others granted was given back.
             h.faults.iter().for_each(palisade::node::fault::FaultControl::heal);
@@ -441,10 +436,11 @@ async fn the_context_names_its_steps_the_same_in_every_attempt() {
     let (w, e) = (World::new(3), Effects::default());
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let cx = w.orders().key("k").rerun(|cx| async move { Err::<u32, _>(cx) }).await;
-        let Err(RunError::Handler(cx)) = cx else { panic!("{cx:?}") };
-        seen.push((cx.child_key("charge"), cx.child_key("ship"), cx.fencing_token()));
-        tokio::time::sleep(secs(11)).await;
+        let out = w.orders().key("k").rerun(|cx| {
+            seen.push((cx.child_key("charge"), cx.child_key("ship"), cx.fencing_token()));
+            boom()
+        });
+        assert_eq!(effect(&out.await), Effect::Unknown);
     }
     assert_eq!((&seen[0].0, &seen[0].1), (&seen[1].0, &seen[1].1));
     assert_ne!(seen[0].0, seen[0].1);
@@ -460,11 +456,14 @@ async fn results_of_another_type_and_bad_settings_are_refused_in_words() {
     assert!(out.unwrap_err().to_string().contains("does not read as this type"));
     for key in ["", "a\nb"] {
         let out = w.orders().key(key).run(|_| e.act(secs(1))).await;
-        assert!(matches!(&out, Err(RunError::Config(c)) if c.field() == "key"), "{out:?}");
+        assert!(
+            matches!(&out, Err(RunError::Config { error, .. }) if error.field() == "key"),
+            "{out:?}"
+        );
     }
     let with = |f: &dyn Fn(palisade::idempotency::IdempotencyBuilder) -> _| {
         let b: palisade::idempotency::IdempotencyBuilder =
-            f(Idempotency::builder(&w.redlock).namespace("orders"));
+            f(Idempotency::builder(&w.redlock).namespace("orders").at_most_once());
         b.build().unwrap_err().to_string()
     };
     assert!(with(&|b| b.namespace("")).starts_with("`namespace`"));
@@ -489,6 +488,14 @@ async fn no_handler_starts_under_a_lost_claim() {
     let out = probing.run(|_| e.act(secs(1))).await.unwrap();
     assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
     assert_eq!(e.count(), 1);
+}
+
+/// What a handler that failed said of its effect.
+fn effect<T: std::fmt::Debug>(out: &Result<Outcome<T>, RunError>) -> Effect {
+    match out {
+        Err(RunError::Handler { failed, .. }) => failed.effect(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The handler ran now, at the default durability.

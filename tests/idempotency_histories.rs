@@ -87,7 +87,7 @@ async fn a_strangers_key_on_a_node_is_that_nodes_fault() {
         if works {
             assert!(out.unwrap().is_executed());
         } else {
-            let Err(RunError::NoQuorum(why)) = out else { panic!("{out:?}") };
+            let Err(RunError::NoQuorum { error: why, .. }) = out else { panic!("{out:?}") };
             assert!(why.to_string().contains("WRONGTYPE"), "{why}");
             assert_eq!(e.count(), 0);
         }

@@ -1,5 +1,5 @@
-//! What leaves for a node that takes several batches at once: never more than it takes, each answer
-//! to its asker, and no release before its own acquire.
+//! What leaves for a node: never more than it takes, each answer to its asker, no release before its
+//! own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::durability::{BarrierPoint, Durability};
-use palisade::error::NodeError;
+use palisade::error::{NodeError, NodeFault, NodeOutcome};
+use palisade::idempotency::Status;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies};
+use palisade::op::{Batch, Op, Replies, Reply};
 use palisade::time::Moment;
-use palisade::{Redlock, TryAcquire};
+use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 const DEPTH: usize = 6;
 
@@ -169,4 +171,127 @@ async fn each_of_several_nodes_is_given_two() {
         assert!(seen.largest.load(Ordering::SeqCst) > 16, "they leave together");
         assert_eq!(seen.overtaken.load(Ordering::SeqCst), 0, "a release came before its acquire");
     }
+}
+
+/// A node that shows one result per answer, or none, and takes its time.
+struct Stingy {
+    inner: MemoryNode,
+    shows: usize,
+    takes: Duration,
+    /// The most bytes that one batch asked it to store, and of how many ops.
+    stored: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Stingy {
+    fn new(shows: usize) -> Self {
+        let takes = Duration::from_millis(10);
+        Self { inner: MemoryNode::new(), shows, takes, stored: Arc::default() }
+    }
+}
+
+fn shows_result(reply: &Reply) -> bool {
+    match reply {
+        Reply::Completed(_) => true,
+        Reply::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),
+        _ => false,
+    }
+}
+
+impl LockNode for Stingy {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let values = batch.ops.iter().filter_map(|op| match op {
+            Op::Complete { value: Some(value), .. } => Some(value.len()),
+            _ => None,
+        });
+        let sent = values.fold((0, 0), |(bytes, ops), value| (bytes + value, ops + 1));
+        let mut stored = self.stored.lock().unwrap();
+        *stored = sent.max(*stored);
+        drop(stored);
+        Box::pin(async move {
+            sleep(self.takes).await;
+            let mut replies = self.inner.call(batch, deadline).await;
+            let shown = replies.items.iter_mut().flatten().filter(|reply| shows_result(reply));
+            for reply in shown.skip(self.shows) {
+                *reply = Reply::Deferred;
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+/// A handle over it, and the calls of one namespace, with one result under `k`.
+async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
+    let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
+    let redlock = redlock.build().expect("a handle");
+    let calls = Idempotency::builder(&redlock).namespace("n").build().expect("a namespace");
+    let done = calls.key("k").run(async |_| Ok::<_, String>(7)).await;
+    assert!(matches!(done, Ok(Outcome::Executed { .. })), "{done:?}");
+    (redlock, calls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
+    let (redlock, calls) = with_a_result(Stingy::new(1)).await;
+    let mut all = JoinSet::new();
+    for i in 0..200 {
+        let calls = calls.clone();
+        all.spawn(async move {
+            if i % 2 == 0 {
+                let found = calls.key("k").lookup::<i32>().await;
+                assert!(matches!(found, Ok(Status::Stored(7))), "{found:?}");
+            } else {
+                let done = calls.key("k").run(async |_| Err::<i32, _>("it stands")).await;
+                assert!(matches!(done, Ok(Outcome::Replayed(7))), "{done:?}");
+            }
+        });
+    }
+    sleep(Duration::from_millis(25)).await;
+    let begun = Instant::now();
+    let guard = redlock.mutex("m").acquire().await.expect("it is free");
+    assert!(begun.elapsed() < Duration::from_millis(100), "after {:?}", begun.elapsed());
+    while let Some(done) = all.join_next().await {
+        done.expect("answered as by any other node");
+    }
+    assert!(guard.release().await.is_released());
+    assert_eq!(redlock.metrics()[0].faults_total(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_puts_everything_off_has_a_fault() {
+    let (_redlock, calls) = with_a_result(Stingy::new(0)).await;
+    let found = calls.key("k").lookup::<i32>().await;
+    let Err(RunError::NoQuorum(why)) = found else { panic!("{found:?}") };
+    let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, false), "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
+    const LARGE: usize = 400 * 1024;
+    let node = Stingy::new(1);
+    let stored = Arc::clone(&node.stored);
+    let (_redlock, calls) = with_a_result(node).await;
+    let mut all = JoinSet::new();
+    for i in 0..20 {
+        let calls = calls.clone();
+        all.spawn(async move {
+            let value = "x".repeat(LARGE);
+            let key = format!("large-{i}");
+            let done = calls.key(&key).run(async |_| Ok::<_, String>(value)).await;
+            assert!(matches!(done, Ok(Outcome::Executed { kept: true, .. })), "not stored");
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        done.expect("it is stored");
+    }
+    let (bytes, ops) = *stored.lock().unwrap();
+    assert_eq!(ops, 2, "{bytes} bytes");
 }

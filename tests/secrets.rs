@@ -65,7 +65,7 @@ impl Shown {
         self.debug(&e);
         let told = e.to_string();
         writeln!(self.0, "{e}").unwrap();
-        let calls = Idempotency::builder(&redlock).namespace("n").build().unwrap();
+        let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
         let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
         writeln!(self.0, "{e} {e:?}").unwrap();
         let e = Election::new(&redlock, "e").leader().await.expect_err("let in");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use palisade::node::{LockNode, MinReplicas, RedisNode, RedisNodeBuilder, SentinelNode};
 use palisade::{Advice, Redlock};
 
+use support::proxy::{Proxy, overwrite};
 use support::server::{Server, free_port};
 
 /// Until something must have happened; not a claim about how long it takes.
@@ -109,6 +110,56 @@ async fn a_user_without_info_or_evalsha() {
     says(&got, &["the ACL user lacks a permission", &at, "allow this user the keys"]);
 }
 
+#[tokio::test]
+async fn a_server_that_may_delete_locks_to_make_room() {
+    let full = ["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"];
+    let server = Server::start(&full);
+    let at = format!("at {}: ", server.addr());
+    let words = [
+        "server deletes keys when its memory is full",
+        "maxmemory is 104857600 bytes and the policy volatile-lru",
+        "`CONFIG SET maxmemory-policy noeviction`",
+        "`allow_eviction(true)`",
+    ];
+    says(&sentence(lone(&server).build().unwrap()).await, &[&words[..], &[&at]].concat());
+    let sentinel = watched("127.0.0.1", server.port());
+    says(&sentence(group(&sentinel)).await, &[&words[..], &["orders: ", &at]].concat());
+    for node in [
+        Box::new(lone(&server).allow_eviction(true).build().unwrap()) as Box<dyn LockNode>,
+        Box::new(group(&sentinel).allow_eviction(true)),
+    ] {
+        let ttl = Duration::from_secs(20);
+        let redlock = Redlock::builder().node_arc(node.into()).ttl(ttl).node_deadline(PATIENCE);
+        let guard = redlock.build().unwrap().mutex("m").acquire().await.expect("accepted");
+        assert!(guard.release().await.is_released());
+    }
+    // The command that the sentence names mends it.
+    assert_eq!(server.cli(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
+    let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
+    drop(redlock.mutex("n").acquire().await.expect("it votes"));
+}
+
+/// A limit alone deletes nothing, nor does a policy without a limit.
+#[tokio::test]
+async fn a_server_that_refuses_writes_when_it_is_full_votes() {
+    for args in [["--maxmemory", "100mb"], ["--maxmemory-policy", "allkeys-lru"]] {
+        let server = Server::start(&args);
+        let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
+        drop(redlock.mutex("m").acquire().await.expect("it votes"));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    proxy.edit(overwrite("redis_version:", "6.2.06"));
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr()));
+    let at = format!("at {}: ", proxy.addr());
+    let words = ["server kind or version cannot serve", &at, "at least 6.2.7 is needed"];
+    says(&sentence(node.build().unwrap()).await, &words);
+}
+
 /// As behind NAT: what a Sentinel announces leads nowhere from here, by a refusal or by silence.
 #[tokio::test]
 async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
@@ -157,6 +208,8 @@ fn the_manual_has_a_line_for_each() {
         "the min-replicas guard is off",
         "for want of good replicas (NOREPLICAS)",
         "does not let this user see its min-replicas-max-lag",
+        "server deletes keys when its memory is full",
+        "at least 6.2.7 is needed",
     ] {
         assert!(manual.contains(words), "{words:?} is missing");
     }

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use palisade::node::{RedisNode, SentinelNode};
-use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use palisade::{MemoryNode, Redlock, RedlockBuilder, TryAcquire};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -25,9 +25,9 @@ pub struct Connect {
     #[arg(long, value_name = "NAME")]
     pub master: Vec<String>,
 
-    /// Lease length in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 3_000)]
-    pub ttl_ms: u64,
+    /// Lease length in milliseconds; each example has a default of its own
+    #[arg(long, value_name = "MS")]
+    pub ttl_ms: Option<u64>,
 
     /// Take servers without a history for new ones (tests and first runs only: see `trust_fresh`)
     #[arg(long)]
@@ -40,17 +40,19 @@ impl Connect {
         self.node.is_empty() && self.sentinel.is_empty()
     }
 
-    /// The handle over the nodes.
-    pub fn redlock(&self) -> Result<Redlock, Failure> {
-        Ok(self.builder()?.build()?)
+    /// The lease length: as given, else the example's own.
+    pub fn ttl(&self, default: Duration) -> Duration {
+        self.ttl_ms.map_or(default, Duration::from_millis)
     }
 
-    /// The same, with more to be set.
-    pub fn builder(&self) -> Result<RedlockBuilder, Failure> {
+    /// A handle over the nodes with this lease length, and more to be set.
+    pub fn builder(&self, ttl: Duration) -> Result<RedlockBuilder, Failure> {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());
         }
-        let mut builder = Redlock::builder().ttl(Duration::from_millis(self.ttl_ms));
+        // Short leases need short answers: two tries have to fit.
+        let deadline = (ttl / 5).min(Duration::from_millis(250));
+        let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
         for url in &self.node {
             builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
         }
@@ -63,4 +65,26 @@ impl Connect {
         }
         Ok(builder)
     }
+}
+
+/// How long the servers may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until the servers grant. Those that are new, or lost their data, do not at once: nobody
+/// knows what they granted before.
+pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
+    let trial = redlock.mutex(format!("ready-{:08x}", rand::random::<u32>())).wait(PATIENCE);
+    let held = match trial.try_acquire().await {
+        Ok(TryAcquire::Acquired(held)) => held,
+        refused => {
+            let why = refused.err().map(|e| e.to_string()).unwrap_or_default();
+            println!(
+                "not yet: {why}\nwaiting. Mark the servers of a new deployment by `palisade init`; \
+                 in a trial, `--trust-fresh` takes servers without data for new ones."
+            );
+            trial.acquire().await?
+        }
+    };
+    held.release().await.into_result()?;
+    Ok(())
 }

@@ -18,11 +18,11 @@ mod queue;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Parser as _;
 use palisade::idempotency::Context;
-use palisade::{Advice, Idempotency, Lapsed, Outcome, Redlock};
+use palisade::{Advice, Failed, Idempotency, Outcome, Redlock};
 use queue::{Message, Queue};
 use tokio::time::{Instant, sleep};
 
@@ -37,13 +37,14 @@ struct Billing {
     queue: Queue,
     payments: Idempotency,
     charges: Charges,
+    lease: Duration,
 }
 
 impl Billing {
     /// One consumer, until there is nothing left to do.
     async fn consume(self: Arc<Self>, name: String) -> Result<(), Failure> {
         // A message is given to somebody else only when its claim can have lapsed.
-        let idle = LEASE + LEASE / 2;
+        let idle = self.lease + self.lease / 2;
         let mut last = Instant::now();
         while last.elapsed() < 3 * idle {
             let Some(message) = self.queue.next(&name, idle).await? else {
@@ -51,7 +52,8 @@ impl Billing {
                 continue;
             };
             last = Instant::now();
-            let call = self.payments.key(&*message.key).fingerprint(&message.body);
+            let call = self.payments.key(&*message.key);
+            let call = call.fingerprint(&message.body).created_at(message.created);
             match call.run(async |cx: Context| self.charge(&cx, &message).await).await {
                 // Stored on a majority: whoever gets the message again will know.
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => {
@@ -60,17 +62,21 @@ impl Billing {
                 // Not ours to acknowledge: should the other one die, somebody has to take over.
                 Ok(Outcome::InFlight { .. }) => {}
                 Ok(Outcome::Parked(why)) => {
-                    println!("{name}: {} is parked: {why}", message.key);
+                    println!("{name}: parked: {why}");
                     self.queue.park(&message).await?;
                 }
                 Ok(Outcome::Mismatch) => {
                     println!("{name}: {} says something else than before: parked", message.key);
                     self.queue.park(&message).await?;
                 }
+                Ok(Outcome::TooOld) => {
+                    println!("{name}: {} is older than what is remembered: parked", message.key);
+                    self.queue.park(&message).await?;
+                }
                 Ok(other) => return Err(format!("{}: {other:?}", message.key).into()),
                 Err(e) => match e.advice() {
-                    // Left pending: it comes again, when the claim has lapsed.
-                    Advice::RetryAfter(_) => println!("{name}: {}: {e}", message.key),
+                    // Left pending: it comes again.
+                    Advice::RetryAfter(_) => println!("{name}: {e}"),
                     _ => return Err(e.to_string().into()),
                 },
             }
@@ -79,17 +85,16 @@ impl Billing {
     }
 
     /// The effect. This one recognises nothing, so a failure in the middle of it cannot be repeated
-    /// blindly: that is what `Lapsed::Park` is for.
-    async fn charge(&self, cx: &Context, message: &Message) -> Result<String, String> {
+    /// blindly: that is what `at_most_once` is for.
+    async fn charge(&self, cx: &Context, message: &Message) -> Result<String, Failed> {
         if message.body.is_empty() {
             // Nothing was done, and saying so gives the claim back: the next one may try.
-            cx.no_effect();
-            return Err("empty message".to_owned());
+            return Err(Failed::no_effect("empty message"));
         }
         sleep(Duration::from_millis(5)).await;
         *self.charges.lock().expect("no one panics").entry(message.key.clone()).or_default() += 1;
         if message.body == "poison" {
-            return Err("connection to the bank lost after the charge was sent".to_owned());
+            return Err("connection to the bank lost after the charge was sent".into());
         }
         Ok(format!("receipt-{}", cx.child_key("charge")))
     }
@@ -99,20 +104,23 @@ impl Billing {
 async fn main() -> Result<(), Failure> {
     let connect = common::Connect::parse();
     let run = format!("consumer-example-{:08x}", rand::random::<u32>());
-    let redlock: Redlock =
-        connect.builder()?.ttl(LEASE).node_deadline(LEASE / 5).prefix(format!("{run}:")).build()?;
+    let lease = connect.ttl(LEASE);
+    let redlock: Redlock = connect.builder(lease)?.prefix(format!("{run}:")).build()?;
+    common::ready(&redlock).await?;
     let payments = Idempotency::builder(&redlock)
         .namespace("payments")
         // Longer than any redelivery takes, replays by hand included.
         .retention(Duration::from_secs(3_600))
-        .on_lapsed(Lapsed::Park)
+        .at_most_once()
         .build()?;
     let queue = Queue::open(connect.node.first().map(String::as_str), &run).await?;
 
-    // Producers send twice: half of the messages, right after the first or much later.
+    // Producers send twice: half of the messages, right after the first or much later. Each copy
+    // says when the order was made.
+    let made = SystemTime::now();
     let send = async |n: usize| {
         let body = if n == 42 { "poison".to_owned() } else { format!("{n}.00 GBP") };
-        queue.send(&format!("order-{n}"), &body).await
+        queue.send(&format!("order-{n}"), &body, made).await
     };
     for n in 0..MESSAGES {
         send(n).await?;
@@ -123,9 +131,9 @@ async fn main() -> Result<(), Failure> {
     for n in (0..MESSAGES).filter(|n| n % 4 == 1) {
         send(n).await?;
     }
-    queue.send("order-7", "7000.00 GBP").await?;
+    queue.send("order-7", "7000.00 GBP", made).await?;
 
-    let billing = Arc::new(Billing { queue, payments, charges: Charges::default() });
+    let billing = Arc::new(Billing { queue, payments, charges: Charges::default(), lease });
     let consumers: Vec<_> = (0..4)
         .map(|n| tokio::spawn(Arc::clone(&billing).consume(format!("consumer {n}"))))
         .collect();
@@ -135,9 +143,16 @@ async fn main() -> Result<(), Failure> {
     let parked = billing.queue.parked().await?;
     billing.queue.clear().await?;
     let charges = billing.charges.lock().expect("no one panics");
-    assert_eq!(charges.len(), MESSAGES, "an order was lost");
     assert!(charges.values().all(|n| *n == 1), "an order was charged twice");
-    assert_eq!(parked, 2, "the poisoned order and the changed one");
+    // The poisoned order and the changed one, if no server lost data on the way.
+    if charges.len() < MESSAGES || parked != 2 {
+        let done = charges.len();
+        return Err(format!(
+            "{done} of {MESSAGES} orders charged once each, {parked} messages parked for a \
+             person: see the lines above for why"
+        )
+        .into());
+    }
     println!("{MESSAGES} orders charged once each, {parked} messages parked for a person");
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
@@ -15,12 +15,14 @@ use redis::streams::{StreamReadOptions, StreamReadReply};
 type Failure = Box<dyn Error + Send + Sync>;
 const GROUP: &str = "billing";
 
-/// A message: the broker's id, which is new with every sending, and the sender's own.
+/// A message: the broker's id, which is new with every sending, the sender's own, and when the
+/// sender made it, which is the same however often it is sent.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub id: String,
     pub key: String,
     pub body: String,
+    pub created: SystemTime,
 }
 
 /// Where messages come from.
@@ -46,18 +48,19 @@ impl Queue {
         Ok(Self::Redis { connection, stream: stream.to_owned() })
     }
 
-    /// Sends a message.
-    pub async fn send(&self, key: &str, body: &str) -> Result<(), Failure> {
+    /// Sends a message that was made then.
+    pub async fn send(&self, key: &str, body: &str, created: SystemTime) -> Result<(), Failure> {
         match self {
             Self::Memory(memory) => {
                 let mut m = memory.lock().expect("no one panics");
                 m.sent += 1;
                 let id = m.sent.to_string();
-                m.fresh.push_back(Message { id, key: key.into(), body: body.into() });
+                m.fresh.push_back(Message { id, key: key.into(), body: body.into(), created });
                 Ok(())
             }
             Self::Redis { connection, stream } => {
-                let fields = [("key", key), ("body", body)];
+                let created = created.duration_since(UNIX_EPOCH)?.as_millis().to_string();
+                let fields = [("key", key), ("body", body), ("created", &created)];
                 Ok(connection.clone().xadd(stream, "*", &fields).await?)
             }
         }
@@ -151,5 +154,6 @@ impl Memory {
 
 fn message(id: &StreamId) -> Result<Message, Failure> {
     let field = |name| id.get::<String>(name).ok_or(format!("message without field {name:?}"));
-    Ok(Message { id: id.id.clone(), key: field("key")?, body: field("body")? })
+    let created = UNIX_EPOCH + Duration::from_millis(field("created")?.parse()?);
+    Ok(Message { id: id.id.clone(), key: field("key")?, body: field("body")?, created })
 }

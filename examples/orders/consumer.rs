@@ -4,14 +4,13 @@
 //! So a stall is a real one (the thread sleeps, nothing renews the lease), and it hits whatever
 //! else the consumer had in hand.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use palisade::idempotency::Context;
-use palisade::{Advice, Idempotency, Lapsed, Outcome, Probed, Redlock, RunError};
+use palisade::{Advice, Failed, Idempotency, Outcome, Probed, Redlock, RunError};
 use tokio::sync::Notify;
 
 use crate::ledger::{Audit, Ledger, Verdict};
@@ -63,16 +62,6 @@ pub struct Shift {
     pub blind: bool,
 }
 
-/// The ledger refused a booking: somebody else is in charge of the order by now.
-#[derive(Debug)]
-struct Overtaken;
-
-impl fmt::Display for Overtaken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the ledger has seen a larger token for this order")
-    }
-}
-
 /// What became of a delivery.
 enum Delivered {
     /// The invoice with this number took effect as this order, now or before.
@@ -112,7 +101,8 @@ impl Shift {
             .namespace(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
-            .on_lapsed(Lapsed::Park)
+            // What is not known of an order the probe asks the ledger.
+            .at_most_once()
             .build()?;
         while let Some(index) = self.stream.next().await {
             let order = &self.stream.orders[index];
@@ -141,6 +131,7 @@ impl Shift {
             Level::Request => orders.key(&*order.key).fingerprint(&order.invoice),
             Level::Business => orders.key(&*order.key),
         };
+        let call = call.created_at(self.stream.created);
         let run = call
             .probe(async |cx: Context| self.ask_ledger(&cx, order).await)
             .run(async |cx: Context| self.book(&cx, index, order, &died).await);
@@ -169,7 +160,7 @@ impl Shift {
                 Delivered::Again(retry_after)
             }
             Ok(other) => return Err(format!("order {}: {other:?}", order.key).into()),
-            Err(RunError::Handler(Overtaken)) => {
+            Err(RunError::Handler { .. }) => {
                 counts.trouble.add();
                 Delivered::Again(Duration::ZERO)
             }
@@ -190,7 +181,7 @@ impl Shift {
         index: usize,
         order: &Order,
         died: &Notify,
-    ) -> Result<Arc<str>, Overtaken> {
+    ) -> Result<Arc<str>, Failed> {
         let fate = order.fate();
         tokio::time::sleep(LEDGER).await;
         if fate == Fate::CrashBefore {
@@ -210,7 +201,9 @@ impl Shift {
         }
         match verdict {
             Verdict::Booked | Verdict::Twice => Ok(Arc::clone(&order.invoice.number)),
-            Verdict::OldToken => Err(Overtaken),
+            Verdict::OldToken => {
+                Err(Failed::no_effect("the ledger has seen a larger token for this order"))
+            }
         }
     }
 

@@ -88,13 +88,17 @@ impl Place {
             Self::Memory(nodes) => {
                 Ok(nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone())))
             }
-            Self::Servers(nodes) => nodes.builder(),
+            Self::Servers(nodes) => nodes.builder(self.lease()),
             Self::Groups(groups) => groups.builder(),
         }
     }
 
     fn lease(&self) -> Duration {
-        Duration::from_millis(if matches!(self, Self::Memory(_)) { 400 } else { 600 })
+        match self {
+            Self::Memory(_) => Duration::from_millis(400),
+            Self::Servers(nodes) => nodes.ttl(Duration::from_millis(600)),
+            Self::Groups(_) => Duration::from_millis(600),
+        }
     }
 }
 
@@ -103,7 +107,7 @@ impl Place {
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)
-        .max_ttl(Duration::from_secs(2))
+        .max_ttl(lease.max(Duration::from_secs(2)))
         .node_deadline(lease / 4)
         .prefix(format!("orders-demo-{run:08x}:"))
 }
@@ -134,6 +138,9 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     println!("{} invoices, {} consumers, --seed {seed}", invoices.len(), args.consumers);
     let place = Place::find(args).await?;
     let lease = place.lease();
+    if let Place::Servers(_) = &place {
+        common::ready(&tune(place.builder()?, lease, run).build()?).await?;
+    }
     let shift =
         |level| Arc::new(Shift::new(Stream::new(level, &invoices, seed), lease, args.blind));
     let shifts = [shift(Level::Request), shift(Level::Business)];

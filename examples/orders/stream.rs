@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -100,6 +100,8 @@ impl Order {
 pub struct Stream {
     pub level: Level,
     pub orders: Vec<Order>,
+    /// When the orders were made, for each of their deliveries.
+    pub created: SystemTime,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -146,7 +148,8 @@ impl Stream {
         let orders = invoices.iter().map(order).collect();
         let fresh = places.into_iter().map(|(_, i)| i).collect();
         let state = Mutex::new(State { fresh, ..State::default() });
-        Self { level, orders, state, changed: Notify::new() }
+        let created = SystemTime::now();
+        Self { level, orders, created, state, changed: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Idempotency;
-use palisade::idempotency::{Context, Lapsed, Outcome};
+use palisade::idempotency::{Context, Failed, Outcome};
 use tokio::time::sleep;
 
 use crate::client::{Actor, cut};
@@ -22,11 +22,12 @@ fn created(birth: &Birth) -> SystemTime {
 impl Actor {
     fn orders(&self) -> Idempotency {
         let (plan, settings) = (&self.plan.orders, &self.settings);
-        let mut orders = Idempotency::builder(&self.redlock)
+        let orders = Idempotency::builder(&self.redlock);
+        let orders = if plan.rerun { orders.at_least_once() } else { orders.at_most_once() };
+        let mut orders = orders
             .namespace("sim")
             .lease(ms(settings.ttl))
             .retention(ms(settings.retention))
-            .on_lapsed(if plan.rerun { Lapsed::Rerun } else { Lapsed::Park })
             .durability(self.plan.durability);
         if plan.max_result > 0 {
             orders = orders.max_result(plan.max_result);
@@ -78,18 +79,17 @@ async fn handle(
     (client, name, print): (usize, u16, u8),
     cx: Context,
     plan: HandlerPlan,
-) -> Result<u64, String> {
+) -> Result<u64, Failed> {
     let (token, attempt) = (cx.fencing_token().get(), cx.attempt());
     let value = world.next_value();
     world.tell(Event::Starts { client, name, token, attempt, value, print });
     sleep(ms(plan.span)).await;
     match plan.fails {
         0 => Ok(value),
-        1 => Err("failed".into()),
+        1 => Err(Failed::unknown("failed")),
         _ => {
             world.tell(Event::NoEffect { name, value });
-            cx.no_effect();
-            Err("failed before it did anything".into())
+            Err(Failed::no_effect("failed before it did anything"))
         }
     }
 }

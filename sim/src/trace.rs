@@ -44,6 +44,7 @@ pub(crate) enum Answer {
     InFlight,
     Mismatch,
     TooOld,
+    Deferred,
     Failed,
 }
 

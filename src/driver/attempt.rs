@@ -60,12 +60,15 @@ impl Core {
         wait: bool,
         level: Durability,
     ) -> Result<Won, Loss> {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Err(Loss::NoQuorum(outcomes));
+        }
         let owner = OwnerToken::from_random(self.env.random());
         let proposal = self.proposal(keys.lock());
         let mailbox = Mailbox::at(self.n(), level);
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
-        let mut machine = Acquire::new(self.n(), sent, until);
+        let mut machine = Acquire::new(self.n(), sent, until, self.patience());
         let mut undo = Undo {
             core: self,
             op: Op::Release { keys: keys.clone(), owner, words: false },
@@ -75,7 +78,7 @@ impl Core {
         };
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait };
         self.send_all(&acquire, self.node_deadline(sent).min(until), &mailbox);
-        let (mut now, mut step) = (sent, Step::Wait(until));
+        let (mut now, mut step) = (sent, Step::Wait(machine.by()));
         loop {
             step = match step {
                 Step::Wait(at) => {
@@ -97,7 +100,7 @@ impl Core {
                         let raise = Op::Raise { keys: keys.clone(), owner, token };
                         self.send(node, raise, deadline, &mailbox);
                     }
-                    Step::Wait(until)
+                    Step::Wait(machine.by())
                 }
                 Step::Won(token) => {
                     undo.armed = false;
@@ -153,6 +156,9 @@ impl Core {
             } else {
                 found = machine.never_granted(node);
             }
+        }
+        if let Some(outcomes) = self.cannot_wait() {
+            return ReleaseOutcome::Unknown(self.no_quorum(outcomes));
         }
         while found == Found::Pending {
             let mail = self.mail_by(&mailbox, now, deadline + self.config.node_deadline).await;

@@ -13,7 +13,7 @@ use crate::driver::attempt::Undo;
 use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Claim, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey, Reply, StoredRecord};
 use crate::quorum::complete::{self, Complete, Found, Look};
 use crate::quorum::record::{Promise, Record, Refusal, Step};
 use crate::time::{Moment, valid_until};
@@ -83,14 +83,23 @@ impl Held {
     }
 
     /// Gives the claim back on every node that may have it, so that the attempt does not count.
-    /// Waits for the nodes that answer within their deadline; the lanes see to the others.
+    ///
+    /// # Cancellation safety
+    /// As [`end`](Self::end).
+    pub(crate) async fn give_back(self) {
+        self.end(ClaimEnd::Undone).await;
+    }
+
+    /// Ends the claim on every node that may have it, instead of leaving others to wait for the end
+    /// of its lease. Waits for the nodes that answer within their deadline; the lanes see to the
+    /// others.
     ///
     /// # Cancellation safety
     /// Dropped, the requests are on their way.
-    pub(crate) async fn give_back(self) {
+    pub(crate) async fn end(self, end: ClaimEnd) {
         self.stop();
         let core = &self.core;
-        let Some(op) = self.unclaim() else { return };
+        let Some(op) = self.unclaim(end) else { return };
         let now = core.env.now();
         let deadline = core.node_deadline(now);
         let mailbox = Mailbox::taking_back(core.n());
@@ -99,15 +108,18 @@ impl Held {
             core.send_owed(node, op.clone(), deadline, &mailbox, self.owed_until(now));
             open += 1;
         }
+        if core.cannot_wait().is_some() {
+            return;
+        }
         while open > 0 && core.mail_until(&mailbox, deadline).await.1.is_some() {
             open -= 1;
         }
     }
 
-    fn unclaim(&self) -> Option<Op> {
+    fn unclaim(&self, end: ClaimEnd) -> Option<Op> {
         match &self.lease.subject {
             Subject::Claim { key, .. } => {
-                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner })
+                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner, end })
             }
             Subject::Lock { .. } => None,
         }
@@ -122,7 +134,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.stop()
             && !self.begun.load(Ordering::Acquire)
-            && let Some(op) = self.unclaim()
+            && let Some(op) = self.unclaim(ClaimEnd::Undone)
         {
             let until = self.owed_until(self.core.env.now());
             self.core.undo(&op, &self.lease.mailbox, until);
@@ -133,15 +145,18 @@ impl Drop for Held {
 impl Core {
     /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
     pub(crate) async fn claim(self: &Arc<Self>, terms: &ClaimTerms, force: bool) -> Claimed {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Claimed::Refused(Refusal::NoQuorum(outcomes));
+        }
         let owner = OwnerToken::from_random(self.env.random());
         let mailbox = Mailbox::at(self.n(), terms.durability);
         let sent = self.env.now();
         let until = valid_until(sent, terms.lease, self.config.drift);
-        let mut machine = Record::new(self.n(), sent, until);
+        let mut machine = Record::new(self.n(), sent, until, self.patience());
         let proposal = self.proposal(&terms.key);
         let mut undo = Undo {
             core: self,
-            op: Op::Unclaim { key: Arc::clone(&terms.key), owner },
+            op: Op::Unclaim { key: Arc::clone(&terms.key), owner, end: ClaimEnd::Undone },
             until: sent + terms.lease + OWED,
             mailbox: Arc::clone(&mailbox),
             armed: true,
@@ -159,7 +174,7 @@ impl Core {
             created: terms.created.filter(|_| !force),
         });
         self.send_all(&claim, self.node_deadline(sent).min(until), &mailbox);
-        let mut step = Step::Wait(until);
+        let mut step = Step::Wait(machine.by());
         loop {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
@@ -177,11 +192,14 @@ impl Core {
                         let raise = Op::RaiseClaim { key: Arc::clone(&terms.key), owner, token };
                         self.send(node, raise, deadline, &mailbox);
                     }
-                    Step::Wait(until)
+                    Step::Wait(machine.by())
                 }
                 Step::Promised(promise) => {
                     undo.armed = false;
                     self.saw(&terms.key, promise.token.get(), proposal);
+                    if promise.forgotten.is_some() {
+                        self.keys_forgotten(machine.forgetful());
+                    }
                     let subject = Subject::Claim {
                         key: Arc::clone(&terms.key),
                         retention: terms.retention,
@@ -234,6 +252,9 @@ impl Core {
             let owed = started + lease.ttl;
             self.send_owed(node, op.clone(), self.node_deadline(started), &mailbox, owed);
         }
+        if let Some(outcomes) = self.cannot_wait() {
+            return complete::Step::Unknown(outcomes);
+        }
         let (mut pause, mut renewed) = (PAUSE, false);
         loop {
             let step = match self.mail_until(&mailbox, end).await.1 {
@@ -271,15 +292,24 @@ impl Core {
         }
     }
 
-    /// Looks at a key on all nodes; a result counts if it is as durable as this. Never `Wait`.
+    /// Looks at a key on all nodes; a result counts if it is as durable as asked. Never `Wait`.
     ///
     /// # Cancellation safety
     /// Reads only.
-    pub(crate) async fn look(&self, key: &RecordKey, level: Durability) -> Found {
+    pub(crate) async fn look(&self, terms: &ClaimTerms) -> Found {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Found::NoQuorum(outcomes);
+        }
         let deadline = self.node_deadline(self.env.now());
-        let mailbox = Mailbox::at(self.n(), level);
+        let mailbox = Mailbox::at(self.n(), terms.durability);
         let mut machine = Look::new(self.n());
-        self.send_all(&Op::Lookup { key: Arc::clone(key) }, deadline, &mailbox);
+        let look = Op::Lookup {
+            key: Arc::clone(&terms.key),
+            retention: terms.retention,
+            fingerprint: terms.fingerprint,
+            born: terms.born,
+        };
+        self.send_all(&look, deadline, &mailbox);
         loop {
             let found =
                 match self.mail_until(&mailbox, deadline + self.config.node_deadline).await.1 {

@@ -20,6 +20,9 @@ impl Core {
         wait: bool,
         read: impl Fn(OwnerToken, &Holder) -> Option<(u64, W)>,
     ) -> Sight<W> {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Sight::NoQuorum(outcomes);
+        }
         let deadline = self.node_deadline(self.env.now());
         let mailbox = Mailbox::new(self.n());
         let mut machine = Leading::new(self.n());

@@ -293,7 +293,12 @@ impl Lease {
     pub(crate) fn look_op(&self) -> Op {
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Inspect { keys: keys.clone(), wait: false },
-            Subject::Claim { key, .. } => Op::Lookup { key: Arc::clone(key) },
+            Subject::Claim { key, retention, fingerprint } => Op::Lookup {
+                key: Arc::clone(key),
+                retention: *retention,
+                fingerprint: *fingerprint,
+                born: None,
+            },
         }
     }
 

@@ -4,9 +4,9 @@
 //! down the lanes, feeds replies to the quorum machines, and cleans up after whatever was dropped
 //! half-way. Nothing here waits for the slowest node: decisions fall at the majority.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeOutcome};
-use crate::node::lane::{Lane, LaneSettings, Sink, Witness, forward_hints};
+use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
 use crate::node::mailbox::Mailbox;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
@@ -22,6 +22,7 @@ use crate::quorum::majority::majority;
 use crate::receipt::Server;
 use crate::time::Moment;
 
+mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod hints;
@@ -29,10 +30,12 @@ mod inspect;
 mod keeper;
 pub(crate) mod lease;
 mod renewal;
+pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
 pub(crate) mod verdict;
 
+use ahead::Ahead;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
@@ -47,11 +50,15 @@ pub(crate) struct Core {
     pub(crate) verdicts: Arc<Verdicts>,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
-    /// Fences seen that lie ahead of our own clock, by key: the next proposal must exceed them.
-    ahead: Mutex<BTreeMap<Box<str>, u64>>,
+    ahead: Mutex<Ahead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
+    /// Until when each node is known to call keys without a birth forgotten.
+    forgetful: Mutex<Vec<Option<Moment>>>,
 }
+
+/// How much later a node's memory must be whole again for that to be news.
+const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Events a slow subscriber may lag behind before it loses some.
 const EVENTS: usize = 1_024;
@@ -64,10 +71,6 @@ impl fmt::Debug for Core {
             .finish_non_exhaustive()
     }
 }
-
-/// Most names remembered as ahead of our clock; beyond it the oldest knowledge is dropped, which
-/// costs a raise round and nothing else.
-const AHEAD_MAX: usize = 4_096;
 
 impl Core {
     pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
@@ -93,6 +96,7 @@ impl Core {
             keeper,
             verdicts,
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
+            forgetful: Mutex::new(vec![None; names.len()]),
             names,
             config,
             ahead: Mutex::default(),
@@ -121,6 +125,12 @@ impl Core {
     /// When a request sent now is given up.
     pub(crate) fn node_deadline(&self, now: Moment) -> Moment {
         now + self.config.node_deadline
+    }
+
+    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one by
+    /// then.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.node_deadline + GRACE
     }
 
     /// Sends an op to one node; the answer goes to the mailbox.
@@ -164,7 +174,7 @@ impl Core {
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        ahead.get(key).map_or(clock, |seen| clock.max(seen + 1))
+        ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
     /// Remembers a fence that answered our `proposal`, if our own clock would not exceed it anyway.
@@ -175,12 +185,30 @@ impl Core {
             return;
         }
         if fence >= self.env.wall_micros() {
-            if ahead.len() >= AHEAD_MAX {
-                ahead.pop_first();
+            ahead.saw(key, fence);
+        } else {
+            ahead.forget(key);
+        }
+    }
+
+    /// These nodes forgot so much that a key without a birth was answered as forgotten; each with
+    /// for how long that will be so. Says it once per node and loss.
+    pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
+        let now = self.env.now();
+        for (node, remaining) in nodes {
+            let until = now + remaining;
+            {
+                let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
+                // The same loss, by a clock that goes somewhat slower, or for a shorter retention.
+                if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
+                    continue;
+                }
+                known[node] = Some(until);
             }
-            ahead.insert(key.into(), fence);
-        } else if !ahead.is_empty() {
-            ahead.remove(key);
+            let event = NodeEvent::KeysForgotten { remaining };
+            event.log(&self.names[node]);
+            // Nobody listening is no fault.
+            drop(self.events.send((Arc::clone(&self.names[node]), event)));
         }
     }
 

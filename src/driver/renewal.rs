@@ -20,6 +20,9 @@ impl Core {
     /// earlier than theirs.
     pub(crate) async fn extend(&self, lease: &Arc<Lease>) -> Result<Moment, ExtendError> {
         let sent = self.env.now();
+        if let Some(outcomes) = self.cannot_wait().filter(|_| lease.is_valid(sent)) {
+            return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
+        }
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
         let deadline = self.node_deadline(sent);

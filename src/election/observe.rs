@@ -16,6 +16,7 @@ use super::Election;
 use super::error::LeaderError;
 use super::value::Leader;
 use crate::driver::hints::Waiting;
+use crate::driver::runtime::within;
 use crate::error::{ConfigError, NoQuorum};
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
@@ -130,7 +131,7 @@ impl Watch {
                 };
                 let news = judge(&mut self.last, &mut self.known, seen);
                 if news.is_none() {
-                    let _ = tokio::time::timeout(self.pause(rest), hint).await;
+                    within(self.pause(rest), hint).await;
                 }
                 news
             };

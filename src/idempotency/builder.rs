@@ -1,9 +1,12 @@
 //! The handle of one namespace, and its settings.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use super::{Call, Lapsed};
+use super::birth::{check_past, millis_since_1970};
+use super::metrics::Counters;
+use super::policy::Policy;
+use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::driver::Core;
 use crate::durability::Durability;
 use crate::error::ConfigError;
@@ -24,32 +27,42 @@ pub struct Idempotency {
     pub(super) namespace: Arc<str>,
     pub(super) lease: Duration,
     pub(super) retention: Duration,
-    pub(super) on_lapsed: Lapsed,
+    pub(super) policy: Policy,
     pub(super) durability: Durability,
     pub(super) max_result: usize,
     /// No key of the namespace is older, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
+    pub(super) counters: Arc<Counters>,
 }
 
-/// Settings of an [`Idempotency`].
+/// Settings of an [`Idempotency`]. Required: [`namespace`](Self::namespace), and
+/// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct IdempotencyBuilder(Idempotency);
+pub struct IdempotencyBuilder {
+    of: Idempotency,
+    preset: Option<Policy>,
+    on_lapsed: Option<Lapsed>,
+    on_forgotten: Option<Forgotten>,
+}
 
 impl Idempotency {
-    /// Begins with the lease of the handle's ttl, a retention of 24 hours, and [`Lapsed::Park`].
+    /// Begins with the lease of the handle's ttl and a retention of 24 hours. What is to happen with
+    /// a key whose past is not known has to be chosen.
     pub fn builder(redlock: &Redlock) -> IdempotencyBuilder {
         let core = Arc::clone(&redlock.core);
-        IdempotencyBuilder(Self {
+        let of = Self {
             lease: core.config.ttl,
             core,
             namespace: Arc::from(""),
             retention: RETENTION,
-            on_lapsed: Lapsed::default(),
+            policy: Policy::AT_MOST_ONCE,
             durability: Durability::Primary,
             max_result: MAX_RESULT,
             in_use_since: None,
-        })
+            counters: Arc::default(),
+        };
+        IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
 
     /// A call under this key. A bad key is told by the verbs. On the nodes the record's key is
@@ -65,41 +78,78 @@ impl Idempotency {
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
-}
 
-/// A moment as nodes compare it; what lies before 1970 is 1970.
-pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    /// What this handle and its clones have counted since it was built: what was run, replayed,
+    /// parked, and run again. Cheap: plain numbers.
+    pub fn metrics(&self) -> IdempotencyMetrics {
+        self.counters.read()
+    }
 }
 
 impl IdempotencyBuilder {
     /// What the keys belong to, for example the name of the operation or of the consumer. Required.
     /// At most 512 bytes, no control characters, no colon.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.0.namespace = Arc::from(namespace.into());
+        self.of.namespace = Arc::from(namespace.into());
         self
     }
 
     /// How long others wait after the process that runs a handler died; the keeper renews it while
     /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.0.lease = lease;
+        self.of.lease = lease;
         self
     }
 
     /// How long a result (and the trace of an attempt without one) is kept after it was last
     /// written, at most 366 days. Must be longer than anything may take to send the request again:
-    /// a broker's redelivery, a client's retry, a replay by hand. Default 24 hours.
+    /// a broker's redelivery, a client's retry, a replay by hand. What comes later all the same runs
+    /// again, unless its [age is known](Call::created_at). The same in every process that handles
+    /// the keys: it may grow from one version of a program to the next, and shrinks safely only
+    /// when nothing older than the shorter one can come again. Default 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.0.retention = retention;
+        self.of.retention = retention;
         self
     }
 
-    /// What to do when an earlier attempt left no result. Default [`Lapsed::Park`]. A probe is
-    /// given with the call: [`Call::probe`].
+    /// A key whose past is not known is parked: the handler does not run where an earlier attempt
+    /// began and left no result ([`Lapsed::Park`]), nor where too few nodes know whether there was
+    /// one ([`Forgotten::Park`]). The call is answered [`Outcome::Parked`](super::Outcome::Parked)
+    /// until a person or a [probe](Call::probe) decides. For effects that must not happen twice and
+    /// cannot recognise a repeat.
+    ///
+    /// Nodes that are new or lost data make every key without
+    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention.
+    pub fn at_most_once(mut self) -> Self {
+        self.preset = Some(Policy::AT_MOST_ONCE);
+        self
+    }
+
+    /// A key whose past is not known runs again: after an attempt that left no result
+    /// ([`Lapsed::Rerun`]), and where too few nodes know whether there was one
+    /// ([`Forgotten::Run`]). For effects that recognise repeats: a downstream system that
+    /// deduplicates by [`Context::child_key`](super::Context::child_key), an `INSERT … ON
+    /// CONFLICT DO NOTHING`, setting a value.
+    ///
+    /// That a result never changes does not cover running again what was forgotten: where a
+    /// majority of the nodes lost a result, the handler runs once more and its new result counts.
+    pub fn at_least_once(mut self) -> Self {
+        self.preset = Some(Policy::AT_LEAST_ONCE);
+        self
+    }
+
+    /// What to do when an earlier attempt left no result, in place of what
+    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once) says of it.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
-        self.0.on_lapsed = policy;
+        self.on_lapsed = Some(policy);
+        self
+    }
+
+    /// What to do when too few nodes know whether the key was used before, in place of what
+    /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once) says of it.
+    /// Where an earlier attempt is known as well, both policies must let the handler run.
+    pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
+        self.on_forgotten = Some(policy);
         self
     }
 
@@ -108,7 +158,7 @@ impl IdempotencyBuilder {
     /// [`Context::durability`](super::Context::durability) and
     /// [`Outcome::Executed`](super::Outcome::Executed) tell how many had them.
     pub fn durability(mut self, level: Durability) -> Self {
-        self.0.durability = level;
+        self.of.durability = level;
         self
     }
 
@@ -118,15 +168,20 @@ impl IdempotencyBuilder {
     /// not run again. A node sends all that waits for it over one connection, so large results cost
     /// everybody time: store them elsewhere, and their place here.
     pub fn max_result(mut self, bytes: usize) -> Self {
-        self.0.max_result = bytes;
+        self.of.max_result = bytes;
         self
     }
 
-    /// No key of this namespace was in use before this: what began with this deployment, or where
-    /// keys are known to be younger. A node that kept everything since then knows of every key
-    /// whether it was claimed. Default: unknown.
+    /// No key of this namespace was in use before this moment. It counts for every key as
+    /// [`created_at`](Call::created_at) does for one: nodes that kept everything since then know of
+    /// each key whether it was used. The later of the two counts. Unlike `created_at` it makes no
+    /// request too old. Default: unknown.
+    ///
+    /// A constant of the deployment, for example the day on which the namespace was first used,
+    /// the same in every process; never the start of this process, for then keys that were used
+    /// before it count as new wherever nodes lost data.
     pub fn in_use_since(mut self, since: SystemTime) -> Self {
-        self.0.in_use_since = Some(millis_since_1970(since));
+        self.of.in_use_since = Some(millis_since_1970(since));
         self
     }
 
@@ -135,13 +190,15 @@ impl IdempotencyBuilder {
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
     pub fn build(self) -> Result<Idempotency, ConfigError> {
-        let i = self.0;
+        let policy = self.policy();
+        let mut i = self.of;
         check_name("namespace", &i.namespace)?;
         if i.namespace.contains(':') {
             // "a:b" with key "c" would be "a" with key "b:c".
             let value = format!("{:?}", i.namespace);
             return Err(ConfigError::new("namespace", value, "no colon"));
         }
+        i.policy = policy?;
         i.durability.check()?;
         let config = &i.core.config;
         config.check_ttl(i.lease).map_err(|e| e.named("lease"))?;
@@ -158,6 +215,29 @@ impl IdempotencyBuilder {
         if i.retention > RETENTION_MAX {
             return Err(ConfigError::new("retention", retention, "at most 366 days"));
         }
+        if let Some(since) = i.in_use_since {
+            check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
+        }
+        // Clones of this builder make handles that count for themselves.
+        i.counters = Arc::default();
         Ok(i)
+    }
+
+    fn policy(&self) -> Result<Policy, ConfigError> {
+        let rule = "call `at_most_once()` if the handler must not run twice: a key whose earlier \
+                    attempt left no result, or that the nodes may have forgotten, is then parked \
+                    until a person or a probe decides. Call `at_least_once()` if its effect \
+                    recognises repeats: it then runs again in both cases";
+        let none = self.preset.is_none() && self.on_lapsed.is_none() && self.on_forgotten.is_none();
+        let missing = |what| {
+            let what = if none { "at_most_once() or at_least_once()" } else { what };
+            ConfigError::new(what, "not chosen", rule)
+        };
+        let lapsed = self.on_lapsed.or(self.preset.map(|p| p.lapsed));
+        let forgotten = self.on_forgotten.or(self.preset.map(|p| p.forgotten));
+        Ok(Policy {
+            lapsed: lapsed.ok_or_else(|| missing("on_lapsed"))?,
+            forgotten: forgotten.ok_or_else(|| missing("on_forgotten"))?,
+        })
     }
 }

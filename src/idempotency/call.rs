@@ -1,6 +1,5 @@
 //! One call under one key: what it says, and its verbs.
 
-use std::convert::Infallible;
 use std::future::{Future, Ready};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,13 +7,16 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::birth::{self, check_past, millis_since_1970};
+use super::policy::Policy;
 use super::run::{self, decode, encode};
-use super::store::Store;
+use super::store::{Store, store};
 use super::{
-    CodecError, Context, Idempotency, Lapsed, Outcome, Probed, Resolved, RunError, Status,
+    CodecError, Context, Failed, Forgotten, Idempotency, KeyName, Lapsed, NotRecorded, Outcome,
+    Probed, Resolved, RunError, Status,
 };
 use crate::driver::claim::ClaimTerms;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, NoQuorum, NodeOutcome};
 use crate::name::check_name;
 use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
@@ -26,7 +28,7 @@ use crate::quorum::record::Refusal;
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
-    pub(super) on_lapsed: Lapsed,
+    pub(super) policy: Policy,
     pub(super) wait: Duration,
     fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
@@ -47,7 +49,7 @@ impl Call {
         Self {
             bad: check_name("key", key).err(),
             key: Arc::from(key),
-            on_lapsed: of.on_lapsed,
+            policy: of.policy,
             wait: Duration::ZERO,
             fingerprint: Ok(None),
             created: None,
@@ -60,24 +62,71 @@ impl Call {
     ///
     /// The fingerprint is SHA-256 over the canonical form of `request`: JSON without white space,
     /// with the members of every object sorted by the bytes of their names, numbers and strings as
-    /// `serde_json` prints them. It is told by the verb if `request` has no such form.
+    /// `serde_json` prints them. A `request` without such a form is an error of the verb.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
         self
     }
 
-    /// When the *request* was made: the same in every copy of it, by the clock of whoever made it
-    /// (which is within `clock_error` of true time). Then a node that lost its data before the
-    /// request was made still knows that nobody ran it, and a copy that comes after the retention
-    /// is answered [`Outcome::TooOld`] instead of being run again.
+    /// When the *request* was made: the same in every copy of it, however often and by whomever it
+    /// is sent. A time that the message carries, not the time at which this copy arrived. With it:
+    ///
+    /// - Nodes that are new or lost data (a first start, a restart, a failover) know of every
+    ///   request made after that, plus a margin, that nobody ran it: it runs as soon as they grant
+    ///   again. Without it they know nothing of a new key until one retention has passed, and the
+    ///   policy for [forgotten](Forgotten) keys decides. The margin is twice `clock_error`, and for
+    ///   a Sentinel group also as long as a replaced master may have gone on.
+    /// - A copy that comes longer after that than the retention, by the nodes' clocks, is answered
+    ///   [`Outcome::TooOld`], for its record may be gone. Without it such a copy runs again.
+    ///
+    /// The time is taken for right within `clock_error`. A clock that is behind costs nothing but
+    /// an answer that is too careful. One that is ahead by more may let a request that was run
+    /// shortly before a node lost its data run again; a time further ahead of this machine's clock
+    /// than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on machines
+    /// whose clocks nobody looks after (browsers, phones), give the time at which your own first
+    /// server received them.
     pub fn created_at(mut self, created: SystemTime) -> Self {
-        self.created = Some(super::builder::millis_since_1970(created));
+        self.created = Some(millis_since_1970(created));
         self
     }
 
-    /// The policy for this call alone.
+    /// As [`created_at`](Self::created_at) with the time in the key, which is a version 7 UUID (for
+    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key that is none
+    /// is an error of the verb.
+    pub fn created_in_uuid_v7(self) -> Self {
+        let created = birth::created_in_uuid_v7(&self.key);
+        self.created_in(created, "a version 7 UUID")
+    }
+
+    /// As [`created_at`](Self::created_at) with the time in the key, which is a ULID (for keys that
+    /// contain one: [`created_in_ulid`](super::created_in_ulid)). A key that is none is an error of
+    /// the verb.
+    pub fn created_in_ulid(self) -> Self {
+        let created = birth::created_in_ulid(&self.key);
+        self.created_in(created, "a ULID")
+    }
+
+    fn created_in(mut self, created: Option<SystemTime>, what: &str) -> Self {
+        if let Some(created) = created {
+            return self.created_at(created);
+        }
+        if self.bad.is_none() {
+            let rule =
+                format!("must be {what} to say when it was made; or call `created_at` instead");
+            self.bad = Some(ConfigError::new("key", format!("{:?}", self.key), rule));
+        }
+        self
+    }
+
+    /// The policy for an earlier attempt without a result, for this call alone.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
-        self.on_lapsed = policy;
+        self.policy.lapsed = policy;
+        self
+    }
+
+    /// The policy where too few nodes know whether the key was used before, for this call alone.
+    pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
+        self.policy.forgotten = policy;
         self
     }
 
@@ -88,10 +137,10 @@ impl Call {
         self
     }
 
-    /// Asks `probe` whether earlier attempts took effect, in place of the policy: before anything
-    /// is run, and only if an earlier attempt left no result or too few nodes remember one. It gets
-    /// the context of the new attempt, whose [`child_key`](Context::child_key)s are those of the
-    /// earlier ones, and must only read.
+    /// Asks `probe` whether earlier attempts took effect, in place of both policies: before
+    /// anything is run, and only if an earlier attempt left no result or too few nodes know whether
+    /// there was one. It gets the context of the new attempt, whose
+    /// [`child_key`](Context::child_key)s are those of the earlier ones, and must only read.
     ///
     /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], for the effect is
     /// an earlier attempt's; after [`NotFound`](Probed::NotFound) the handler runs;
@@ -109,18 +158,25 @@ impl Call {
     /// until the lease ends, [`Context::lost`] says so and others may take over. A result is stored
     /// as JSON.
     ///
+    /// A handler that fails says what becomes of the key: any error counts as one after which
+    /// nobody knows whether the handler took effect, and a handler that knows more returns
+    /// [`Failed`]. Its claim ends with it: nobody waits for the end of a lease.
+    ///
     /// # Errors
     /// [`RunError`]: nothing was run (`Config`, `NoQuorum`), the handler failed (`Handler`), or it
     /// ran and its result is not known to be stored (`NotRecorded`, `Codec`).
     ///
     /// # Cancellation safety
     /// Dropped before the handler was started, the claim is given back and the attempt does not
-    /// count. Dropped while the handler runs, the claim is left to lapse and the attempt stays
-    /// visible; it is never freed. Dropped while the result is being stored, the requests are on
-    /// their way.
-    pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError<E>>
+    /// count. Dropped while the handler runs, the handler is dropped with it where it stands: the
+    /// claim is never freed, others find it in flight until its lease ends, and then a lapsed
+    /// attempt. A server framework drops a request's future when its client hangs up: there, call
+    /// from a task (`tokio::spawn`) and let the request await the task, so that a handler that was
+    /// begun is finished. Dropped while the result is being stored, the requests are on their way.
+    pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
+        E: Into<Failed>,
         F: FnOnce(Context) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -128,21 +184,23 @@ impl Call {
         run::run(self, no_probe, handler).await
     }
 
-    /// As [`run`](Self::run) with [`Lapsed::Rerun`]: what an operator does to a parked key whose
-    /// effect is known not to have happened.
+    /// As [`run`](Self::run) with [`Lapsed::Rerun`] and [`Forgotten::Run`]: what an operator does
+    /// to a parked key whose effect is known not to have happened.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     ///
     /// # Cancellation safety
     /// As [`run`](Self::run).
-    pub async fn rerun<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError<E>>
+    pub async fn rerun<T, E, F, Fut>(mut self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
+        E: Into<Failed>,
         F: FnOnce(Context) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.on_lapsed(Lapsed::Rerun).run(handler).await
+        self.policy = Policy::AT_LEAST_ONCE;
+        self.run(handler).await
     }
 
     /// Stores a result without running anything: what an operator does to a parked key whose effect
@@ -154,71 +212,113 @@ impl Call {
     ///
     /// # Cancellation safety
     /// Dropped, the result may or may not be stored; resolving again is safe.
-    pub async fn resolve<T>(self, value: &T) -> Result<Resolved<T>, RunError<Infallible>>
+    pub async fn resolve<T>(self, value: &T) -> Result<Resolved<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
     {
         let terms = self.terms()?;
-        let bytes = encode(value)?;
-        let core = &self.of.core;
+        let bytes = encode(value).map_err(|e| self.codec(e))?;
         if bytes.len() > self.of.max_result {
             return Ok(Resolved::TooLarge);
         }
-        Ok(match core.store(&terms, Some(&bytes), true).await {
+        Ok(match store(&self, &terms, Some(&bytes), true).await {
             Store::Ours => Resolved::Stored,
-            Store::Other(Some(bytes)) => Resolved::AlreadyStored(decode(&bytes)?),
+            Store::Other(Some(bytes)) => {
+                Resolved::AlreadyStored(decode(&bytes).map_err(|e| self.codec(e))?)
+            }
             Store::Other(None) => Resolved::AlreadyStoredNotKept,
             Store::Refused(Refusal::Mismatch) => Resolved::Mismatch,
-            Store::Refused(Refusal::NoQuorum(nodes)) => return Err(core.no_quorum(nodes).into()),
+            Store::Refused(Refusal::NoQuorum(nodes)) => return Err(self.no_quorum(nodes)),
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // A forced claim does not look at the request's age.
-            Store::Forgotten | Store::Refused(Refusal::TooOld) => {
+            // A forced claim does not look at the request's age, nor a sure one at what is known.
+            Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
             Store::Unsure(not) => return Err(RunError::NotRecorded(*not)),
         })
     }
 
-    /// Looks at what stands under the key, without a claim.
+    /// Looks at what stands under the key, without a claim. With a
+    /// [`fingerprint`](Self::fingerprint) another request's result is not shown.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, or `Codec` if what is stored does not read as `T`.
     ///
     /// # Cancellation safety
     /// Reads only.
-    pub async fn lookup<T: DeserializeOwned>(self) -> Result<Status<T>, RunError<Infallible>> {
+    pub async fn lookup<T: DeserializeOwned>(self) -> Result<Status<T>, RunError> {
         let terms = self.terms()?;
-        Ok(match self.of.core.look(&terms.key, terms.durability).await {
+        Ok(match self.of.core.look(&terms).await {
             Found::Stored(record) => match record.value {
-                Some(bytes) => Status::Stored(decode(&bytes)?),
+                Some(bytes) => Status::Stored(decode(&bytes).map_err(|e| self.codec(e))?),
                 None => Status::NotKept,
             },
             Found::Open { attempt, lease: Some(remaining), .. } => {
                 Status::Running { attempt, remaining }
             }
             Found::Open { partial: true, .. } => Status::Unsettled,
+            Found::Open { attempt: 0, forgotten: Some(remaining), .. } => {
+                Status::Forgotten { remaining }
+            }
             Found::Open { attempt: 0, .. } => Status::Absent,
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
-            Found::NoQuorum(nodes) => return Err(self.of.core.no_quorum(nodes).into()),
-            Found::Wait => return Err(self.of.core.no_quorum(Vec::new()).into()),
+            Found::Mismatch => Status::Mismatch,
+            Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
+            Found::Wait => return Err(self.no_quorum(Vec::new())),
         })
     }
 
-    /// What the nodes are told, or why the call cannot be made.
-    pub(super) fn terms<E>(&self) -> Result<ClaimTerms, RunError<E>> {
-        if let Some(bad) = &self.bad {
-            return Err(bad.clone().into());
-        }
+    pub(super) fn name(&self) -> KeyName {
+        KeyName::new(&self.of.namespace, &self.key)
+    }
+
+    fn config(&self, error: ConfigError) -> RunError {
+        RunError::Config { key: self.name(), error }
+    }
+
+    pub(super) fn codec(&self, error: CodecError) -> RunError {
+        RunError::Codec { key: self.name(), error }
+    }
+
+    pub(super) fn no_quorum(&self, nodes: Vec<NodeOutcome>) -> RunError {
+        RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
+    }
+
+    pub(super) fn not_recorded(
+        &self,
+        (attempt, token): (u32, crate::token::FencingToken),
+        overtaken: bool,
+        nodes: Vec<NodeOutcome>,
+    ) -> NotRecorded {
+        let (key, nodes) = (self.name(), self.nodes(nodes));
+        NotRecorded { key, attempt, token, overtaken, nodes }
+    }
+
+    fn nodes(&self, nodes: Vec<NodeOutcome>) -> NoQuorum {
+        self.of.core.no_quorum(nodes)
+    }
+
+    /// What the nodes are asked, or why the call cannot be made.
+    pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
+        if let Some(bad) = &self.bad {
+            return Err(self.config(bad.clone()));
+        }
+        if let Some(created) = self.created {
+            let (now, error) = (of.core.env.wall_micros(), of.core.config.clock_error);
+            check_past("created_at", created, now, error).map_err(|e| self.config(e))?;
+        }
         let key = format!("{}idem:{}:{}", of.core.config.prefix, of.namespace, self.key);
         Ok(ClaimTerms {
             key: Arc::from(key),
             lease: of.lease,
             retention: of.retention,
-            fingerprint: self.fingerprint.clone()?,
+            fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
+            // Nobody claimed the key before the request was made, nor before the namespace was
+            // in use: the later of the two.
             born: self.created.max(of.in_use_since),
             created: self.created,
         })
@@ -226,18 +326,19 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// As [`Call::run`], with the probe in place of the policy.
+    /// As [`Call::run`], with the probe in place of the policies.
     ///
     /// # Errors
     /// As [`Call::run`].
     ///
     /// # Cancellation safety
     /// As [`Call::run`]; dropped while the probe runs, the claim is given back.
-    pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError<E>>
+    pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
         P: FnOnce(Context) -> PF,
         PF: Future<Output = Probed<T>>,
+        E: Into<Failed>,
         F: FnOnce(Context) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {

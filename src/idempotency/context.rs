@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::canonical;
@@ -25,7 +24,6 @@ struct Shared {
     namespace: Arc<str>,
     key: Arc<str>,
     attempt: u32,
-    no_effect: AtomicBool,
 }
 
 impl fmt::Debug for Context {
@@ -54,7 +52,6 @@ impl Context {
             namespace: Arc::clone(namespace),
             key: Arc::clone(key),
             attempt,
-            no_effect: AtomicBool::new(false),
         }))
     }
 
@@ -64,8 +61,9 @@ impl Context {
         self.0.lease.token
     }
 
-    /// Which attempt this is: 1 the first time, more if earlier ones lapsed without a result and
-    /// may have acted.
+    /// Which attempt this is: 1 the first time, more if earlier ones left no result and may have
+    /// acted. Attempts that said that they had no effect, or may be repeated
+    /// ([`Failed`](super::Failed)), do not count; nor do forgotten ones.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
@@ -131,15 +129,5 @@ impl Context {
     /// May be dropped and asked again at will.
     pub async fn lost(&self) {
         crate::lock::lost(&self.0.core, &self.0.lease).await;
-    }
-
-    /// The handler asserts that it has done nothing that anyone could see. If it then fails, its
-    /// claim is given back at once and the attempt does not count.
-    pub fn no_effect(&self) {
-        self.0.no_effect.store(true, Ordering::Release);
-    }
-
-    pub(super) fn says_no_effect(&self) -> bool {
-        self.0.no_effect.load(Ordering::Acquire)
     }
 }

@@ -1,9 +1,11 @@
 //! Errors of the idempotency verbs.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, ConfigError, NoQuorum};
 use crate::token::FencingToken;
 
@@ -35,6 +37,8 @@ impl CodecError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRecorded {
+    /// Whose result it is.
+    pub key: KeyName,
     /// Which attempt ran.
     pub attempt: u32,
     /// The token its effects carry.
@@ -49,8 +53,9 @@ impl fmt::Display for NotRecorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the handler ran (attempt {}, token {}) but its result is not known to be stored{}; \
-             call again with the same key to learn what stands there: {}",
+            "the handler of {} ran (attempt {}, token {}) but its result is not known to be \
+             stored{}; call again with the same key to learn what stands there: {}",
+            self.key,
             self.attempt,
             self.token,
             if self.overtaken { ", another attempt took over" } else { "" },
@@ -59,83 +64,121 @@ impl fmt::Display for NotRecorded {
     }
 }
 
-impl std::error::Error for NotRecorded {}
+impl Error for NotRecorded {}
 
-/// Why a run gave no outcome. `E` is the handler's own error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a call gave no outcome.
+///
+/// It shows itself as one sentence with the key, the cause, and what comes next. Its
+/// [`source`](Error::source) is the handler's own error, if the handler failed.
+#[derive(Debug)]
 #[non_exhaustive]
-pub enum RunError<E> {
+pub enum RunError {
     /// The key or a setting is out of range. Nothing was run.
-    Config(ConfigError),
+    #[non_exhaustive]
+    Config {
+        /// Of which call.
+        key: KeyName,
+        /// What is wrong.
+        error: ConfigError,
+    },
     /// Too few nodes answered. Nothing was run.
-    NoQuorum(NoQuorum),
-    /// The handler failed. Its claim is left to lapse, for the effect may have happened, unless it
-    /// called [`Context::no_effect`](crate::idempotency::Context::no_effect).
-    Handler(E),
+    #[non_exhaustive]
+    NoQuorum {
+        /// Of which call.
+        key: KeyName,
+        /// What the nodes said.
+        error: NoQuorum,
+    },
+    /// The handler failed; its error says what becomes of the attempt.
+    #[non_exhaustive]
+    Handler {
+        /// Whose handler.
+        key: KeyName,
+        /// Which attempt it was.
+        attempt: u32,
+        /// The handler's error, and what is known of its effect.
+        failed: Failed,
+    },
     /// The handler ran, and its result is not known to be stored.
     NotRecorded(NotRecorded),
     /// The fingerprint could not be made (nothing was run), the result could not be turned into
-    /// JSON (the handler ran; its claim lapses), or what is stored does not read as `T`.
-    Codec(CodecError),
+    /// JSON (the handler ran; its attempt has lapsed), or what is stored does not read as `T`.
+    #[non_exhaustive]
+    Codec {
+        /// Of which call.
+        key: KeyName,
+        /// What could not be turned into what.
+        error: CodecError,
+    },
 }
 
-impl<E> RunError<E> {
-    /// What to do about it. For the handler's own error: try again when the lease has ended, for
-    /// then the policy decides.
+impl RunError {
+    /// What to do about it. After an error of the handler: call again, for then its error, the
+    /// policy or the probe decides.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Config(e) => e.advice(),
-            Self::NoQuorum(e) => e.advice(),
-            Self::Handler(_) => Advice::RetryAfter(Duration::from_secs(1)),
+            Self::Config { error, .. } => error.advice(),
+            Self::NoQuorum { error, .. } => error.advice(),
+            Self::Handler { .. } => Advice::RetryAfter(Duration::from_secs(1)),
             Self::NotRecorded(e) => match e.nodes.advice() {
                 Advice::RetryAfter(wait) => {
                     Advice::RetryAfter(wait.max(Duration::from_millis(100)))
                 }
                 other => other,
             },
-            Self::Codec(e) => e.advice(),
+            Self::Codec { error, .. } => error.advice(),
+        }
+    }
+
+    /// The key that was called.
+    pub fn key(&self) -> &KeyName {
+        match self {
+            Self::Config { key, .. }
+            | Self::NoQuorum { key, .. }
+            | Self::Handler { key, .. }
+            | Self::Codec { key, .. } => key,
+            Self::NotRecorded(e) => &e.key,
         }
     }
 }
 
-impl<E: fmt::Display> fmt::Display for RunError<E> {
+impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(e) => write!(f, "nothing was run: {e}"),
-            Self::NoQuorum(e) => write!(f, "nothing was run: {e}"),
-            Self::Handler(e) => write!(f, "the handler failed: {e}"),
+            // The refusal shows the key itself.
+            Self::Config { error, .. } if error.field() == "key" => {
+                write!(f, "nothing was run: {error}")
+            }
+            Self::Config { key, error } => write!(f, "nothing was run for {key}: {error}"),
+            Self::NoQuorum { key, error } => write!(f, "nothing was run for {key}: {error}"),
+            Self::Handler { key, attempt, failed } => match failed.effect() {
+                Effect::None => {
+                    write!(f, "the handler of {key} failed without effect, call again: {failed}")
+                }
+                Effect::Repeatable => {
+                    write!(f, "the handler of {key} failed and may be repeated: {failed}")
+                }
+                Effect::Unknown => write!(
+                    f,
+                    "the handler of {key} failed (attempt {attempt}) and may have taken effect; \
+                     the next call decides by its policy or probe: {failed}"
+                ),
+            },
             Self::NotRecorded(e) => e.fmt(f),
-            Self::Codec(e) => e.fmt(f),
+            Self::Codec { key, error } => write!(f, "{key}: {error}"),
         }
     }
 }
 
-impl<E: fmt::Debug + fmt::Display> std::error::Error for RunError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl Error for RunError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Config(e) => Some(e),
-            Self::NoQuorum(e) => Some(e),
-            Self::NotRecorded(e) => Some(&e.nodes),
-            // Display says it all; `E` need not be an `Error` (an `anyhow::Error` is none).
-            Self::Handler(_) | Self::Codec(_) => None,
+            Self::Handler { failed, .. } => Some(failed.error()),
+            // The sentence has all that they say.
+            Self::Config { .. }
+            | Self::NoQuorum { .. }
+            | Self::NotRecorded(_)
+            | Self::Codec { .. } => None,
         }
-    }
-}
-
-impl<E> From<ConfigError> for RunError<E> {
-    fn from(e: ConfigError) -> Self {
-        Self::Config(e)
-    }
-}
-
-impl<E> From<NoQuorum> for RunError<E> {
-    fn from(e: NoQuorum) -> Self {
-        Self::NoQuorum(e)
-    }
-}
-
-impl<E> From<CodecError> for RunError<E> {
-    fn from(e: CodecError) -> Self {
-        Self::Codec(e)
     }
 }

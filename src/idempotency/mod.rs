@@ -3,12 +3,14 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # struct Order { account: &'static str, amount: u32, placed: std::time::SystemTime }
+//! # let order = Order { account: "alice", amount: 3, placed: std::time::SystemTime::now() };
 //! use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
 //! # let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let orders = Idempotency::builder(&redlock).namespace("orders").build()?;
-//! let order = ("alice", 3);
+//! let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
 //! for _ in 0..2 {
-//!     let call = orders.key("client-key-1").fingerprint(&order);
+//!     let call = orders.key("client-key-1");
+//!     let call = call.fingerprint(&(order.account, order.amount)).created_at(order.placed);
 //!     match call.run(|cx| async move { Ok::<_, String>(cx.fencing_token()) }).await? {
 //!         Outcome::Executed { value, .. } => println!("done now: {value}"),
 //!         Outcome::Replayed(value) => println!("was done before: {value}"),
@@ -23,30 +25,55 @@
 //!
 //! What is promised: the handler is not started again once anyone has seen its result; a result
 //! once seen never changes, within the retention. A crash between the effect and its record cannot
-//! be undone from here, but it is never hidden: the next caller finds a *lapsed* attempt and the
-//! policy decides ([`Lapsed`], [`Call::probe`]).
+//! be undone from here, but it is never hidden.
 //!
-//! A node that restarted or failed over cannot say "never seen" until one retention has passed. A
-//! minority of such nodes changes nothing. With a majority of them (with one node or one Sentinel
-//! group: after any failover) a key without a stored result is answered as *forgotten*, and the
-//! policy or the probe decides. Three groups, a retention no longer than redelivery needs, and a
-//! probe keep that rare.
+//! # What is not known of a key
 //!
-//! What cannot be promised: that an effect in a foreign system happens exactly once. For that the
-//! system must refuse old fencing tokens *and* recognise the key ([`Context::child_key`]), or take
-//! effect and record in one transaction, or answer a probe.
+//! Two questions can be open when a call has its claim, and a namespace has to choose what happens
+//! then ([`at_most_once`](IdempotencyBuilder::at_most_once) parks,
+//! [`at_least_once`](IdempotencyBuilder::at_least_once) runs again):
+//!
+//! - *Lapsed*: an earlier attempt began and left no result. It crashed, hangs, or failed without
+//!   knowing whether it took effect ([`Lapsed`]).
+//! - *Forgotten*: a majority of the nodes cannot say whether there was an earlier attempt. They are
+//!   new, or lost data, and the key may be older than that ([`Forgotten`]). A minority of such
+//!   nodes changes nothing, and what they forgot of results is replayed as long as a majority has
+//!   them. With one node or one Sentinel group it is so after the first start, after each restart
+//!   and after each failover.
+//!
+//! Say when requests were made ([`Call::created_at`], [`IdempotencyBuilder::in_use_since`]), and
+//! the second question is open only for those made before the loss; otherwise it is open for every
+//! new key until one retention has passed. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
+//! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log say that it is so.
+//! A [probe](Call::probe) that can tell whether the effect is there answers both questions.
+//!
+//! # What cannot be promised
+//!
+//! That an effect in a foreign system happens exactly once. For that the system must refuse old
+//! fencing tokens *and* recognise the key ([`Context::child_key`]), or take effect and record in
+//! one transaction, or answer a probe.
 
+mod birth;
 mod builder;
 mod call;
 mod canonical;
 mod context;
 mod error;
+mod failed;
+mod key;
+mod metrics;
 mod outcome;
+mod policy;
 mod run;
 mod store;
 
+pub use birth::{created_in_ulid, created_in_uuid_v7};
 pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};
 pub use context::Context;
 pub use error::{CodecError, NotRecorded, RunError};
-pub use outcome::{Lapsed, Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use failed::{Effect, Failed};
+pub use key::KeyName;
+pub use metrics::IdempotencyMetrics;
+pub use outcome::{Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use policy::{Forgotten, Lapsed};

@@ -3,22 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::KeyName;
 use crate::durability::Achieved;
-
-/// What to do when an earlier attempt may have acted and left no result, or when too few nodes
-/// remember whether there was one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Lapsed {
-    /// Do not run; answer [`Outcome::Parked`], now and every time, until somebody decides with
-    /// [`Call::resolve`](crate::idempotency::Call::resolve) or
-    /// [`Call::rerun`](crate::idempotency::Call::rerun).
-    #[default]
-    Park,
-    /// Run again with a higher token; [`Context::attempt`](crate::idempotency::Context::attempt)
-    /// says that it is not the first time. For handlers whose effect recognises repeats.
-    Rerun,
-}
 
 /// What [`Call::run`](crate::idempotency::Call::run) came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +29,8 @@ pub enum Outcome<T> {
     /// The handler ran before and its result stands, but was too large to be kept. It is not run
     /// again.
     NotKept,
-    /// The request is older than the retention, so a record of it may be gone. Nothing was run.
+    /// The request was made ([`created_at`](crate::idempotency::Call::created_at)) longer ago than
+    /// the retention, so a record of it may be gone. Nothing was run, and nothing will be.
     TooOld,
     /// Somebody else's handler runs. Nothing was run here; do not acknowledge the message.
     InFlight {
@@ -80,13 +67,19 @@ impl<T> Outcome<T> {
 }
 
 /// Why a key is parked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
+    /// Which key.
+    pub key: KeyName,
     /// How many attempts are known to have begun. Zero only for [`ParkedReason::Forgotten`].
     pub attempt: u32,
     /// What is not known.
     pub reason: ParkedReason,
+    /// For how long the nodes will not know, of keys without
+    /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
+    /// they know.
+    pub forgotten_for: Duration,
 }
 
 impl fmt::Display for Parked {
@@ -94,13 +87,17 @@ impl fmt::Display for Parked {
         match self.reason {
             ParkedReason::Lapsed => write!(
                 f,
-                "attempt {} began and left no result; look whether it took effect, then resolve \
-                 the key or rerun it",
-                self.attempt
+                "{}: attempt {} began and left no result; look whether it took effect, then \
+                 resolve the key or rerun it",
+                self.key, self.attempt
             ),
-            ParkedReason::Forgotten => f.write_str(
-                "too many nodes lost their data since the key may have been used; look whether it \
-                 took effect, then resolve the key or rerun it",
+            ParkedReason::Forgotten => write!(
+                f,
+                "{}: too few nodes know whether this key was used before, for they are new or \
+                 lost data; look whether it took effect, then resolve the key or rerun it (for \
+                 another {:?} new keys without `created_at` are parked like it)",
+                self.key,
+                Duration::from_secs(self.forgotten_for.as_secs())
             ),
         }
     }
@@ -110,9 +107,10 @@ impl fmt::Display for Parked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkedReason {
-    /// An attempt's lease ended without a result: it crashed, failed, or still hangs.
+    /// An attempt ended, or its lease did, without a result: it crashed, failed, or still hangs.
     Lapsed,
-    /// A majority of the nodes cannot say "never seen": they lost data within the retention.
+    /// A majority of the nodes cannot say "never seen": they are new or lost data, and the key may
+    /// be older than that.
     Forgotten,
 }
 
@@ -155,9 +153,15 @@ pub enum Resolved<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
-    /// Nothing: never used, given back, or older than the retention. Also what nodes forgot that
-    /// lost their data: a look cannot tell, a call can.
+    /// Nothing: never used, given back, or older than the retention.
     Absent,
+    /// No record, and too few nodes know whether there was one: they are new or lost data, and the
+    /// key may be older than that. A call would be answered by its policy for forgotten keys.
+    Forgotten {
+        /// For how long that will be so of keys without
+        /// [`created_at`](crate::idempotency::Call::created_at).
+        remaining: Duration,
+    },
     /// A handler runs, or an attempt to start one.
     Running {
         /// Which attempt.
@@ -177,4 +181,6 @@ pub enum Status<T> {
     Stored(T),
     /// There is a result, which was too large to be kept.
     NotKept,
+    /// The key was used with another fingerprint than this call's.
+    Mismatch,
 }

@@ -5,11 +5,11 @@
 //!    │  └─▶ somebody else's ─▶ InFlight    │
 //!    ▼                                     ├ Unknown, Park ─▶ give back ─▶ Parked
 //!  ours ─▶ earlier attempt or forgotten? ──┤
-//!    │ no                                  └ NotFound, Rerun
+//!    │ no                                  └ NotFound, Rerun, Run
 //!    ▼                                             │
 //!  handler ◀───────────────────────────────────────┘
 //!    └─▶ Ok ─▶ complete ─▶ Executed;  overtaken ─▶ look, store ─▶ what stands there
-//!    └─▶ Err ─▶ left to lapse (given back after `no_effect`)
+//!    └─▶ Err ─▶ the claim ends: given back, or lapsed if it may have taken effect
 //! ```
 
 use std::future::Future;
@@ -19,13 +19,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::store::Store;
-use super::{
-    Call, CodecError, Context, Lapsed, NotRecorded, Outcome, Parked, ParkedReason, Probed, RunError,
-};
+use super::policy::{Doubt, Forgotten};
+use super::store::{Store, store};
+use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
 use crate::driver::claim::{ClaimTerms, Claimed, Held};
 use crate::durability::Achieved;
-use crate::error::{NoQuorum, NodeOutcome};
+use crate::error::NodeOutcome;
+use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Step};
 use crate::quorum::record::{Promise, Refusal};
@@ -42,13 +42,42 @@ enum Begun {
     Parked(Parked),
 }
 
+/// What is known of a key's past, and what it means for the handler.
+enum Past<T> {
+    /// It may run.
+    Clear,
+    /// An earlier attempt took effect, with this result.
+    Effect(T),
+    /// Nobody knows, or nobody may decide.
+    Unknown(ParkedReason),
+}
+
 pub(super) async fn run<T, E, F, Fut, P, PF>(
     call: Call,
     probe: Option<P>,
     handler: F,
-) -> Result<Outcome<T>, RunError<E>>
+) -> Result<Outcome<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
+    E: Into<Failed>,
+    F: FnOnce(Context) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    P: FnOnce(Context) -> PF,
+    PF: Future<Output = Probed<T>>,
+{
+    let came_to = attempt(&call, probe, handler).await;
+    call.of.counters.over(&came_to);
+    came_to
+}
+
+async fn attempt<T, E, F, Fut, P, PF>(
+    call: &Call,
+    probe: Option<P>,
+    handler: F,
+) -> Result<Outcome<T>, RunError>
+where
+    T: Serialize + DeserializeOwned,
+    E: Into<Failed>,
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = Result<T, E>>,
     P: FnOnce(Context) -> PF,
@@ -56,41 +85,32 @@ where
 {
     let terms = call.terms()?;
     let core = &call.of.core;
-    let (held, promise) = match begin(&call, &terms, probe.is_some()).await? {
+    let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
-        Begun::Stored(kept) => return Ok(replayed(kept.as_deref())?),
+        Begun::Stored(kept) => return replayed(call, kept.as_deref()),
         Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
         Begun::Mismatch => return Ok(Outcome::Mismatch),
         Begun::TooOld => return Ok(Outcome::TooOld),
-        Begun::Parked(why) => return Ok(Outcome::Parked(why)),
+        Begun::Parked(parked) => return Ok(Outcome::Parked(parked)),
     };
-    let attempt = promise.attempt;
+    let number = promise.attempt;
     let names = (&call.of.namespace, &call.key);
-    let cx = Context::new(core, &held.lease, &terms.key, names, attempt);
-    if let Some(why) = doubt(&promise) {
-        let verdict = match (probe, call.on_lapsed) {
-            (Some(probe), _) => {
-                held.keep();
-                probe(cx.clone()).await
-            }
-            (None, Lapsed::Rerun) => Probed::NotFound,
-            (None, Lapsed::Park) => Probed::Unknown,
-        };
-        match verdict {
-            Probed::NotFound if promise.adopt.is_none() => {}
-            Probed::Found(value) => {
-                return Ok(match record(&call, &terms, held, value, attempt).await? {
+    let cx = Context::new(core, &held.lease, &terms.key, names, number);
+    let doubt = Doubt::of(&promise);
+    if let Some(doubt) = &doubt {
+        match past(call, doubt, (&held, &promise), probe, &cx).await {
+            Past::Clear => {}
+            Past::Effect(value) => {
+                return Ok(match record(call, &terms, held, value, number).await? {
                     // The effect is an earlier attempt's.
                     Outcome::Executed { value, .. } => Outcome::Replayed(value),
                     other => other,
                 });
             }
-            // "Not found" beside a stored result is a contradiction that a person has to settle.
-            Probed::Unknown | Probed::NotFound => {
-                tracing::debug!(key = %call.key, ?why, "parked");
+            Past::Unknown(reason) => {
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
-                return Ok(Outcome::Parked(why));
+                return Ok(Outcome::Parked(parked(call, doubt, reason)));
             }
         }
     }
@@ -99,32 +119,58 @@ where
         // claim is given back by its drop.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
+    if let Some(doubt) = &doubt {
+        call.of.counters.started(doubt);
+    }
     held.keep();
     held.begin();
     match handler(cx.clone()).await {
-        Ok(value) => record(&call, &terms, held, value, attempt).await,
+        Ok(value) => record(call, &terms, held, value, number).await,
         Err(e) => {
-            if cx.says_no_effect() {
-                held.give_back().await;
-            }
-            Err(RunError::Handler(e))
+            let failed: Failed = e.into();
+            held.end(failed.end()).await;
+            Err(RunError::Handler { key: call.name(), attempt: number, failed })
         }
     }
 }
 
-/// Why the handler cannot simply be run.
-fn doubt(promise: &Promise) -> Option<Parked> {
-    let attempt = promise.attempt - 1;
-    let reason = match (attempt, promise.unknown) {
-        (0, false) => return None,
-        (0, true) => ParkedReason::Forgotten,
-        _ => ParkedReason::Lapsed,
+/// Asks the probe, else the policies.
+async fn past<T, P, PF>(
+    call: &Call,
+    doubt: &Doubt,
+    (held, promise): (&Held, &Promise),
+    probe: Option<P>,
+    cx: &Context,
+) -> Past<T>
+where
+    P: FnOnce(Context) -> PF,
+    PF: Future<Output = Probed<T>>,
+{
+    let Some(probe) = probe else {
+        return call.policy.parks(doubt).map_or(Past::Clear, Past::Unknown);
     };
-    Some(Parked { attempt, reason })
+    held.keep();
+    match probe(cx.clone()).await {
+        Probed::Found(value) => Past::Effect(value),
+        Probed::NotFound if promise.adopt.is_none() => Past::Clear,
+        // "Not found" beside a stored result is a contradiction that a person has to settle.
+        Probed::NotFound | Probed::Unknown => Past::Unknown(doubt.reason()),
+    }
+}
+
+fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason) -> Parked {
+    let parked = Parked {
+        key: call.name(),
+        attempt: doubt.lapsed,
+        reason,
+        forgotten_for: doubt.forgotten.unwrap_or_default(),
+    };
+    tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
+    parked
 }
 
 /// Claims until it is decided whose the key is.
-async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, NoQuorum> {
+async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
     let in_flight_end = started + call.wait;
@@ -153,7 +199,7 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         let (retry_after, end) = match refusal {
             Refusal::Mismatch => return Ok(Begun::Mismatch),
             Refusal::TooOld => return Ok(Begun::TooOld),
-            Refusal::NoQuorum(nodes) => return Err(core.no_quorum(nodes)),
+            Refusal::NoQuorum(nodes) => return Err(call.no_quorum(nodes)),
             Refusal::InFlight { retry_after } => (retry_after, in_flight_end),
             Refusal::Contended { retry_after } => (retry_after, contended_end),
         };
@@ -176,42 +222,52 @@ async fn repair(
     terms: &ClaimTerms,
     seen: Option<Arc<[u8]>>,
     probing: bool,
-) -> Result<Result<Begun, Refusal>, NoQuorum> {
-    let sure = call.on_lapsed == Lapsed::Rerun;
-    Ok(match call.of.core.store(terms, seen.as_ref(), sure).await {
+) -> Result<Result<Begun, Refusal>, RunError> {
+    // Who runs again what was forgotten accepts that a forgotten result was another one.
+    let sure = call.policy.forgotten == Forgotten::Run;
+    Ok(match store(call, terms, seen.as_ref(), sure && !probing).await {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // Too few remember whether what was seen is the result: that is for the probe to say.
-        Store::Forgotten if probing => match call.of.core.claim(terms, true).await {
-            Claimed::Promised(held, promise) if promise.unknown => Ok(Begun::Ours(held, promise)),
+        // Too few know whether what was seen is the result: that is for the probe to say.
+        Store::Forgotten(_) if probing => match call.of.core.claim(terms, true).await {
+            Claimed::Promised(held, promise) if promise.forgotten.is_some() => {
+                Ok(Begun::Ours(held, promise))
+            }
             Claimed::Replay(value) => Ok(Begun::Stored(value)),
             Claimed::Refused(refusal) => Err(refusal),
             Claimed::Promised(..) | Claimed::Repair(_) => {
                 Err(Refusal::Contended { retry_after: Duration::ZERO })
             }
         },
-        Store::Forgotten => {
-            Ok(Begun::Parked(Parked { attempt: 1, reason: ParkedReason::Forgotten }))
-        }
+        Store::Forgotten(doubt) => Ok(Begun::Parked(parked(call, &doubt, ParkedReason::Forgotten))),
         Store::Refused(refusal) => Err(refusal),
-        Store::Unsure(not) => return Err(not.nodes),
+        Store::Unsure(not) => {
+            return Err(RunError::NoQuorum { key: call.name(), error: not.nodes });
+        }
     })
 }
 
 /// Stores what the handler returned, and answers what stands under the key afterwards.
-async fn record<T, E>(
+async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
     held: Held,
     value: T,
     attempt: u32,
-) -> Result<Outcome<T>, RunError<E>>
+) -> Result<Outcome<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
 {
     let core = &call.of.core;
     held.begin();
-    let bytes = encode(&value)?;
+    let bytes = match encode(&value) {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            // The handler took effect, and there will be no result.
+            held.end(ClaimEnd::Lapsed).await;
+            return Err(call.codec(e));
+        }
+    };
     // A value that is too large leaves the fact that there is a result.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     // Held until the result stands: a node that begins a new life takes it only from a holder.
@@ -227,9 +283,15 @@ where
         Step::Unknown(nodes) => (nodes, false),
         Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
     };
-    tracing::warn!(key = %call.key, attempt, refused, "result not stored under its own ballot");
+    tracing::warn!(
+        target: "palisade::idempotency",
+        key = %call.name(),
+        attempt,
+        refused,
+        "result not stored under its own ballot"
+    );
     // One's own value is never answered on one's own word (§5.7): read what a majority says.
-    let found = core.look(&terms.key, terms.durability).await;
+    let found = core.look(terms).await;
     // Stored by others, or in pieces: certain is what the level asks for.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
@@ -237,7 +299,7 @@ where
         return if record.token == held.lease.token || same {
             Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() })
         } else {
-            Ok(replayed(record.value.as_deref())?)
+            replayed(call, record.value.as_deref())
         };
     }
     // A node that forgot the promise refuses too: overtaken is who sees a higher one.
@@ -246,21 +308,22 @@ where
     // Overtaken by somebody who only looked and left, or died: nothing is decided, so propose it
     // again. A claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
-        match core.store(terms, kept, false).await {
+        match store(call, terms, kept, false).await {
             Store::Ours => {
                 return Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() });
             }
-            Store::Other(stored) => return Ok(replayed(stored.as_deref())?),
-            Store::Forgotten | Store::Refused(_) | Store::Unsure(_) => {}
+            Store::Other(stored) => return replayed(call, stored.as_deref()),
+            Store::Forgotten(_) | Store::Refused(_) | Store::Unsure(_) => {}
         }
     }
-    let (token, nodes) = (held.lease.token, core.no_quorum(nodes));
-    Err(RunError::NotRecorded(NotRecorded { attempt, token, overtaken, nodes }))
+    let ballot = (attempt, held.lease.token);
+    Err(RunError::NotRecorded(call.not_recorded(ballot, overtaken, nodes)))
 }
 
 /// What a caller hears of a result that stands.
-fn replayed<T: DeserializeOwned>(kept: Option<&[u8]>) -> Result<Outcome<T>, CodecError> {
-    kept.map_or(Ok(Outcome::NotKept), |bytes| decode(bytes).map(Outcome::Replayed))
+fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Outcome<T>, RunError> {
+    let Some(bytes) = kept else { return Ok(Outcome::NotKept) };
+    decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Arc<[u8]>, CodecError> {

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::NotRecorded;
-use crate::driver::Core;
+use super::policy::Doubt;
+use super::{Call, NotRecorded};
 use crate::driver::claim::{ClaimTerms, Claimed};
 use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
@@ -21,63 +21,59 @@ pub(super) enum Store {
     Ours,
     /// Another result stood there, and stands; `None` if it was too large to be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes remember whether a result stood there; nothing was changed.
-    Forgotten,
+    /// Too few nodes know whether a result stood there; nothing was changed.
+    Forgotten(Doubt),
     /// Somebody is at it, or too few nodes can be asked.
     Refused(Refusal),
     /// Sent, and not known to be stored.
     Unsure(Box<NotRecorded>),
 }
 
-impl Core {
-    /// Puts `candidate` under the key unless a result is found there. `sure`: the caller answers
-    /// for it that no forgotten result contradicts the candidate.
-    pub(super) async fn store(
-        self: &Arc<Self>,
-        terms: &ClaimTerms,
-        candidate: Option<&Arc<[u8]>>,
-        sure: bool,
-    ) -> Store {
-        let end = self.env.now() + 4 * self.config.node_deadline;
-        let mut delays = RetryPolicy::default().delays(self.env.random() as u64);
-        loop {
-            let (held, promise) = match self.claim(terms, true).await {
-                Claimed::Promised(held, promise) => (held, promise),
-                Claimed::Replay(value) => return standing(value, candidate),
-                Claimed::Refused(refusal @ Refusal::Contended { .. }) => {
-                    if self.env.now() >= end {
-                        return Store::Refused(refusal);
-                    }
-                    tokio::time::sleep(delays.next().unwrap_or_default()).await;
-                    continue;
+/// Puts `candidate` under the key unless a result is found there. `sure`: the caller answers for it
+/// that no forgotten result contradicts the candidate.
+pub(super) async fn store(
+    call: &Call,
+    terms: &ClaimTerms,
+    candidate: Option<&Arc<[u8]>>,
+    sure: bool,
+) -> Store {
+    let core = &call.of.core;
+    let end = core.env.now() + 4 * core.config.node_deadline;
+    let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
+    loop {
+        let (held, promise) = match core.claim(terms, true).await {
+            Claimed::Promised(held, promise) => (held, promise),
+            Claimed::Replay(value) => return standing(value, candidate),
+            Claimed::Refused(refusal @ Refusal::Contended { .. }) => {
+                if core.env.now() >= end {
+                    return Store::Refused(refusal);
                 }
-                Claimed::Refused(refusal) => return Store::Refused(refusal),
-                // Nodes do not refuse a forced claim for a record; one that does has no say here.
-                Claimed::Repair(_) => {
-                    let outcomes = vec![NodeOutcome::Refused; self.n()];
-                    return Store::Refused(Refusal::NoQuorum(outcomes));
-                }
-            };
-            if promise.unknown && !sure {
-                held.give_back().await;
-                return Store::Forgotten;
+                tokio::time::sleep(delays.next().unwrap_or_default()).await;
+                continue;
             }
-            let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-            // A completion may be under way from here on: the claim is not given back.
-            held.begin();
-            match self.complete(&held.lease, value.as_ref()).await {
-                Step::Stored => return standing(value, candidate),
-                Step::Overtaken(_) if self.env.now() < end => {}
-                Step::Overtaken(nodes) | Step::Unknown(nodes) => {
-                    return Store::Unsure(Box::new(NotRecorded {
-                        attempt: promise.attempt,
-                        token: promise.token,
-                        overtaken: false,
-                        nodes: self.no_quorum(nodes),
-                    }));
-                }
-                Step::Wait => {}
+            Claimed::Refused(refusal) => return Store::Refused(refusal),
+            // Nodes do not refuse a forced claim for a record; one that does has no say here.
+            Claimed::Repair(_) => {
+                let outcomes = vec![NodeOutcome::Refused; core.n()];
+                return Store::Refused(Refusal::NoQuorum(outcomes));
             }
+        };
+        if promise.forgotten.is_some() && !sure {
+            held.give_back().await;
+            // An attempt left what was seen, whatever is known of it.
+            return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
+        }
+        let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
+        // A completion may be under way from here on: the claim is not given back.
+        held.begin();
+        match core.complete(&held.lease, value.as_ref()).await {
+            Step::Stored => return standing(value, candidate),
+            Step::Overtaken(_) if core.env.now() < end => {}
+            Step::Overtaken(nodes) | Step::Unknown(nodes) => {
+                let ballot = (promise.attempt, promise.token);
+                return Store::Unsure(Box::new(call.not_recorded(ballot, false, nodes)));
+            }
+            Step::Wait => {}
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::lease::Lease;
+use crate::driver::runtime::within;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseOutcome};
@@ -180,7 +181,7 @@ pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
     loop {
         // In pieces, as below: a deadline that passes is told by nobody.
         let left = lease.until().since(core.env.now()).min(WATCH);
-        if let Ok(next) = tokio::time::timeout(left, lease.told.next(over)).await {
+        if let Some(next) = within(left, lease.told.next(over)).await {
             return next;
         }
     }
@@ -197,6 +198,6 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
         // Never one long sleep: timers stand still while the machine does, and a lease without
         // renewal has no keeper that would notice.
         let left = lease.until().since(now).min(WATCH);
-        let _ = tokio::time::timeout(left, lease.over()).await;
+        within(left, lease.over()).await;
     }
 }

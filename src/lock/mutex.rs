@@ -245,11 +245,12 @@ pub(crate) async fn acquire_within(
     }
 }
 
-/// Every node that failed will fail until somebody changes a setting.
+/// Every node that failed will fail until somebody changes a setting, or the program.
 fn needs_a_person(core: &Core, loss: &Loss) -> bool {
     match loss {
         Loss::NoQuorum(outcomes) => {
-            core.no_quorum(outcomes.clone()).advice() == Advice::Misconfigured
+            let advice = core.no_quorum(outcomes.clone()).advice();
+            matches!(advice, Advice::Misconfigured | Advice::Rebuild)
         }
         Loss::Taken(_) => false,
     }

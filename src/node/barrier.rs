@@ -52,7 +52,7 @@ pub(super) fn must_last(reply: &Reply) -> bool {
     }
     match reply {
         Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done | Reply::Completed(_) => true,
-        Reply::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),
+        Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
         _ => false,
     }
 }

@@ -29,6 +29,7 @@ mod hints;
 mod locks;
 mod memory;
 mod ops;
+mod results;
 mod runs;
 
 use std::fmt;
@@ -172,6 +173,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(crash::cases());
     all.extend(deadlines::cases());
     all.extend(memory::cases());
+    all.extend(results::cases());
     all.sort_by_key(Case::disturbs);
     all
 }

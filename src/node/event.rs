@@ -9,9 +9,10 @@ use crate::receipt::Predecessor;
 /// Something that happened on a node, told without being asked.
 ///
 /// All but [`Changed`](Self::Changed) and [`Switched`](Self::Switched) are also logged through
-/// `tracing` by the nodes of this crate that are servers, target `palisade::node`, with the fields
-/// `node` (its name), `event` (the name given at each variant) and those named there. These names
-/// are kept from version to version.
+/// `tracing` by the nodes of this crate that are servers
+/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
+/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
+/// names are kept from version to version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
@@ -77,6 +78,16 @@ pub enum NodeEvent {
         /// What the node keeps: longer than ours, or as ours after it was raised from something
         /// shorter.
         node: Duration,
+    },
+    /// A majority of the nodes, this one among them, cannot say of an idempotency key without a
+    /// birth that it is new: they are empty or lost data within the retention. Until that is over
+    /// such keys are answered by the policy for forgotten ones; keys with
+    /// [`created_at`](crate::idempotency::Call::created_at) run. Sent once per handle, node and
+    /// loss. Log: `keys_forgotten` with `remaining_ms`.
+    #[non_exhaustive]
+    KeysForgotten {
+        /// For how long, unless the node loses data again.
+        remaining: Duration,
     },
 }
 
@@ -151,6 +162,13 @@ impl NodeEvent {
                 ours_ms = millis(*ours),
                 node_ms = millis(*kept)
             ),
+            Self::KeysForgotten { remaining } => say!(
+                warn,
+                "keys_forgotten",
+                "node is new or lost data: until its memory covers a retention, new idempotency \
+                 keys without `created_at` count as forgotten",
+                remaining_ms = millis(*remaining)
+            ),
         }
     }
 }
@@ -211,6 +229,7 @@ mod tests {
                 "settings_disagree",
                 "ours_ms=1500 node_ms=3000",
             ),
+            (NodeEvent::KeysForgotten { remaining: span }, "keys_forgotten", "remaining_ms=1500"),
         ];
         tracing::subscriber::with_default(subscriber.finish(), || {
             for (event, ..) in &all {

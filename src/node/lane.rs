@@ -11,6 +11,8 @@
 //!   then, so that it knows it;
 //! - keeps *owed* releases (`owed`): a release is repeated until it is answered at a time at which
 //!   nothing that got no answer can take effect any more;
+//! - asks again, in a later batch, what a node puts off because it has shown enough results at once,
+//!   and lets no batch grow beyond what may be stored at once;
 //! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
@@ -20,7 +22,7 @@ mod pace;
 mod settle;
 mod sink;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -47,13 +49,22 @@ use crate::time::{Drift, Moment, NodeClock};
 use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
-const GRACE: Duration = Duration::from_millis(250);
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Until when a batch may take effect at a node that did not say what its clock shows: it is asked
 /// all the same, for its fault, for its clock, and for what may be executed at any time.
 const AT_NO_TIME: u64 = 1;
 /// How often a lane with nothing to do asks the node for its facts: its clock, and whether it is
 /// still the same server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Most requests that wait to be sent; what gives something back may be as many again.
+const QUEUE_MAX: usize = 100_000;
+/// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
+/// no more than that, and the node says no more about results (`Reply::Deferred`).
+const BYTES_MAX: usize = 1 << 20;
+/// Most ops of a batch that are asked again: the others must not wait until all large results are
+/// shown.
+const AGAIN_MAX: usize = 16;
 
 struct Job {
     op: Op,
@@ -91,7 +102,7 @@ pub(crate) struct Lane {
     index: usize,
     settings: LaneSettings,
     tally: Arc<Tally>,
-    queue: Mutex<Option<mpsc::UnboundedSender<Job>>>,
+    queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
@@ -113,18 +124,28 @@ impl Lane {
         let job = Job { op, deadline, asker: Asker::new(sink) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
-            Some(open) => match open.send(job) {
+            // What gives back is let in as long as there is any room: it makes room elsewhere.
+            Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
+                return self.refuse_busy(job);
+            }
+            Some(open) => match open.try_send(job) {
                 Ok(()) => return,
-                Err(rejected) => rejected.0,
+                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job),
+                Err(mpsc::error::TrySendError::Closed(job)) => job,
             },
             None => job,
         };
         // First use, or the runtime of the earlier task is gone: start one where we are.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
-            return refuse(job, NodeFault::Closed, "no tokio runtime here", now);
+            return refuse(
+                job,
+                NodeFault::Closed,
+                "polled outside of a tokio runtime; await it on one with time and IO enabled",
+                now,
+            );
         };
-        let (tx, rx) = mpsc::unbounded_channel();
+        let (tx, rx) = mpsc::channel(2 * QUEUE_MAX);
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
@@ -132,6 +153,7 @@ impl Lane {
             settings: self.settings.clone(),
             tally: Arc::clone(&self.tally),
             rx,
+            again: VecDeque::new(),
             owed: OwedQueue::default(),
             doubt: Doubt::default(),
             clock: None,
@@ -140,18 +162,27 @@ impl Lane {
             pace: Pace::new(self.settings.nodes),
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        let _ = tx.send(job);
+        // It is empty.
+        let _ = tx.try_send(job);
         *queue = Some(tx);
+    }
+
+    fn refuse_busy(&self, job: Job) {
+        self.tally.refuse(NodeFault::Busy);
+        let why = format!("{QUEUE_MAX} requests wait already");
+        refuse(job, NodeFault::Busy, why, self.settings.env.now());
     }
 }
 
-fn refuse(job: Job, fault: NodeFault, detail: &'static str, now: Moment) {
+fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) {
     job.asker.post(Err(NodeError::not_executed(fault, detail)), Stamp::nobodys(now));
 }
 
 /// Who asked for an op of a batch, and what is owed if no answer comes.
 struct Asked {
     asker: Option<Asker>,
+    /// The op and its deadline, if the node may want to be asked again.
+    again: Option<(Op, Moment)>,
     owed: Option<Owed>,
     vote: bool,
     /// On whose behalf, unless it only takes something back.
@@ -189,7 +220,9 @@ struct Worker {
     probe: Probe,
     settings: LaneSettings,
     tally: Arc<Tally>,
-    rx: mpsc::UnboundedReceiver<Job>,
+    rx: mpsc::Receiver<Job>,
+    /// What was taken from the queue and leaves with a later batch, before what is queued.
+    again: VecDeque<Job>,
     owed: OwedQueue,
     doubt: Doubt,
     clock: Option<NodeClock>,
@@ -216,11 +249,16 @@ impl Worker {
                 confirming.extend(self.begin(call, &mut under_way).await);
                 continue;
             }
+            if !self.again.is_empty() && under_way.len() < depth {
+                let call = self.launch(None, depth);
+                confirming.extend(self.begin(call, &mut under_way).await);
+                continue;
+            }
             tokio::select! {
                 biased;
                 job = self.rx.recv(), if under_way.len() < depth => match job {
                     Some(job) => {
-                        let call = self.launch(job, depth);
+                        let call = self.launch(Some(job), depth);
                         confirming.extend(self.begin(call, &mut under_way).await);
                     }
                     None => break,
@@ -270,24 +308,40 @@ impl Worker {
         }
     }
 
-    /// Takes what is queued into one batch and sends it.
-    fn launch(&mut self, first: Job, depth: usize) -> Option<BoxFuture<'static, Answered>> {
+    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it was
+    /// taken already.
+    fn launch(&mut self, first: Option<Job>, depth: usize) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         // Never less than a node may take: who asks may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
-        let mut next = Some(first);
-        let mut gathered = Gather::default();
-        let most = self.pace.most(1 + self.rx.len(), depth);
-        while let Some(job) = next {
-            if job.deadline > now || job.asker.owed_until().is_some() {
-                deadline = deadline.max(job.deadline);
-                gathered.take(job.op, job.asker);
+        let queued = usize::from(first.is_some()) + self.again.len() + self.rx.len();
+        let most = self.pace.most(queued, depth);
+        let (mut first, mut again) = (first, self.again.len().min(AGAIN_MAX));
+        let (mut gathered, mut bytes) = (Gather::default(), 0);
+        while gathered.len() < most {
+            let next = if again > 0 {
+                again -= 1;
+                self.again.pop_front()
             } else {
+                first.take().or_else(|| self.rx.try_recv().ok())
+            };
+            let Some(job) = next else { break };
+            if job.deadline <= now && job.asker.owed_until().is_none() {
                 let why = "not sent: the lane was busy until the deadline";
                 refuse(job, NodeFault::Timeout, why, now);
+                continue;
             }
-            next = if gathered.len() < most { self.rx.try_recv().ok() } else { None };
+            bytes += job.op.payload();
+            if bytes > BYTES_MAX && gathered.len() > 0 {
+                self.again.push_front(job);
+                break;
+            }
+            deadline = deadline.max(job.deadline);
+            gathered.take(job);
+        }
+        if let Some(first) = first {
+            self.again.push_front(first);
         }
         let (ops, asked) = gathered.finish();
         if ops.is_empty() {
@@ -317,6 +371,7 @@ impl Worker {
             vote: false,
             owner: None,
             reasserts: None,
+            again: None,
             asker: None,
         });
         Some(self.send(ops, asked.collect(), now + self.settings.node_deadline))

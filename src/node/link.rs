@@ -21,8 +21,9 @@ use tokio::time::{sleep, timeout};
 use super::redis::barrier::Barriers;
 use super::redis::encode::Guarding;
 use super::redis::endpoint::Endpoint;
+use super::redis::facts::ServerFacts;
 use super::redis::faults;
-use super::redis::session::{ServerFacts, Session};
+use super::redis::session::Session;
 use super::{BoxFuture, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
@@ -65,7 +66,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     fn is_tls(&self) -> bool;
 
     /// Looks at what the server says of itself before it may vote: on each new connection, and at
-    /// most every ten seconds after with fresh facts. `Err` refuses it.
+    /// most every ten seconds of use with fresh facts. `Err` refuses it.
     fn accept(
         &self,
         facts: &ServerFacts,
@@ -96,6 +97,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 pub(crate) struct LinkOptions {
     /// Take a server without any history for a new one.
     pub(crate) trust_fresh: bool,
+    /// Let a server vote that deletes keys when its memory is full.
+    pub(crate) allow_eviction: bool,
     /// The node's, for logs.
     pub(crate) name: Arc<str>,
     /// Longest time for one try to resolve, connect and log in.

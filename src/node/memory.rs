@@ -289,8 +289,10 @@ impl Data {
                 let accept = (*token, value.as_ref());
                 self.records.complete(h, key, *owner, accept, *fingerprint, *retention)
             }
-            Op::Unclaim { key, owner } => self.records.unclaim(h, key, *owner),
-            Op::Lookup { key } => self.records.lookup(h, key),
+            Op::Unclaim { key, owner, end } => self.records.unclaim(h, key, *owner, *end),
+            Op::Lookup { key, retention, fingerprint, born } => {
+                self.records.lookup(h, key, *fingerprint, (*retention, *born))
+            }
         }
     }
 }

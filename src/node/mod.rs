@@ -19,6 +19,7 @@ mod link;
 pub(crate) mod mailbox;
 mod memory;
 mod probe;
+mod recall;
 mod redis;
 mod sentinel;
 pub(crate) mod tally;

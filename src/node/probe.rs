@@ -19,6 +19,22 @@ const WANDER_MAX: Duration = Duration::from_secs(1);
 /// What a clock that nobody disciplines may wander however long the silence is.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
+/// What a batch told of the node's clock.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// Bounds of (node's clock − our clock) in µs.
+    offset: (i128, i128),
+    /// When the answer came.
+    at: Moment,
+}
+
+impl Reading {
+    /// By how many µs the node's clock certainly changed against ours since an earlier reading.
+    fn change(&self, before: &Self) -> i128 {
+        (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
+    }
+}
+
 /// Watches one node's facts.
 pub(crate) struct Probe {
     name: Arc<str>,
@@ -35,8 +51,11 @@ pub(crate) struct Probe {
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     tally: Arc<Tally>,
-    /// Bounds of (node clock − our clock) in µs at the last batch, and when that was.
-    offset: Option<(i128, i128, Moment)>,
+    /// The last reading of the node's clock.
+    last: Option<Reading>,
+    /// Two older ones, between one and two ttl old while the node is used: what a clock gains little
+    /// by little does not show between neighbours.
+    anchors: [Option<Reading>; 2],
     /// Until when the node's votes are discounted after a clock step.
     discounted: Option<Moment>,
 }
@@ -56,7 +75,8 @@ impl Probe {
             disagreed: None,
             events: s.events.clone(),
             tally: Arc::clone(tally),
-            offset: None,
+            last: None,
+            anchors: [None; 2],
             discounted: None,
         }
     }
@@ -80,7 +100,7 @@ impl Probe {
         if !same_process {
             self.identity = Some(Arc::clone(&facts.identity));
             // Another server process has another clock.
-            self.offset = None;
+            (self.last, self.anchors) = (None, [None; 2]);
         }
         self.clock(facts.node_micros, sent, received)
     }
@@ -161,19 +181,20 @@ impl Probe {
     fn clock(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<NodeError> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
         // The node read its clock somewhere between send and receipt.
-        let (lo, hi) = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
-        if let Some((was_lo, was_hi, at)) = self.offset {
-            let silence = received.since(at);
-            let most = WANDER_MAX + CRYSTAL.of(silence);
-            let wander = self.drift.of(silence).min(most) + self.drift.of(self.ttl);
-            let wander = i128::try_from(wander.as_micros()).unwrap_or(i128::MAX);
-            let step = (lo - was_hi).max(was_lo - hi);
-            if step > wander {
-                tracing::warn!(node = %self.name, step_us = %step, "the node's clock stepped");
-                self.discounted = Some(received + self.max_ttl);
-            }
+        let offset = (i128::from(micros) - us(received), i128::from(micros) - us(sent));
+        let now = Reading { offset, at: received };
+        let known = self.anchors.iter().chain([&self.last]).flatten();
+        let changed = known
+            .map(|before| (now.change(before), received.since(before.at)))
+            .find(|(change, span)| *change > self.budget(*span));
+        if let Some((change, span)) = changed {
+            tracing::warn!(node = %self.name, step_us = %change, ?span, "the node's clock stepped");
+            self.discounted = Some(received + self.max_ttl);
+            self.anchors = [Some(now), None];
+        } else if self.anchors[0].is_none_or(|newer| received.since(newer.at) >= self.ttl) {
+            self.anchors = [Some(now), self.anchors[0]];
         }
-        self.offset = Some((lo, hi, received));
+        self.last = Some(now);
         match self.discounted {
             Some(until) if received < until => Some(NodeError::maybe_executed(
                 NodeFault::ClockJump,
@@ -181,6 +202,14 @@ impl Probe {
             )),
             _ => None,
         }
+    }
+
+    /// By how many µs the node's clock may change against ours in so long a time. Each lease allows
+    /// for as much as belongs to its ttl.
+    fn budget(&self, span: Duration) -> i128 {
+        let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
+        let budget = wandered.max(self.drift.of(self.ttl));
+        i128::try_from(budget.as_micros()).unwrap_or(i128::MAX)
     }
 }
 
@@ -261,6 +290,37 @@ mod tests {
         assert!(
             p.judge(&facts(later + 31_000_000, "x"), at(33_000), at(33_001), &nowhere).is_none()
         );
+    }
+
+    #[test]
+    fn a_slow_slew_shows_on_a_busy_lane_too() {
+        let after = |gain_ppm: u64| {
+            let mut p = probe(&settings());
+            (1..60_000_u64).step_by(10).find(|ms| {
+                let micros = 1_000_000_000 + ms * 1_000 + ms * gain_ppm / 1_000;
+                p.judge(&facts(micros, "x"), at(*ms), at(*ms), &nowhere).is_some()
+            })
+        };
+        // A ttl of 10 s allows for 100 ms.
+        assert_eq!(after(9_900), None, "a clock within the drift that was declared");
+        let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
+        assert!(seen <= 20_000, "{seen} ms");
+        let seen = after(100_000).expect("a tenth");
+        assert!(seen <= 1_100, "{seen} ms");
+    }
+
+    #[test]
+    fn a_step_is_judged_once() {
+        let mut p = probe(&settings());
+        let stepped = |ms: u64| if ms < 5_000 { 0 } else { 2_000_000 };
+        let voted = (0..60_000_u64).step_by(10).filter(|ms| {
+            let micros = 1_000_000_000 + ms * 1_000 + stepped(*ms);
+            p.judge(&facts(micros, "x"), at(*ms), at(*ms), &nowhere).is_none()
+        });
+        let voted: Vec<u64> = voted.collect();
+        // For one max_ttl, 30 s, it did not.
+        assert_eq!(voted.iter().filter(|ms| (5_000..35_000).contains(*ms)).count(), 0);
+        assert_eq!(voted.len(), 500 + 2_500);
     }
 
     #[test]

@@ -178,6 +178,15 @@ impl SentinelNode {
         self
     }
 
+    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory` set
+    /// and a policy other than `noeviction`). Default `false`; as
+    /// [`RedisNodeBuilder::allow_eviction`](super::RedisNodeBuilder::allow_eviction).
+    #[must_use]
+    pub fn allow_eviction(mut self, allow: bool) -> Self {
+        self.settings.allow_eviction = allow;
+        self
+    }
+
     /// How long each Sentinel may take to answer, connecting included. Default 250 ms. All are
     /// asked at once, so this is what a frozen one can cost at the most.
     ///
@@ -224,6 +233,7 @@ impl SentinelNode {
         self.link.get_or_init(|| {
             let options = LinkOptions {
                 trust_fresh: self.settings.trust_fresh,
+                allow_eviction: self.settings.allow_eviction,
                 name: self.settings.name.clone(),
                 connect_timeout: CONNECT + 2 * self.settings.within,
                 env: self.env.clone(),

@@ -30,6 +30,9 @@ pub struct NodeMetrics {
     pub generations: u64,
     /// Quarantines that were met.
     pub quarantines: u64,
+    /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
+    /// one: it is new, or lost data within the retention.
+    pub keys_forgotten: u64,
     /// Leases of this handle that were put back into a node in quarantine.
     pub reassertions: u64,
     /// How often another server answered than before (a failover), as far as the node can tell.
@@ -57,6 +60,7 @@ pub(crate) struct Tally {
     reassertions: AtomicU64,
     generations: AtomicU64,
     quarantines: AtomicU64,
+    keys_forgotten: AtomicU64,
     switches: AtomicU64,
     barriers: AtomicU64,
     barriers_failed: AtomicU64,
@@ -71,12 +75,16 @@ pub(crate) struct Count {
     grants: u64,
     refusals: u64,
     reassertions: u64,
+    keys_forgotten: u64,
     faults: BTreeMap<NodeFault, u64>,
 }
 
 impl Count {
     pub(crate) fn reply(&mut self, reply: &Result<Reply, NodeError>, reasserts: bool) {
         self.ops += 1;
+        if let Ok(Reply::Claimed { unsure, .. }) = reply {
+            self.keys_forgotten += u64::from(!unsure.is_zero());
+        }
         match reply {
             Ok(Reply::Granted { .. } | Reply::Claimed { .. }) => self.grants += 1,
             Ok(
@@ -109,12 +117,19 @@ impl Tally {
         add(&self.grants, count.grants);
         add(&self.refusals, count.refusals);
         add(&self.reassertions, count.reassertions);
+        add(&self.keys_forgotten, count.keys_forgotten);
         if !count.faults.is_empty() {
             let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
             for (fault, n) in count.faults {
                 *faults.entry(fault).or_default() += n;
             }
         }
+    }
+
+    /// A request was refused before it was sent.
+    pub(crate) fn refuse(&self, fault: NodeFault) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        *faults.entry(fault).or_default() += 1;
     }
 
     pub(crate) fn generation(&self) {
@@ -148,6 +163,7 @@ impl Tally {
             faults: self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             generations: read(&self.generations),
             quarantines: read(&self.quarantines),
+            keys_forgotten: read(&self.keys_forgotten),
             reassertions: read(&self.reassertions),
             switches: read(&self.switches),
             barriers: read(&self.barriers),

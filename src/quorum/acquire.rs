@@ -75,6 +75,10 @@ pub struct Acquire {
     sent: Moment,
     /// When belief ends: after it nothing may be won (invariant 1).
     until: Moment,
+    /// For how long the answers to a request are awaited, and until when those to the last one are:
+    /// who is silent then is as good as gone. Never later than `until`.
+    patience: Duration,
+    by: Moment,
     votes: Vec<Vote>,
     phase: Phase,
 }
@@ -83,9 +87,16 @@ pub struct Acquire {
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`.
-    pub fn new(n: usize, sent: Moment, until: Moment) -> Self {
-        Self { sent, until, votes: vec![Vote::Silent; n], phase: Phase::Asking }
+    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
+    /// for `patience` from when it was asked for.
+    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
+        let by = until.min(sent + patience);
+        Self { sent, until, patience, by, votes: vec![Vote::Silent; n], phase: Phase::Asking }
+    }
+
+    /// Until when those that were asked last are waited for.
+    pub fn by(&self) -> Moment {
+        self.by
     }
 
     fn n(&self) -> usize {
@@ -133,6 +144,7 @@ impl Acquire {
         if fence == token {
             self.votes[node] = Vote::Settled;
         } else if fence < token && now < self.until {
+            self.by = self.until.min(now + self.patience);
             return Step::Raise { token: FencingToken::new(token), nodes: vec![node] };
         } else {
             // Above T: raising it is refused by rule, so it can never stand at T.
@@ -152,8 +164,8 @@ impl Acquire {
         }
         match self.phase {
             Phase::Asking | Phase::Hedging(_) => self.decide_grants(now),
-            Phase::Raising(t) => self.decide_raise(t),
-            Phase::Over => Step::Wait(self.until),
+            Phase::Raising(t) => self.decide_raise(now, t),
+            Phase::Over => Step::Wait(self.by),
         }
     }
 
@@ -167,10 +179,10 @@ impl Acquire {
 
     fn decide_grants(&mut self, now: Moment) -> Step {
         let yes = self.count(|v| matches!(v, Vote::Granted(_)));
-        let no = self.n() - yes - self.silent();
-        match (Tally { n: self.n(), yes, no }).verdict() {
-            Verdict::Pending => Step::Wait(self.until),
-            Verdict::Lost => self.lose(),
+        let open = if now < self.by { self.silent() } else { 0 };
+        match (Tally { n: self.n(), yes, no: self.n() - yes - open }).verdict() {
+            Verdict::Pending => Step::Wait(self.by),
+            Verdict::Lost => self.lose(now),
             Verdict::Won => {
                 let grants = self.votes.iter().filter_map(|v| match v {
                     Vote::Granted(f) => Some(*f),
@@ -195,10 +207,11 @@ impl Acquire {
             };
             if now < until {
                 self.phase = Phase::Hedging(until);
-                return Step::Wait(until.min(self.until));
+                return Step::Wait(until.min(self.by));
             }
         }
         self.phase = Phase::Raising(token);
+        self.by = self.until.min(now + self.patience);
         let mut nodes = Vec::new();
         for (i, vote) in self.votes.iter_mut().enumerate() {
             match vote {
@@ -210,31 +223,40 @@ impl Acquire {
         Step::Raise { token: FencingToken::new(token), nodes }
     }
 
-    fn decide_raise(&mut self, token: u64) -> Step {
+    fn decide_raise(&mut self, now: Moment, token: u64) -> Step {
         let yes = self.count(|v| matches!(v, Vote::Settled));
-        let open = self.count(|v| matches!(v, Vote::Granted(_) | Vote::Silent));
+        let open = if now < self.by {
+            self.count(|v| matches!(v, Vote::Granted(_) | Vote::Silent))
+        } else {
+            0
+        };
         match (Tally { n: self.n(), yes, no: self.n() - yes - open }).verdict() {
-            Verdict::Pending => Step::Wait(self.until),
+            Verdict::Pending => Step::Wait(self.by),
             Verdict::Won => {
                 self.phase = Phase::Over;
                 Step::Won(FencingToken::new(token))
             }
-            Verdict::Lost => self.lose(),
+            Verdict::Lost => self.lose(now),
         }
     }
 
     /// A majority is out of reach: say "taken" only if a majority could speak (invariant 4).
-    fn lose(&mut self) -> Step {
-        let spoke = self.count(|v| {
-            matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None) | Vote::Held { .. })
+    fn lose(&mut self, now: Moment) -> Step {
+        let late = now >= self.by;
+        // Who was to be raised and is silent does not speak any more.
+        let unraised = late && matches!(self.phase, Phase::Raising(_));
+        let spoke = self.count(|v| match v {
+            Vote::Granted(_) => !unraised,
+            Vote::Settled | Vote::Fell(None) | Vote::Held { .. } => true,
+            _ => false,
         });
         let need = majority(self.n());
-        if spoke < need && spoke + self.silent() >= need {
+        if !late && spoke < need && spoke + self.silent() >= need {
             // The stragglers decide whether this is "taken" or "broken".
-            return Step::Wait(self.until);
+            return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
-        if spoke >= need { Step::Lost(Loss::Taken(self.taken())) } else { self.no_quorum() }
+        if spoke >= need { Step::Lost(Loss::Taken(self.taken(late))) } else { self.no_quorum() }
     }
 
     fn lose_silent(&mut self) -> Step {
@@ -245,25 +267,35 @@ impl Acquire {
         self.no_quorum()
     }
 
-    fn taken(&self) -> Taken {
-        let mut held: Vec<Option<Duration>> = Vec::new();
+    /// When a majority could be free at the earliest. Free are those that granted, and those that
+    /// may still answer; one in quarantine is when that ends; what failed is not counted on.
+    fn taken(&self, late: bool) -> Taken {
+        let need = majority(self.n());
+        let mut busy: Vec<Option<Duration>> = Vec::new();
         let mut any_foreign = false;
         for vote in &self.votes {
-            if let Vote::Held { remaining, foreign } = vote {
-                held.push(*remaining);
-                any_foreign |= *foreign;
+            match vote {
+                Vote::Held { remaining, foreign } => {
+                    busy.push(*remaining);
+                    any_foreign |= *foreign;
+                }
+                Vote::Quarantined(rest) => busy.push(Some(*rest)),
+                _ => {}
             }
         }
-        let need = majority(self.n());
-        if held.len() < need && !any_foreign {
-            // Nobody holds a majority: several attempts met, all of them roll back.
+        let granted =
+            self.count(|v| matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None)));
+        if !any_foreign && granted > self.n() - need {
+            // Nobody holds a majority, whatever the others would say: several attempts met, and all
+            // of them roll back.
             return Taken { retry_after: Some(Duration::ZERO), foreign: false };
         }
+        let free = granted + if late { 0 } else { self.silent() };
         // A key without expiry sorts last.
-        held.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        let others = self.n() - held.len();
-        let must_free = need.saturating_sub(others).max(1);
-        Taken { retry_after: held[must_free - 1], foreign: any_foreign }
+        busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
+        // Those that spoke are a majority, so there are as many as it takes.
+        let must_free = need.saturating_sub(free).max(1);
+        Taken { retry_after: busy[must_free - 1], foreign: any_foreign }
     }
 
     fn no_quorum(&self) -> Step {

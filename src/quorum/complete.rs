@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeOutcome};
+use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::{RecordState, Reply, StoredRecord};
 use crate::quorum::majority::majority;
 
@@ -111,30 +111,48 @@ pub enum Found {
         partial: bool,
         /// The highest ballot that was promised.
         promised: u64,
+        /// Too few nodes know of every claim of the key; with how long that will be so of keys
+        /// without a birth, by the nodes that answered.
+        forgotten: Option<Duration>,
     },
+    /// The key was used with another fingerprint.
+    Mismatch,
     /// Too few answers.
     NoQuorum(Vec<NodeOutcome>),
+}
+
+/// What a node shows.
+#[derive(Clone, Debug)]
+enum Seen {
+    Silent,
+    State(Option<RecordState>, Duration),
+    Mismatch,
+    Failed(NodeError),
 }
 
 /// The machine of a look at the key.
 #[derive(Clone, Debug)]
 pub struct Look {
-    votes: Vec<Option<Result<Option<RecordState>, NodeError>>>,
+    votes: Vec<Seen>,
 }
 
 impl Look {
     /// A look at `n` nodes.
     pub fn new(n: usize) -> Self {
-        Self { votes: vec![None; n] }
+        Self { votes: vec![Seen::Silent; n] }
     }
 
     /// A node answered, or failed to.
     pub fn on_reply(&mut self, node: usize, reply: &Result<Reply, NodeError>) -> Found {
-        self.votes[node] = Some(match reply {
-            Ok(Reply::Record(state)) => Ok(state.clone()),
-            Ok(_) => Ok(None),
-            Err(e) => Err(e.clone()),
-        });
+        self.votes[node] = match reply {
+            Ok(Reply::Record { state, unsure }) => Seen::State(state.clone(), *unsure),
+            Ok(Reply::Mismatch) => Seen::Mismatch,
+            Ok(_) => {
+                let detail = "an answer to another question than a look";
+                Seen::Failed(NodeError::maybe_executed(NodeFault::Protocol, detail))
+            }
+            Err(e) => Seen::Failed(e.clone()),
+        };
         self.found(false)
     }
 
@@ -144,34 +162,67 @@ impl Look {
     }
 
     fn states(&self) -> impl Iterator<Item = &RecordState> {
-        self.votes.iter().filter_map(|v| v.as_ref()?.as_ref().ok()?.as_ref())
+        self.votes.iter().filter_map(|v| match v {
+            Seen::State(state, _) => state.as_ref(),
+            _ => None,
+        })
+    }
+
+    fn count(&self, f: impl Fn(&Seen) -> bool) -> usize {
+        self.votes.iter().filter(|v| f(v)).count()
+    }
+
+    /// How long it is until a majority knows every key again; `None` if one does.
+    fn forgotten(&self) -> Option<Duration> {
+        let unsure = self.votes.iter().filter_map(|v| match v {
+            Seen::State(_, unsure) => Some(*unsure),
+            _ => None,
+        });
+        let mut spans: Vec<Duration> = unsure.collect();
+        spans.sort_unstable();
+        spans.get(majority(self.votes.len()) - 1).copied().filter(|span| !span.is_zero())
     }
 
     fn found(&self, last: bool) -> Found {
         let need = majority(self.votes.len());
         let shown = || self.states().filter_map(|s| s.record.as_ref());
-        if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            return Found::Stored(sure.clone());
+        let mismatches = self.count(|v| matches!(v, Seen::Mismatch));
+        if mismatches >= need {
+            return Found::Mismatch;
         }
-        if !last && self.votes.iter().any(Option::is_none) {
+        if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
+            // One word is enough that it may be another request's.
+            return if mismatches > 0 { Found::Mismatch } else { Found::Stored(sure.clone()) };
+        }
+        if !last && self.count(|v| matches!(v, Seen::Silent)) > 0 {
             return Found::Wait;
         }
-        if self.votes.iter().filter(|v| matches!(v, Some(Ok(_)))).count() < need {
+        let states = self.count(|v| matches!(v, Seen::State(..)));
+        if states + mismatches < need {
             return Found::NoQuorum(self.outcomes());
+        }
+        // As for a claim: what a minority has under another fingerprint was never a request's only
+        // claim, as long as a majority knows of all and shows no result.
+        if mismatches > 0
+            && (states < need || shown().next().is_some() || self.forgotten().is_some())
+        {
+            return Found::Mismatch;
         }
         Found::Open {
             attempt: self.states().map(|s| s.attempt).max().unwrap_or(0),
             lease: self.states().filter_map(|s| s.lease).max(),
             partial: shown().next().is_some(),
             promised: self.states().map(|s| s.fence).max().unwrap_or(0),
+            forgotten: self.forgotten(),
         }
     }
 
     fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |v: &Option<Result<_, NodeError>>| match v {
-            None => NodeOutcome::Silent,
-            Some(Ok(_)) => NodeOutcome::Granted,
-            Some(Err(e)) => NodeOutcome::Failed(e.clone()),
+        let outcome = |v: &Seen| match v {
+            Seen::Silent => NodeOutcome::Silent,
+            Seen::State(..) => NodeOutcome::Granted,
+            Seen::Mismatch => NodeOutcome::Refused,
+            Seen::Failed(e) => NodeOutcome::Failed(e.clone()),
         };
         self.votes.iter().map(outcome).collect()
     }

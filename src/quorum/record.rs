@@ -4,7 +4,7 @@
 //! ```text
 //!  a majority shows one record ─▶ Replay      any record at all ─▶ Repair, never the handler
 //!  a majority of nodes that forgot nothing grants, one token settled on it ─▶ Promised
-//!  a majority grants, but too few of them remember ─▶ Promised, unknown, once all have spoken
+//!  a majority grants, but too few of them remember ─▶ Promised, forgotten, once all have spoken
 //! ```
 //!
 //! Invariants: 1. without a majority's promise nothing is promised; 2. a record seen anywhere is
@@ -60,8 +60,9 @@ pub struct Promise {
     pub attempt: u32,
     /// The result that must be completed instead of a new one.
     pub adopt: Option<StoredRecord>,
-    /// Too few of the nodes remember the whole retention: "no record" is not known.
-    pub unknown: bool,
+    /// Too few of the nodes know of every claim of the key, so "no record" is not known; with how
+    /// long that will be so of keys without a birth.
+    pub forgotten: Option<Duration>,
 }
 
 /// Why a claim was not granted.
@@ -90,7 +91,7 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    Granted { fence: u64, attempt: u32, remembers: bool },
+    Granted { fence: u64, attempt: u32, unsure: Duration },
     Completed(StoredRecord),
     InFlight(Duration),
     Mismatch,
@@ -108,6 +109,7 @@ enum Vote {
 pub struct Record {
     sent: Moment,
     until: Moment,
+    patience: Duration,
     votes: Vec<Vote>,
     /// The best record among the promises.
     adopt: Option<StoredRecord>,
@@ -122,18 +124,25 @@ pub struct Record {
 }
 
 impl Record {
-    /// A claim over `n` nodes, sent at `sent`, worth something until `until`.
-    pub fn new(n: usize, sent: Moment, until: Moment) -> Self {
+    /// A claim over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
+    /// for `patience` from when it was asked for.
+    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
         Self {
             sent,
             until,
+            patience,
             votes: vec![Vote::Silent; n],
             adopt: None,
-            grants: Acquire::new(n, sent, until),
+            grants: Acquire::new(n, sent, until, patience),
             relaxed: false,
             lost: false,
             won: None,
         }
+    }
+
+    /// Until when those that were asked last are waited for.
+    pub fn by(&self) -> Moment {
+        self.grants.by()
     }
 
     /// A node answered the claim or the raise, or failed to.
@@ -153,7 +162,7 @@ impl Record {
         let step = if self.must_relax() {
             self.relax(now)
         } else if !self.relaxed
-            && matches!(self.votes[node], Vote::Granted { remembers: false, .. })
+            && matches!(self.votes[node], Vote::Granted { unsure, .. } if !unsure.is_zero())
         {
             self.grants.on_time(now)
         } else {
@@ -170,11 +179,11 @@ impl Record {
 
     fn vote(&mut self, reply: &Result<Reply, NodeError>) -> Vote {
         match reply {
-            Ok(Reply::Claimed { fence, attempt, record, remembers }) => {
+            Ok(Reply::Claimed { fence, attempt, record, unsure }) => {
                 if let Some(record) = record {
                     self.see(record);
                 }
-                Vote::Granted { fence: *fence, attempt: *attempt, remembers: *remembers }
+                Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure }
             }
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
@@ -198,6 +207,11 @@ impl Record {
 
     fn silent(&self) -> usize {
         self.count(|v| *v == Vote::Silent)
+    }
+
+    /// Whether somebody is silent who may still answer.
+    fn awaits(&self, now: Moment) -> bool {
+        self.silent() > 0 && now < self.by()
     }
 
     fn need(&self) -> usize {
@@ -242,16 +256,36 @@ impl Record {
 
     /// Nodes that forgot granted, and those that remember can no longer be a majority.
     fn must_relax(&self) -> bool {
-        let remember = self.count(|v| matches!(v, Vote::Granted { remembers: true, .. }));
-        let forgot = self.count(|v| matches!(v, Vote::Granted { remembers: false, .. }));
+        let forgot = self.forgetful().count();
+        let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
         !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
+    }
+
+    /// The nodes that granted and may have forgotten a claim of the key, each with for how long it
+    /// will say so of keys without a birth.
+    pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
+        self.votes.iter().enumerate().filter_map(|(node, v)| match v {
+            Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
+            _ => None,
+        })
+    }
+
+    /// How long it is until a majority knows every key again, by those that granted.
+    fn forgotten(&self) -> Duration {
+        let granted = self.votes.iter().filter_map(|v| match v {
+            Vote::Granted { unsure, .. } => Some(*unsure),
+            _ => None,
+        });
+        let mut spans: Vec<Duration> = granted.collect();
+        spans.sort_unstable();
+        spans.get(self.need() - 1).copied().unwrap_or_default()
     }
 
     /// Starts over with every grant so far.
     fn relax(&mut self, now: Moment) -> acquire::Step {
         self.relaxed = true;
-        self.grants = Acquire::new(self.votes.len(), self.sent, self.until);
-        let mut step = acquire::Step::Wait(self.until);
+        self.grants = Acquire::new(self.votes.len(), self.sent, self.until, self.patience);
+        let mut step = acquire::Step::Wait(self.by());
         for (node, vote) in self.votes.iter().enumerate() {
             let reply = match vote {
                 Vote::Silent => continue,
@@ -276,9 +310,9 @@ impl Record {
         match step {
             acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
             // Too few remember: whoever has not spoken yet may have the result that they forgot.
-            acquire::Step::Won(token) if self.relaxed && self.silent() > 0 && now < self.until => {
+            acquire::Step::Won(token) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
-                Step::Wait(self.until)
+                Step::Wait(self.by())
             }
             acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
             // A majority that remembers never saw the key: what a minority has under another
@@ -292,7 +326,7 @@ impl Record {
                 token,
                 attempt: self.attempt(),
                 adopt: self.adopt.clone(),
-                unknown: self.relaxed,
+                forgotten: self.relaxed.then(|| self.forgotten()),
             }),
             acquire::Step::Wait(_) | acquire::Step::Won(_) | acquire::Step::Lost(_) => {
                 self.lost = true;
@@ -322,9 +356,9 @@ impl Record {
         let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
         let may = |have: usize| have > 0 && have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
-        if silent > 0 && now < self.until && spoke + silent >= need && open {
+        if self.awaits(now) && spoke + silent >= need && open {
             // The stragglers decide what the answer is.
-            return Step::Wait(self.until);
+            return Step::Wait(self.by());
         }
         if spoke < need {
             return Step::Refused(Refusal::NoQuorum(self.outcomes()));
@@ -343,11 +377,17 @@ impl Record {
         if too_old > 0 && leases.is_empty() {
             return Step::Refused(Refusal::TooOld);
         }
+        let running = leases.len();
+        // As for locks: those in quarantine are free when that ends, and what failed is not counted
+        // on.
+        leases.extend(self.votes.iter().filter_map(Vote::quarantine));
         leases.sort_unstable();
-        let others = self.votes.len() - leases.len();
-        let must_free = need.saturating_sub(others).max(1);
+        let failed = self.count(|v| matches!(v, Vote::Failed(_)));
+        let late = if self.awaits(now) { 0 } else { silent };
+        let free = self.votes.len() - leases.len() - failed - late;
+        let must_free = need.saturating_sub(free).max(1);
         let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
-        Step::Refused(if leases.len() >= need {
+        Step::Refused(if running >= need {
             Refusal::InFlight { retry_after }
         } else {
             Refusal::Contended { retry_after }
@@ -370,6 +410,13 @@ impl Record {
 }
 
 impl Vote {
+    fn quarantine(&self) -> Option<Duration> {
+        match self {
+            Self::Quarantined(left) => Some(*left),
+            _ => None,
+        }
+    }
+
     fn lease(&self) -> Option<Duration> {
         match self {
             Self::InFlight(left) => Some(*left),

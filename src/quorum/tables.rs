@@ -77,7 +77,7 @@ fn at(millis: u64) -> Moment {
 #[test]
 fn acquire() {
     for case in cases(include_str!("testdata/acquire.txt")) {
-        let mut m = Acquire::new(case.n, at(0), at(100));
+        let mut m = Acquire::new(case.n, at(0), at(100), Duration::from_millis(60));
         let mut last = String::from("wait");
         for e in &case.events {
             let step = match e.node {
@@ -172,7 +172,7 @@ fn acquire_wins_only_with_a_majority_at_the_token() {
         (Just(n), proptest::collection::vec((0..n, 0_u64..130, vote.clone()), 0..12))
     });
     proptest!(|((n, events) in history)| {
-        let mut m = Acquire::new(n, at(0), at(100));
+        let mut m = Acquire::new(n, at(0), at(100), Duration::from_millis(60));
         let mut fences = vec![None; n];
         let mut seen = vec![false; n];
         let mut now = 0;

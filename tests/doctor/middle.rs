@@ -40,13 +40,13 @@ fn clocks_versions_and_lag() {
     bench.exactly(
         "a server that is too old",
         &[("version", Error, at(2)), ("version", Warning, at(0)), ("version", Warning, at(1))],
-        || lab.proxies[2].edit(overwrite("redis_version:", "6.0.1")),
+        || lab.proxies[2].edit(version("6.0.1")),
         || lab.proxies[2].honest(),
     );
     bench.exactly(
         "two versions in one group",
         &[0, 1, 2].map(|i| ("version", Warning, at(i))),
-        || lab.proxies[1].edit(overwrite("redis_version:", "7.9")),
+        || lab.proxies[1].edit(version("7.9")),
         || lab.proxies[1].honest(),
     );
     bench.exactly(
@@ -60,6 +60,15 @@ fn clocks_versions_and_lag() {
 }
 
 /// The Sentinels' connections stay.
+/// Another version, by whichever name the server tells it.
+fn version(shown: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
+    move |bytes| {
+        for name in ["redis_version:", "valkey_version:"] {
+            overwrite(name, shown)(bytes);
+        }
+    }
+}
+
 fn firewall(lab: &Lab, bench: &Bench) {
     let at = subject(&lab.known_as(2));
     let report = bench.exactly(

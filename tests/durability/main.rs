@@ -125,7 +125,7 @@ async fn results_are_as_durable_as_asked() {
     let redlock = trio.redlock();
     let orders = |level| {
         let builder = Idempotency::builder(&redlock).namespace("orders").durability(level);
-        builder.build().unwrap()
+        builder.at_most_once().build().unwrap()
     };
     let all = orders(Durability::AllReplicas);
     let handler = |cx: palisade::idempotency::Context| {
@@ -146,7 +146,7 @@ async fn results_are_as_durable_as_asked() {
     assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());
     let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
     match run().await {
-        Err(RunError::NoQuorum(no)) => {
+        Err(RunError::NoQuorum { error: no, .. }) => {
             let words = no.to_string();
             assert!(words.contains("1 of 2 replicas have it within"), "{words}");
         }
@@ -155,7 +155,7 @@ async fn results_are_as_durable_as_asked() {
     assert!(
         matches!(
             all.key("9").run(|_| async { Err::<i32, _>("no") }).await,
-            Err(RunError::NoQuorum(_))
+            Err(RunError::NoQuorum { .. })
         ),
         "no handler without a durable claim"
     );
@@ -224,6 +224,7 @@ async fn a_level_that_asks_for_nothing_is_refused_before_anything_is_sent() {
         Election::new(&redlock, "k").durability(none).check().unwrap_err().to_string(),
         Idempotency::builder(&redlock)
             .namespace("k")
+            .at_most_once()
             .durability(none)
             .build()
             .unwrap_err()

@@ -145,7 +145,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let soon = || SystemEnv.now() + Duration::from_secs(5);
     let point = async || {
         let terms = Terms { max_ttl: TTL, clock_error: TTL };
-        let ops = vec![Op::Lookup { key: "r".into() }];
+        let (key, retention) = ("r".into(), Duration::from_secs(1));
+        let ops = vec![Op::Lookup { key, retention, fingerprint: None, born: None }];
         let facts = node.call(Batch { terms, not_after: None, ops }, soon()).await.facts.unwrap();
         BarrierPoint { identity: facts.identity, generation: facts.generation }
     };

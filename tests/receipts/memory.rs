@@ -112,7 +112,7 @@ async fn leaders_and_running_handlers_are_told_too() {
     assert_eq!(leader.failover().await.expect("leads").fate, Fate::Survived);
     leader.resign().await.into_result().unwrap();
 
-    let jobs = Idempotency::builder(&redlock).namespace("jobs").build().unwrap();
+    let jobs = Idempotency::builder(&redlock).namespace("jobs").at_most_once().build().unwrap();
     let again = nodes[1].clone();
     let call = jobs.key("one").run(|cx| async move {
         again.restart_keeping();

@@ -96,3 +96,40 @@ async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
         server.cli(&["del", "m"]);
     }
 }
+
+/// A subscriber is cut off when much is sent to it: the connection that results travel on is none.
+#[tokio::test]
+async fn hints_come_on_a_connection_of_their_own() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
+    let mut events = node.events();
+    one(&node, LONG, waiting("k", b)).await.unwrap();
+    // Who asked before the hints could be heard is woken when they can.
+    assert_eq!(&*hinted(&mut events).await, "k");
+    let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
+    assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
+    assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
+    // It is lost: batches go on on theirs, and hints come again on a new one.
+    let before = facts(&node, LONG).await;
+    let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
+    let commands = list("normal");
+    assert_eq!(server.cli(&["client", "kill", "type", "pubsub"]), "1");
+    let begun = Instant::now();
+    while list("pubsub").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody listens any more");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(facts(&node, LONG).await.identity, before.identity);
+    let id = |clients: &str| {
+        let line = clients.lines().find(|l| l.contains("cmd=evalsha")).expect("batches").to_owned();
+        line.split_whitespace().next().expect("id=").to_owned()
+    };
+    assert_eq!(id(&list("normal")), id(&commands), "the batches' connection was given up");
+    let told = std::iter::from_fn(|| events.try_recv().ok()).collect::<Vec<_>>();
+    assert!(!told.contains(&NodeEvent::Down), "{told:?}");
+    one(&node, LONG, release("k", a)).await.unwrap();
+    assert_eq!(&*hinted(&mut events).await, "k");
+}

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
@@ -13,7 +13,7 @@ use palisade::node::fault::{Fault, FaultControl, Odds};
 use palisade::node::{BoxFuture, NodeEvent};
 use palisade::op::{Batch, Op, Replies};
 use palisade::time::Moment;
-use palisade::{Idempotency, LockNode, MemoryNode, Redlock};
+use palisade::{Idempotency, LockNode, MemoryNode, Redlock, RedlockBuilder};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -51,8 +51,13 @@ impl Effects {
 #[derive(Debug)]
 struct Paused {
     start: Instant,
-    dice: AtomicU64,
+    dice: Arc<AtomicU64>,
+    /// How far the wall clock is ahead of true time, in milliseconds.
+    skew: i64,
 }
+
+/// What the wall clock shows at the beginning, in milliseconds since 1970.
+pub const BEGIN: u64 = 1_700_000_000_000;
 
 impl Env for Paused {
     fn now(&self) -> Moment {
@@ -60,7 +65,8 @@ impl Env for Paused {
     }
 
     fn wall_micros(&self) -> u64 {
-        1_700_000_000_000_000 + self.start.elapsed().as_micros() as u64
+        let right = BEGIN * 1_000 + self.start.elapsed().as_micros() as u64;
+        right.saturating_add_signed(self.skew * 1_000)
     }
 
     fn random(&self) -> u128 {
@@ -73,6 +79,8 @@ pub struct World {
     pub nodes: Vec<MemoryNode>,
     pub redlock: Redlock,
     env: Arc<dyn Env>,
+    start: Instant,
+    dice: Arc<AtomicU64>,
 }
 
 /// A process of its own with its own ways to the nodes.
@@ -89,8 +97,8 @@ impl World {
 
     /// On the last nodes another program's value stands under every record's key.
     pub fn with_strangers(n: usize, strangers: usize) -> Self {
-        let dice = AtomicU64::new(0);
-        let env: Arc<dyn Env> = Arc::new(Paused { start: Instant::now(), dice });
+        let (start, dice) = (Instant::now(), Arc::default());
+        let env = env(start, &dice, 0);
         let node = |i| MemoryNode::builder().name(format!("node-{i}")).env(env.clone()).build();
         let nodes: Vec<_> = (0..n).map(node).collect();
         let mut builder = Redlock::builder().env(env.clone()).ttl(secs(10)).max_ttl(secs(30));
@@ -101,18 +109,55 @@ impl World {
                 builder.node(Stranger(node.clone()))
             };
         }
-        Self { redlock: builder.build().unwrap(), nodes, env }
+        Self { redlock: builder.build().unwrap(), nodes, env, start, dice }
+    }
+
+    /// Nodes whose clocks are so many milliseconds ahead, and for so long a server that one of them
+    /// replaced goes on.
+    pub fn with_nodes(skews: &[i64], window: Duration) -> Self {
+        let (start, dice) = (Instant::now(), Arc::default());
+        let node = |(i, skew): (usize, &i64)| {
+            let node =
+                MemoryNode::builder().name(format!("node-{i}")).env(env(start, &dice, *skew));
+            node.failover_window(window).build()
+        };
+        let nodes: Vec<_> = skews.iter().enumerate().map(node).collect();
+        let env = env(start, &dice, 0);
+        let redlock = builder(&nodes, &env).build().unwrap();
+        Self { nodes, redlock, env, start, dice }
+    }
+
+    /// A handle whose wall clock is so many milliseconds ahead, and more to be set.
+    pub fn builder(&self, skew: i64) -> RedlockBuilder {
+        self.over(&self.nodes, skew)
+    }
+
+    /// The same over some of the nodes.
+    pub fn over(&self, nodes: &[MemoryNode], skew: i64) -> RedlockBuilder {
+        builder(nodes, &env(self.start, &self.dice, skew))
+    }
+
+    /// True time, in milliseconds since 1970.
+    pub fn now(&self) -> u64 {
+        BEGIN + self.start.elapsed().as_millis() as u64
+    }
+
+    /// A handle whose wall clock is so many milliseconds ahead, with its own ways to the nodes.
+    pub fn faulty(&self, skew: i64) -> (RedlockBuilder, Vec<FaultControl>) {
+        let env = env(self.start, &self.dice, skew);
+        let mut builder = builder(&[], &env);
+        let mut faults = Vec::new();
+        for node in &self.nodes {
+            let fault = Fault::new(node.clone()).env(env.clone());
+            faults.push(fault.control());
+            builder = builder.node(fault);
+        }
+        (builder, faults)
     }
 
     /// Another process. Requests of number `i` take `i` milliseconds to some of the nodes.
     pub fn handle(&self, i: u64) -> Handle {
-        let mut builder = Redlock::builder().env(self.env.clone()).ttl(secs(10)).max_ttl(secs(30));
-        let mut faults = Vec::new();
-        for node in &self.nodes {
-            let fault = Fault::new(node.clone()).env(self.env.clone());
-            faults.push(fault.control());
-            builder = builder.node(fault);
-        }
+        let (builder, faults) = self.faulty(0);
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
             let far = far.clone();
             far.script(
@@ -133,8 +178,23 @@ impl Handle {
     }
 }
 
+fn env(start: Instant, dice: &Arc<AtomicU64>, skew: i64) -> Arc<dyn Env> {
+    Arc::new(Paused { start, dice: Arc::clone(dice), skew })
+}
+
+fn builder(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
+    let begun = Redlock::builder().env(Arc::clone(env)).ttl(secs(10)).max_ttl(secs(30));
+    let begun = begun.allow_even_nodes();
+    nodes.iter().fold(begun, |b, node| b.node(node.clone()))
+}
+
+/// A moment in milliseconds since 1970.
+pub fn at(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
 fn orders(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").build().unwrap()
+    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
 }
 
 /// A node on which records' keys are another program's.

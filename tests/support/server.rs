@@ -75,7 +75,7 @@ impl Server {
             std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
-        let (program, host) = (program.to_owned(), host.to_owned());
+        let (program, host) = (meant(program), host.to_owned());
         let port = free_port();
         let mut server = Self { program, dir, host, port, tls, args, login: vec![], run: None };
         // Another process may take the free port before the server does: then take the next one.
@@ -210,7 +210,7 @@ read _
 kill -9 $p 2>/dev/null
 wait $p 2>/dev/null"#;
         let mut all = self.args.clone();
-        if self.program == "redis-server" && !all.iter().any(|a| a == "--save") {
+        if !self.program.ends_with("sentinel") && !all.iter().any(|a| a == "--save") {
             all.extend(["--save".into(), String::new()]);
         }
         if self.tls {
@@ -277,6 +277,16 @@ impl Drop for Server {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The program of this name, or what the environment names in its place: a newer one, or Valkey.
+fn meant(program: &str) -> String {
+    let named = match program {
+        "redis-server" => std::env::var("PALISADE_REDIS_SERVER"),
+        "redis-sentinel" => std::env::var("PALISADE_REDIS_SENTINEL"),
+        _ => return program.to_owned(),
+    };
+    named.unwrap_or_else(|_| program.to_owned())
 }
 
 fn directory() -> PathBuf {

@@ -72,7 +72,8 @@ async fn works(node: impl LockNode) {
     let guard = redlock.mutex("invoice:42").acquire().await.unwrap();
     assert!(guard.is_valid());
     assert!(guard.release().await.is_released());
-    let payments = Idempotency::builder(&redlock).namespace("payments").build().unwrap();
+    let payments =
+        Idempotency::builder(&redlock).namespace("payments").at_most_once().build().unwrap();
     for delivery in 1..=2 {
         let run = payments.key("order-7").run(|_| async { Ok::<_, String>(delivery) });
         match run.await.unwrap() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::{Idempotency, Lapsed, Outcome, Probed, RunError};
+use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
 use rand::RngExt as _;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
@@ -44,7 +44,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
     let orders = Idempotency::builder(&task.redlock)
         .namespace("orders")
         .retention(RETENTION)
-        .on_lapsed(Lapsed::Park)
+        .at_most_once()
         .build()
         .expect("the settings are constants");
     // Handler and probe speak over the connection that the call's own lines go over.
@@ -85,12 +85,12 @@ impl Task {
                 () = order.died.notified() => None,
             }
         };
-        let answer = |r: &Option<Result<Outcome<Arc<str>>, RunError<Overtaken>>>| match r {
+        let answer = |r: &Option<Result<Outcome<Arc<str>>, RunError>>| match r {
             None => Answer::Dropped,
             Some(Ok(Outcome::Executed { .. } | Outcome::Replayed(_))) => Answer::Done,
             Some(Ok(Outcome::InFlight { .. })) => Answer::Taken,
-            Some(Err(RunError::Handler(_))) => Answer::Lost,
-            Some(Err(RunError::NoQuorum(_) | RunError::NotRecorded(_))) => Answer::Refused,
+            Some(Err(RunError::Handler { .. })) => Answer::Lost,
+            Some(Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_))) => Answer::Refused,
             Some(other) => panic!("{}: {other:?}", order.key),
         };
         let result = self.verb(Verb::Run, &order.key, RUN + order.work, call, answer).await?;
@@ -107,16 +107,12 @@ impl Task {
     }
 }
 
-/// The ledger has seen a larger token for this order, or the claim was over at once.
-#[derive(Debug)]
-struct Overtaken;
-
 impl Delivery {
     /// The handler. Without its ledger it never ends: this process is about to be over.
-    async fn handle(&self, cx: &Context) -> Result<Arc<str>, Overtaken> {
+    async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         match self.act(cx).await {
             Ok(true) => Ok(Arc::clone(&self.value)),
-            Ok(false) => Err(Overtaken),
+            Ok(false) => Err(Failed::no_effect("overtaken before anything was booked")),
             Err(_) => std::future::pending().await,
         }
     }
@@ -129,7 +125,6 @@ impl Delivery {
         let mut ledger = self.ledger.lock().await;
         ledger.say_at(at, started).await?;
         if !valid {
-            cx.no_effect();
             return Ok(false);
         }
         sleep(self.work).await;

@@ -40,24 +40,25 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
         Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
         Op::Complete { key, owner, .. } => (Verb::Complete, number_of(key), short(owner)),
-        Op::Unclaim { key, owner } => (Verb::Unclaim, number_of(key), short(owner)),
-        Op::Lookup { key } => (Verb::Lookup, number_of(key), 0),
+        Op::Unclaim { key, owner, .. } => (Verb::Unclaim, number_of(key), short(owner)),
+        Op::Lookup { key, .. } => (Verb::Lookup, number_of(key), 0),
     }
 }
 
 pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Granted { fence } => Answer::Granted(*fence),
-        Reply::Claimed { fence, remembers, .. } => Answer::Claimed(*fence, *remembers),
+        Reply::Claimed { fence, unsure, .. } => Answer::Claimed(*fence, unsure.is_zero()),
         Reply::Held { .. } => Answer::Held,
         Reply::Quarantined { .. } => Answer::Quarantined,
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,
         Reply::Absent => Answer::Absent,
-        Reply::Holder(_) | Reply::Record(_) => Answer::Seen,
+        Reply::Holder(_) | Reply::Record { .. } => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
         Reply::Mismatch => Answer::Mismatch,
         Reply::TooOld => Answer::TooOld,
+        Reply::Deferred => Answer::Deferred,
     }
 }

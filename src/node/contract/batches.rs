@@ -75,7 +75,7 @@ async fn kinds_may_be_mixed(b: Bench) {
         && matches!(got[2], Reply::Holder(Some(_)))
         && got[3] == Reply::Done
         && got[4] == Reply::Done
-        && matches!(&got[5], Reply::Record(Some(s)) if s.record.is_some())
+        && matches!(&got[5], Reply::Record { state: Some(s), .. } if s.record.is_some())
         && matches!(&got[6], Reply::Completed(s) if s.value.as_deref() == Some(b"done"));
     b.check(good, "ops of different kinds keep their order in one batch", &got);
 }
@@ -92,9 +92,11 @@ async fn values_may_be_large(b: Bench) {
         (0..1_048_576_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     b.expect(complete(&r, a, t, &value), Reply::Done, "a mebibyte is stored").await;
     match b.ask(lookup(&r)).await {
-        Reply::Record(Some(s))
+        Reply::Record { state: Some(s), .. }
             if s.record.as_ref().is_some_and(|s| s.value.as_deref() == Some(&value[..])) => {}
-        Reply::Record(s) => b.broken("a stored value keeps every byte", &s.is_some()),
+        Reply::Record { state, .. } => {
+            b.broken("a stored value keeps every byte", &state.is_some())
+        }
         other => b.broken("a lookup answers the record", &other),
     }
 }

@@ -82,9 +82,12 @@ impl Bench {
             let batch = Batch { terms, not_after, ops: ops.clone() };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
-            // After a restart a node may still tell for a moment that it could not connect; then
-            // nothing of the batch was executed.
-            let refused = |e: &NodeError| e.fault() == NodeFault::Unreachable && !e.is_ambiguous();
+            // After a restart a node may still tell for a moment that it could not connect, or that
+            // the server read its data; then nothing of the batch was executed.
+            let refused = |e: &NodeError| {
+                let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
+                passing && !e.is_ambiguous()
+            };
             if !replies.items.first().is_some_and(|r| r.as_ref().is_err_and(refused)) {
                 return replies;
             }
@@ -117,7 +120,7 @@ impl Bench {
     }
 
     pub(super) async fn facts(&self) -> Facts {
-        let op = Op::Lookup { key: self.key() };
+        let op = super::ops::lookup(&self.key());
         let replies = self.send(vec![op]).await;
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }

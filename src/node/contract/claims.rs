@@ -2,11 +2,11 @@
 
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{
-    claim, claim_force, claim_print, complete, complete_with, extend_claim, extend_claim_print,
-    lookup, raise_claim, unclaim,
+    claim, claim_force, claim_print, complete, complete_with, end_claim, extend_claim,
+    extend_claim_print, lookup, lookup_print, raise_claim, unclaim,
 };
 use super::{Case, list};
-use crate::op::{RecordKey, RecordState, Reply};
+use crate::op::{ClaimEnd, RecordKey, RecordState, Reply};
 use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,15 +27,23 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: unclaim_is_for_the_last_owner_only,
         Nothing: unclaim_takes_back_one_attempt,
         Nothing: what_is_extended_after_an_unclaim_is_an_attempt,
+        Nothing: what_may_be_repeated_leaves_its_fingerprint,
+        Nothing: a_claim_can_lapse_before_its_time,
         Nothing: ballots_are_exact_up_to_the_largest,
     ]
 }
 
 pub(super) async fn state(b: &Bench, key: &RecordKey) -> RecordState {
     match b.ask(lookup(key)).await {
-        Reply::Record(Some(state)) => state,
+        Reply::Record { state: Some(state), .. } => state,
         other => b.broken("the key has a state", &other),
     }
+}
+
+/// Nothing is known under the key.
+pub(super) async fn absent(b: &Bench, key: &RecordKey, rule: &str) {
+    let got = b.ask(lookup(key)).await;
+    b.check(matches!(got, Reply::Record { state: None, .. }), rule, &got);
 }
 
 /// Claims for `next` as soon as the running lease has lapsed; its fence and attempt.
@@ -52,7 +60,7 @@ pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (
 
 async fn a_new_key_is_claimed(b: Bench) {
     let (r, a) = (b.key(), b.owner());
-    b.expect(lookup(&r), Reply::Record(None), "an unused key has no state").await;
+    absent(&b, &r, "an unused key has no state").await;
     match b.ask(claim(&r, a, LONG)).await {
         Reply::Claimed { fence, attempt: 1, record: None, .. } => {
             b.check(fence > 0 && fence <= TOKEN_MAX, "a ballot lies within 2^53", &fence);
@@ -67,9 +75,13 @@ async fn a_new_key_is_claimed(b: Bench) {
 
 async fn a_repeated_claim_hears_the_same(b: Bench) {
     let (r, a) = (b.key(), b.owner());
-    let first = b.ask(claim(&r, a, LONG)).await;
-    b.check(matches!(first, Reply::Claimed { .. }), "an unused key is claimed", &first);
-    b.expect(claim(&r, a, LONG), first, "a repeated claim hears the same").await;
+    let claimed = |said: Reply| match said {
+        Reply::Claimed { fence, attempt, record, .. } => (fence, attempt, record),
+        other => b.broken("an unused key is claimed, by a repeat too", &other),
+    };
+    let first = claimed(b.ask(claim(&r, a, LONG)).await);
+    let again = claimed(b.ask(claim(&r, a, LONG)).await);
+    b.check(first == again, "a repeated claim hears the same", &(first.clone(), again.clone()));
 }
 
 async fn a_running_lease_keeps_others_off(b: Bench) {
@@ -106,6 +118,11 @@ async fn another_fingerprint_is_a_mismatch(b: Bench) {
     }
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     b.expect(other, Reply::Mismatch, "another fingerprint never hears the result").await;
+    let look = lookup_print(&r, [2; 32]);
+    b.expect(look, Reply::Mismatch, "nor does it see the result").await;
+    let got = b.ask(lookup_print(&r, [1; 32])).await;
+    let seen = matches!(got, Reply::Record { state: Some(_), .. });
+    b.check(seen, "the same fingerprint sees the result", &got);
     let got = b.ask(claim_print(&r, c, LONG, [1; 32])).await;
     b.check(matches!(got, Reply::Completed(_)), "the same fingerprint hears the result", &got);
 }
@@ -153,7 +170,7 @@ async fn raise_claim_needs_the_last_owner_and_a_promise_not_above(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.high().await.get();
     b.expect(raise_claim(&r, a, t), Reply::NotOwner, "nobody's key is not raised").await;
-    b.expect(lookup(&r), Reply::Record(None), "raise makes no state").await;
+    absent(&b, &r, "raise makes no state").await;
     let fence = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(raise_claim(&r, c, t), Reply::NotOwner, "another owner does not raise").await;
     let low = raise_claim(&r, a, fence - 1);
@@ -247,6 +264,42 @@ async fn what_is_extended_after_an_unclaim_is_an_attempt(b: Bench) {
     b.expect(extend_claim(&r, a, t + 1, LONG), Reply::Done, "a higher ballot extends").await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a claim that runs is an attempt", &s);
+}
+
+async fn what_may_be_repeated_leaves_its_fingerprint(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    b.granted(claim_print(&r, a, LONG, [1; 32]), "an unused key is claimed").await;
+    let end = end_claim(&r, a, ClaimEnd::Repeatable);
+    b.expect(end.clone(), Reply::Done, "the claimant ends its claim").await;
+    b.expect(end, Reply::NotOwner, "once").await;
+    let other = claim_print(&r, c, LONG, [2; 32]);
+    b.expect(other, Reply::Mismatch, "it may have acted, so no other request has the key").await;
+    match b.ask(claim_print(&r, c, LONG, [1; 32])).await {
+        Reply::Claimed { attempt: 1, .. } => (),
+        other => b.broken("an attempt that may be repeated does not count", &other),
+    }
+}
+
+async fn a_claim_can_lapse_before_its_time(b: Bench) {
+    let (r, (a, c)) = (b.key(), b.owners());
+    let t = b.granted(claim_print(&r, a, LONG, [1; 32]), "an unused key is claimed").await;
+    let stranger = end_claim(&r, c, ClaimEnd::Lapsed);
+    b.expect(stranger, Reply::NotOwner, "only the claimant ends it").await;
+    let end = end_claim(&r, a, ClaimEnd::Lapsed);
+    b.expect(end.clone(), Reply::Done, "the claimant ends its claim").await;
+    b.expect(end, Reply::NotOwner, "once").await;
+    let s = state(&b, &r).await;
+    b.check(s.attempt == 1 && s.lease.is_none(), "its attempt stays visible, lapsed", &s);
+    let late = extend_claim(&r, a, t, LONG);
+    b.expect(late, Reply::NotOwner, "what is under way does not prolong it").await;
+    let other = claim_print(&r, c, LONG, [2; 32]);
+    b.expect(other, Reply::Mismatch, "its fingerprint stays").await;
+    match b.ask(claim_print(&r, c, LONG, [1; 32])).await {
+        Reply::Claimed { fence, attempt: 2, .. } => {
+            b.check(fence > t, "each claim's ballot is above all before", &(t, fence));
+        }
+        other => b.broken("others claim at once, and see the attempt", &other),
+    }
 }
 
 async fn ballots_are_exact_up_to_the_largest(b: Bench) {

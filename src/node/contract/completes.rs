@@ -155,6 +155,10 @@ async fn a_repair_replaces_the_ballot(b: Bench) {
     b.expect(claim(&r, a, LONG), want, "the record carries the repair's ballot").await;
 }
 
+fn is_absent(reply: &Reply) -> bool {
+    matches!(reply, Reply::Record { state: None, .. })
+}
+
 /// Bounds within which a record is soon forgotten.
 fn forgetful(b: Bench) -> Bench {
     b.with_terms(2 * SHORT, Duration::from_millis(20))
@@ -170,7 +174,7 @@ async fn a_result_ends_with_its_retention(b: Bench) {
         Op::Complete { key, owner: a, token, value, retention, fingerprint: None }
     };
     b.expect(op(SHORT), Reply::Done, "the claimant completes").await;
-    b.until("a result ends with its retention", lookup(&r), |r| *r == Reply::Record(None)).await;
+    b.until("a result ends with its retention", lookup(&r), is_absent).await;
     match b.ask(claim(&r, c, LONG)).await {
         Reply::Claimed { attempt: 1, record: None, .. } => (),
         other => b.broken("after its retention a key is new", &other),
@@ -226,5 +230,5 @@ async fn a_claim_ends_with_its_retention(b: Bench) {
     let terms = claim_terms(&r, a, SHORT / 2, Some([7; 32]), false);
     let op = Op::Claim(Claim { retention: SHORT, ..terms });
     b.granted(op, "an unused key is claimed").await;
-    b.until("a claim ends with its retention", lookup(&r), |r| *r == Reply::Record(None)).await;
+    b.until("a claim ends with its retention", lookup(&r), is_absent).await;
 }

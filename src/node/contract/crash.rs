@@ -1,8 +1,10 @@
 //! The crash guard (DESIGN 5.5), with hooks that restart or empty the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::bench::{Bench, LONG};
+use super::bench::{Bench, KEEP, LONG};
+use super::claims::absent;
 use super::ops::{
     acquire, claim, complete, extend, extend_claim, inspect, lookup, raise, raise_claim, reassert,
     reassert_claim, release,
@@ -53,7 +55,7 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     b.expect(release(&k, a), Reply::Absent, "release is served in quarantine").await;
     b.expect(inspect(&k), Reply::Holder(None), "inspect is served in quarantine").await;
-    b.expect(lookup(&b.key()), Reply::Record(None), "lookup is served in quarantine").await;
+    absent(&b, &b.key(), "lookup is served in quarantine").await;
     let second = b.facts().await;
     b.check(!second.new_generation, "a generation is new once", &second);
     b.settle().await;
@@ -67,9 +69,16 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
 async fn an_emptied_node_does_not_claim_to_remember(b: Bench) {
     after(&b, b.hooks.restart_empty.as_ref()).await;
     b.settle().await;
+    let rule = "what a node may have forgotten it does not remember";
     match b.ask(claim(&b.key(), b.owner(), LONG)).await {
-        Reply::Claimed { remembers: false, .. } => (),
-        other => b.broken("what a node may have forgotten it does not remember", &other),
+        Reply::Claimed { unsure, .. } if !unsure.is_zero() => {
+            b.check(unsure <= KEEP + Duration::from_secs(60), "for a retention at most", &unsure);
+        }
+        other => b.broken(rule, &other),
+    }
+    match b.ask(lookup(&b.key())).await {
+        Reply::Record { state: None, unsure } if !unsure.is_zero() => (),
+        other => b.broken(rule, &other),
     }
 }
 

@@ -1,7 +1,8 @@
 //! What reaches a node after its deadline, by the node's own clock, is not executed.
 
 use super::bench::{Bench, LONG};
-use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, lookup, raise, release};
+use super::claims::absent;
+use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, raise, release};
 use super::{Case, list};
 use crate::error::NodeFault;
 use crate::op::Reply;
@@ -45,7 +46,7 @@ async fn what_comes_late_is_not_executed(b: Bench) {
     let clock = said.facts.map(|f| f.node_micros);
     b.check(clock > Some(past), "the refusal tells the node's clock", &clock);
     b.expect(inspect(&k), Reply::Holder(None), "nothing was granted").await;
-    b.expect(lookup(&r), Reply::Record(None), "nothing was claimed").await;
+    absent(&b, &r, "nothing was claimed").await;
 }
 
 async fn releases_are_executed_at_any_time(b: Bench) {

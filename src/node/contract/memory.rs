@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{Bench, KEEP, LONG};
-use super::ops::{claim_terms, complete, lookup};
+use super::ops::{claim_terms, complete, lookup, lookup_born};
 use super::{Case, list};
 use crate::op::{Claim, Op, Reply};
 
@@ -62,9 +62,14 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
     // The quarantine is longer than the clocks' error: a key of this moment is younger than the
     // loss.
     for (at, knows) in [(now, true), (now - 3_600_000, false)] {
+        let rule = "a node remembers keys that are born after its loss";
         match b.ask(born(at)).await {
-            Reply::Claimed { remembers, .. } if remembers == knows => (),
-            other => b.broken("a node remembers keys that are born after its loss", &other),
+            Reply::Claimed { unsure, .. } if unsure.is_zero() == knows => (),
+            other => b.broken(rule, &other),
+        }
+        match b.ask(lookup_born(&b.key(), Some(at))).await {
+            Reply::Record { state: None, unsure } if unsure.is_zero() == knows => (),
+            other => b.broken(rule, &other),
         }
     }
 }
@@ -90,7 +95,7 @@ async fn a_result_is_told_in_quarantine(b: Bench) {
         hook().await;
     }
     // A server that writes to its disk once a second may have lost it.
-    let kept = |reply: Reply| matches!(reply, Reply::Record(Some(state)) if state.record.is_some());
+    let kept = |reply: Reply| matches!(reply, Reply::Record { state: Some(state), .. } if state.record.is_some());
     if kept(b.ask(lookup(&r)).await) {
         let said = b.ask(super::ops::claim(&r, c, LONG)).await;
         b.check(matches!(said, Reply::Completed(_)), "a result is told in quarantine", &said);

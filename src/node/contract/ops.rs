@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::KEEP;
 use crate::name::LockKeys;
-use crate::op::{Claim, FingerprintBytes, Op, QuarantineId, RecordKey};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, RecordKey};
 use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
@@ -150,9 +150,22 @@ pub(super) fn complete_with(
 }
 
 pub(super) fn unclaim(key: &RecordKey, owner: OwnerToken) -> Op {
-    Op::Unclaim { key: key.clone(), owner }
+    end_claim(key, owner, ClaimEnd::Undone)
+}
+
+pub(super) fn end_claim(key: &RecordKey, owner: OwnerToken, end: ClaimEnd) -> Op {
+    Op::Unclaim { key: key.clone(), owner, end }
 }
 
 pub(super) fn lookup(key: &RecordKey) -> Op {
-    Op::Lookup { key: key.clone() }
+    lookup_born(key, None)
+}
+
+pub(super) fn lookup_print(key: &RecordKey, fingerprint: FingerprintBytes) -> Op {
+    let fingerprint = Some(fingerprint);
+    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint, born: None }
+}
+
+pub(super) fn lookup_born(key: &RecordKey, born: Option<u64>) -> Op {
+    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint: None, born }
 }

@@ -6,9 +6,8 @@
 //! behind its own acquire, and behind the extension that could put the lock back. An acquire that
 //! meets its own release before either left is not sent at all, nor is the release.
 
-use super::Asked;
 use super::owed::Owed;
-use super::sink::Asker;
+use super::{Asked, Job};
 use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Stamp;
 use crate::op::{Op, Reply};
@@ -25,8 +24,10 @@ impl Gather {
         self.releases.0.len() + self.others.0.len()
     }
 
-    pub(super) fn take(&mut self, op: Op, asker: Asker) {
+    pub(super) fn take(&mut self, job: Job) {
+        let Job { op, deadline, asker } = job;
         let who = Asked {
+            again: op.shows_result().then(|| (op.clone(), deadline)),
             owed: asker.owed_until().map(|until| {
                 let of = asker.cleans();
                 Owed { op: op.clone(), until, of }
@@ -114,6 +115,7 @@ mod tests {
     use super::*;
     use crate::name::LockKeys;
     use crate::node::lane::Sink;
+    use crate::node::lane::sink::Asker;
     use crate::node::mailbox::Mailbox;
     use crate::time::Moment;
     use crate::token::FencingToken;
@@ -144,7 +146,8 @@ mod tests {
         for (at, op) in ops.iter().enumerate() {
             // Each is owed until its place in the queue, by which its asker is known again.
             let until = Moment::from_nanos(at as u64);
-            gather.take(op.clone(), Asker::new(Sink::Owed(Mailbox::new(1), 0, until)));
+            let asker = Asker::new(Sink::Owed(Mailbox::new(1), 0, until));
+            gather.take(Job { op: op.clone(), deadline: until, asker });
         }
         gather.finish()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::owed::Owed;
 use super::sink::Asker;
-use super::{Answered, Asked, Spoken, Unsure, Worker};
+use super::{Answered, Asked, Job, Spoken, Unsure, Worker};
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
@@ -50,7 +50,15 @@ impl Worker {
             written: facts.as_ref().map(written),
             server: facts.as_ref().map(|f| Arc::clone(&f.identity)),
         };
-        for (asked, reply) in asked.into_iter().zip(replies.items) {
+        let shows = replies.items.iter().flatten().any(Reply::shows_result);
+        for (mut asked, reply) in asked.into_iter().zip(replies.items) {
+            let reply = match reply {
+                Ok(Reply::Deferred) => match self.put_off(&mut asked, shows) {
+                    Some(error) => Err(error),
+                    None => continue,
+                },
+                reply => reply,
+            };
             if let (Err(e), Some(owner)) = (&reply, asked.owner)
                 && e.is_ambiguous()
             {
@@ -79,6 +87,22 @@ impl Worker {
         }
         let after = facts.as_ref();
         unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
+    }
+
+    /// The node wants to be asked again, later; why it will not be, if so. `shows`: it has shown
+    /// others their results.
+    fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
+        let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
+        let Some((((op, deadline), asker), clock)) = again.zip(self.clock) else {
+            let detail = "asked again, without having shown any result";
+            return Some(NodeError::not_executed(NodeFault::Protocol, detail));
+        };
+        if let Some(owner) = asked.owner {
+            // Who gives up meanwhile takes back what may only be executed after that.
+            self.doubt.about(owner, clock.at(deadline, self.settings.drift));
+        }
+        self.again.push_back(Job { op, deadline, asker });
+        None
     }
 
     /// What an answer is worth.

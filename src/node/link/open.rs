@@ -10,6 +10,7 @@ use super::{Current, Doubt, Failed, PAUSE, Resolver, Shared};
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::NodeEvent;
 use crate::node::redis::barrier::Barriers;
+use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
@@ -30,19 +31,17 @@ impl<R: Resolver> Shared<R> {
     /// does one that cannot be judged (it does not answer, is no master any more, or no longer
     /// lets us ask): the next connection tells which, and until then it does not vote.
     pub(super) async fn judge(self: Arc<Self>, current: Current) {
-        if !self.resolver.wants_guard_facts() {
-            return;
-        }
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
-            let facts = current.session.look_again().await?;
-            self.resolver.accept(&facts, &self.events)
+            let guard = self.resolver.wants_guard_facts();
+            let facts = current.session.look_again(guard).await?;
+            self.accept(&current.at, &facts)
         });
         let cause = match outcome.await {
             Ok(Ok(())) => return self.resolver.follow_up().await,
             Ok(Err(cause)) => cause,
             Err(_) => {
-                let detail = format!("no answer within {limit:?} to how its guard is set");
+                let detail = format!("no answer within {limit:?} to how it is set");
                 NodeError::not_executed(F::Timeout, detail)
             }
         };
@@ -52,6 +51,14 @@ impl<R: Resolver> Shared<R> {
         let pause = self.pause(state.failures);
         let until = self.options.env.now() + pause;
         state.failed = Some(Failed { until, cause, epoch: current.epoch });
+    }
+
+    /// Whether a server that says this of itself may vote.
+    fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
+        match &facts.eviction {
+            Some(eviction) if !self.options.allow_eviction => Err(eviction.objection().at(at, "")),
+            _ => self.resolver.accept(facts, &self.events),
+        }
     }
 
     pub(super) async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
@@ -70,7 +77,7 @@ impl<R: Resolver> Shared<R> {
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
-        self.resolver.accept(&facts, &self.events)?;
+        self.accept(&at, &facts)?;
         // Servers that are well answer at once; what the others say is waited for by nobody.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
         self.touch(&session).await;

@@ -1,26 +1,16 @@
 -- Begin an idempotency record: promise this ballot, and show any result.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
---       7 born: no copy of the request is older, ms or ''   8 created: when it was made, ms or ''
--- Puts  fence, attempt, remembers 0 or 1, rf or 0, value or false if rf > 0
+--       7 created: when the request was made, ms or ''
+-- Puts  fence, attempt, rf or 0, value or false if rf > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
---       | TOO_OLD
+--       | TOO_OLD | DEFERRED
 
--- Whether this server knows of every claim of the key. Only time tells: a record that is here may
--- be an old copy of it, without the result it had. L: a server that this one replaced may have
--- taken claims for so long. Twice E: the clocks of servers and of who made the request differ.
-local function remembers(born, retention)
-  if since == 0 then return true end
-  local lost_until = since + tonumber(ARGV[6]) + math.ceil(clock_error / 500)
-  return born ~= '' and lost_until < tonumber(born) or lost_until + tonumber(retention) < now_ms
-end
-
-local function put_claimed(h, fence, attempt, a)
+local function put_claimed(h, value, fence, attempt)
   put(fence)
   put(attempt)
-  put(remembers(ARGV[a + 7], ARGV[a + 3]) and 1 or 0)
   put(tonumber(h[5]) or 0)
-  if h[5] then put(h[6]) end
+  if h[5] then put(value) end
 end
 
 local function claim(k, a)
@@ -29,18 +19,20 @@ local function claim(k, a)
   if not h then return end
   if is_anothers(h, fp) then return put(MISMATCH) end
   -- A result is a result, also in quarantine.
-  if h[5] and ARGV[a + 6] ~= '1' then return put_completed(h) end
+  if h[5] and ARGV[a + 6] ~= '1' then return put_completed(h, shown(key)) end
   if left > 0 then return put(QUARANTINED) end
+  local value = h[5] and shown(key)
+  if value == nil then return end
   local fence, attempt = tonumber(h[2]) or 0, tonumber(h[4]) or 0
   local rest = (tonumber(h[3]) or 0) - now_ms
   if rest > 0 then
-    if h[1] == owner then return put_claimed(h, fence, attempt, a) end
+    if h[1] == owner then return put_claimed(h, value, fence, attempt) end
     if not h[5] then
       put(IN_FLIGHT)
       return put(rest)
     end
   end
-  local created = tonumber(ARGV[a + 8])
+  local created = tonumber(ARGV[a + 7])
   if created and created + tonumber(ARGV[a + 3]) < now_ms then return put(TOO_OLD) end
   fence = next_fence(fence, ARGV[a + 4])
   attempt = attempt + 1
@@ -48,5 +40,5 @@ local function claim(k, a)
     digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', id)
   know(key, h, fp)
   keep(key, ARGV[a + 3])
-  put_claimed(h, fence, attempt, a)
+  put_claimed(h, value, fence, attempt)
 end

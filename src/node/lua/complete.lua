@@ -14,7 +14,7 @@ local function complete(k, a)
     math.max(tonumber(h[4]) or 0, 1), 'g', id, 'rf', ARGV[a + 2])
   if ARGV[a + 6] == '1' then
     call('HSET', key, 'val', ARGV[a + 3])
-  elseif h[6] then
+  elseif h[5] then
     call('HDEL', key, 'val')
   end
   know(key, h, ARGV[a + 5])

@@ -62,10 +62,10 @@ local function is_words(meta)
 end
 
 -- A claim's fields, or nil for a stranger's key:
--- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 val  7 g  8 fp
--- g names the server's life at the last promise.
+-- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp
+-- g names the server's life at the last promise. Its value is read where it is shown.
 local function record(key)
-  local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'val', 'g', 'fp')
+  local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp')
   if h.err then
     put(WRONG_TYPE)
     return nil
@@ -77,14 +77,34 @@ end
 -- with newer ones, which were all below the floor.
 local function promised(h)
   local fence = tonumber(h[2]) or 0
-  if floor > fence and h[7] ~= id then return floor end
+  if floor > fence and h[6] ~= id then return floor end
   return fence
 end
 
-local function put_completed(h)
+-- How many bytes of results the answer may still show, so that it arrives in time and neither side
+-- piles up memory for it. The first is shown whatever its length.
+local MOST = 1048576
+local room = MOST
+
+-- The result of a completed record, false if only the fact is kept. Nothing where the answer is
+-- full: that is put then, and nothing may have been changed.
+local function shown(key)
+  if room <= 0 then return put(DEFERRED) end
+  local value = try('HMGET', key, 'val')[1]
+  local size = value and #value or 0
+  if size > room and room < MOST then
+    room = 0 -- for all that follow, so that none is overtaken for ever
+    return put(DEFERRED)
+  end
+  room = room - size
+  return value
+end
+
+local function put_completed(h, value)
+  if value == nil then return end
   put(COMPLETED)
   put(tonumber(h[5]))
-  put(h[6])
+  put(value)
 end
 
 -- Keeps a record for as long as this writer needs it, and never for less than an earlier one does:
@@ -97,10 +117,10 @@ end
 
 -- Whether the record belongs to another request.
 local function is_anothers(h, fp)
-  return fp ~= '' and h[8] and h[8] ~= fp
+  return fp ~= '' and h[7] and h[7] ~= fp
 end
 
 -- The first fingerprint that is told stays.
 local function know(key, h, fp)
-  if fp ~= '' and not h[8] then call('HSET', key, 'fp', fp) end
+  if fp ~= '' and not h[7] then call('HSET', key, 'fp', fp) end
 end

@@ -11,7 +11,8 @@
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a
 --          run: as asked (an acquire its proposal for a fence, a release done), -10 too late and
---          not executed, -11 the request is too old; acquire, claim, inspect and lookup say yes by
+--          not executed, -11 the request is too old, -12 not executed: the answer has shown as much
+--          as it may, ask again; acquire, claim, inspect and lookup say yes by
 --          their fence; what follows the number stands at each op.
 local k, a = 1, 10
 for _ = 1, tonumber(ARGV[10]) do

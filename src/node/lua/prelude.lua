@@ -116,6 +116,7 @@ end
 -- Results, one integer first; see main.lua.
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
 local MISMATCH, COMPLETED, IN_FLIGHT, AS_ASKED, LATE, TOO_OLD = -6, -7, -8, -9, -10, -11
+local DEFERRED = -12
 
 -- A proposal as far as it counts: as any honest clock can go, and not below the floor.
 local low, high = math.max(now_us - clock_error, floor), now_us + clock_error

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::node::recall::Recall;
 use crate::op::{QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
@@ -220,23 +221,10 @@ impl Header {
         self.after(kept).max(self.fence_till())
     }
 
-    /// Whether this node knows of every claim of a key that nobody asked for before `born`
-    /// (milliseconds since 1970), or else within the retention.
-    pub(super) fn remembers(&self, born: Option<u64>, retention: Duration) -> bool {
-        if self.since == 0 {
-            return true;
-        }
-        // The server that this one replaced may have claimed for L; clocks differ by 2E.
-        let lost_until =
-            self.since_micros() / 1_000 + millis(self.window) + millis(2 * self.terms.clock_error);
-        #[cfg(feature = "sim-bugs")]
-        let lost_until = if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) {
-            self.since_micros() / 1_000
-        } else {
-            lost_until
-        };
-        born.is_some_and(|born| lost_until < born)
-            || lost_until + millis(retention) < self.micros / 1_000
+    /// What this node may have forgotten.
+    pub(super) fn recall(&self) -> Recall {
+        let since = if self.since == 0 { 0 } else { self.since_micros() / 1_000 };
+        Recall::new(since, self.window, self.terms.clock_error, self.micros / 1_000)
     }
 
     /// `since` on the wall clock.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::guard::Header;
 use super::shelf::{Perish, Shelf};
-use crate::op::{Claim, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord};
+use crate::op::{
+    Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord,
+};
 use crate::token::{FencingToken, OwnerToken};
 
 /// All that stands under one record's key.
@@ -23,8 +25,6 @@ pub(super) struct Entry {
     /// The node's life at the last promise: a promise of an earlier life counts as the floor, since
     /// a higher one may have been forgotten.
     promised_in: Option<QuarantineId>,
-    /// What the last claim was told of this node's memory, for its repeats.
-    remembered: bool,
     expires: u64,
 }
 
@@ -73,12 +73,12 @@ impl Entry {
         matches!((self.fingerprint, fingerprint), (Some(stored), Some(given)) if stored != given)
     }
 
-    fn claimed(&self) -> Reply {
+    fn claimed(&self, h: &Header, c: &Claim) -> Reply {
         Reply::Claimed {
             fence: self.fence,
             attempt: self.attempt,
             record: self.record.clone(),
-            remembers: self.remembered,
+            unsure: h.recall().unsure(c.born, c.retention),
         }
     }
 
@@ -105,7 +105,7 @@ impl Entry {
         }
         if let Some(remaining) = self.lease(h) {
             if self.own == Some(c.owner) {
-                return Some(self.claimed());
+                return Some(self.claimed(h, c));
             }
             // `force` repairs what is completed; it never takes a running claim away.
             if self.record.is_none() {
@@ -141,9 +141,8 @@ impl Records {
         e.till = Some(h.after(c.lease));
         e.attempt = e.attempt.saturating_add(1);
         e.fingerprint = e.fingerprint.or(c.fingerprint);
-        e.remembered = h.remembers(c.born, c.retention);
         e.keep(h, c.retention);
-        e.claimed()
+        e.claimed(h, c)
     }
 
     pub(super) fn raise(
@@ -251,15 +250,24 @@ impl Records {
         Reply::Done
     }
 
-    pub(super) fn unclaim(&mut self, h: &Header, key: &str, owner: OwnerToken) -> Reply {
+    pub(super) fn unclaim(
+        &mut self,
+        h: &Header,
+        key: &str,
+        owner: OwnerToken,
+        end: ClaimEnd,
+    ) -> Reply {
         let Some(e) = self.0.live(key, h.now) else { return Reply::Absent };
         if e.own != Some(owner) || e.record.is_some() || e.till.is_none() {
             return Reply::NotOwner;
         }
         e.till = None;
+        // What is under way of this owner neither prolongs nor completes anything now.
         e.own = None;
-        e.attempt = e.attempt.saturating_sub(1);
-        if e.attempt == 0 {
+        if end != ClaimEnd::Lapsed {
+            e.attempt = e.attempt.saturating_sub(1);
+        }
+        if e.attempt == 0 && end == ClaimEnd::Undone {
             // Nothing happened under this key; only the order of ballots must survive.
             e.fingerprint = None;
             e.expires = h.fence_till();
@@ -267,12 +275,22 @@ impl Records {
         Reply::Done
     }
 
-    pub(super) fn lookup(&mut self, h: &Header, key: &str) -> Reply {
-        Reply::Record(self.0.live(key, h.now).map(|e| RecordState {
+    pub(super) fn lookup(
+        &mut self,
+        h: &Header,
+        key: &str,
+        fingerprint: Option<FingerprintBytes>,
+        (retention, born): (Duration, Option<u64>),
+    ) -> Reply {
+        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
+            return Reply::Mismatch;
+        }
+        let state = self.0.live(key, h.now).map(|e| RecordState {
             fence: e.fence,
             attempt: e.attempt,
             lease: e.lease(h),
             record: e.record.clone(),
-        }))
+        });
+        Reply::Record { state, unsure: h.recall().unsure(born, retention) }
     }
 }

@@ -226,7 +226,7 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
     let (node, hand) = node();
     let retention = Duration::from_secs(3_600);
     let remembers = |reply: Reply| match reply {
-        Reply::Claimed { remembers, .. } => remembers,
+        Reply::Claimed { unsure, .. } => unsure.is_zero(),
         other => panic!("{other:?}"),
     };
     assert!(remembers(ask(&node, claim("new", 1, retention))));

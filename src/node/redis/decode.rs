@@ -8,6 +8,7 @@ use redis::Value;
 
 use super::encode::runs;
 use crate::error::{NodeError, NodeFault};
+use crate::node::recall::Recall;
 use crate::op::{Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord};
 use crate::token::{FencingToken, OwnerToken};
 
@@ -25,19 +26,23 @@ const IN_FLIGHT: i64 = -8;
 const AS_ASKED: i64 = -9;
 const LATE: i64 = -10;
 const TOO_OLD: i64 = -11;
+const DEFERRED: i64 = -12;
 
 /// Tokens are smaller: up to here doubles hold every whole number.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`.
+/// Decodes the answer to `ops`. `window` (L) and `clock_error` say what a server that lost data may
+/// have forgotten.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
     identity: &Arc<str>,
+    (window, clock_error): (Duration, Duration),
 ) -> Result<Replies, NodeError> {
     let Value::Array(items) = answer else { return Err(garbage("not an array")) };
     let mut from = Reader(items.into_iter());
     let facts = facts(&mut from, identity)?;
+    let recall = Recall::new(facts.since, window, clock_error, facts.node_micros / 1_000);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let first = from.integer()?;
@@ -50,7 +55,7 @@ pub(crate) fn replies(
             if code == AS_ASKED && first != AS_ASKED {
                 return Err(garbage("the rest of a run as asked"));
             }
-            match reply(&mut from, op, code, &facts) {
+            match reply(&mut from, op, code, (&facts, recall)) {
                 Ok(reply) => items.push(Ok(reply)),
                 Err(Trouble::Op(e)) => items.push(Err(e)),
                 Err(Trouble::Answer(e)) => return Err(e),
@@ -144,7 +149,12 @@ impl From<NodeError> for Trouble {
     }
 }
 
-fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, Trouble> {
+fn reply(
+    from: &mut Reader,
+    op: &Op,
+    code: i64,
+    (facts, recall): (&Facts, Recall),
+) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => {
             let detail = "WRONGTYPE: another program's value stands under a key of this op";
@@ -165,8 +175,12 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. }, MISMATCH) => Reply::Mismatch,
+        (
+            Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. } | Op::Lookup { .. },
+            MISMATCH,
+        ) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
+        (_, DEFERRED) if op.shows_result() => Reply::Deferred,
         (Op::Claim(_), IN_FLIGHT) => {
             Reply::InFlight { remaining: Duration::from_millis(from.number()?) }
         }
@@ -176,11 +190,16 @@ fn reply(from: &mut Reader, op: &Op, code: i64, facts: &Facts) -> Result<Reply, 
         }
         (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
-        (Op::Claim(_), 1..) => from.claimed(code.unsigned_abs())?,
+        (Op::Claim(c), 1..) => {
+            from.claimed(code.unsigned_abs(), recall.unsure(c.born, c.retention))?
+        }
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
-        (Op::Lookup { .. }, ABSENT) => Reply::Record(None),
-        (Op::Lookup { .. }, 0..) => Reply::Record(Some(from.state(code.unsigned_abs())?)),
+        (Op::Lookup { retention, born, .. }, ABSENT | 0..) => {
+            let fence = u64::try_from(code).ok();
+            let state = fence.map(|fence| from.state(fence)).transpose()?;
+            Reply::Record { state, unsure: recall.unsure(*born, *retention) }
+        }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. }, _) => {
             return Err(garbage("an answer to another kind of question").into());
@@ -205,7 +224,7 @@ fn largest_token(reply: &Reply) -> u64 {
         Reply::Claimed { fence, record, .. } => of(record).max(*fence),
         Reply::Completed(record) => record.token.get(),
         Reply::Holder(Some(holder)) => holder.fence,
-        Reply::Record(Some(state)) => of(&state.record).max(state.fence),
+        Reply::Record { state: Some(state), .. } => of(&state.record).max(state.fence),
         _ => 0,
     }
 }
@@ -227,15 +246,6 @@ impl Reader {
 
     fn number(&mut self) -> Result<u64, NodeError> {
         u64::try_from(self.integer()?).map_err(|_| garbage("a negative number"))
-    }
-
-    /// No other number is taken for yes.
-    fn flag(&mut self) -> Result<bool, NodeError> {
-        match self.integer()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(garbage("neither yes nor no")),
-        }
     }
 
     /// PTTL: -1 without expiry; -2 (gone this moment) counts as zero.
@@ -290,10 +300,9 @@ impl Reader {
         Ok(RecordState { fence, attempt, lease, record: self.maybe_record()? })
     }
 
-    fn claimed(&mut self, fence: u64) -> Result<Reply, NodeError> {
+    fn claimed(&mut self, fence: u64, unsure: Duration) -> Result<Reply, NodeError> {
         let attempt = self.attempt()?;
-        let remembers = self.flag()?;
-        Ok(Reply::Claimed { fence, attempt, record: self.maybe_record()?, remembers })
+        Ok(Reply::Claimed { fence, attempt, record: self.maybe_record()?, unsure })
     }
 }
 
@@ -327,9 +336,12 @@ mod tests {
             Op::Release { keys: keys.clone(), owner, words: true },
             Op::Inspect { keys, wait: false },
             Op::RaiseClaim { key: Arc::clone(&key), owner, token },
-            Op::Lookup { key },
+            Op::Lookup { key, retention: Duration::from_secs(1), fingerprint: None, born: Some(8) },
         ]
     }
+
+    /// No window, and clocks that are right.
+    const EXACT: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
 
     fn header() -> Vec<Value> {
         vec![
@@ -350,7 +362,7 @@ mod tests {
         all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
         all.extend([Value::Int(-7), Value::Int(4), text("result")]);
         all.extend([Value::Int(4), Value::Int(2), Value::Int(-1), Value::Int(0)]);
-        let got = replies(Value::Array(all), &ops(), &"run".into()).unwrap();
+        let got = replies(Value::Array(all), &ops(), &"run".into(), EXACT).unwrap();
         let facts = got.facts.unwrap();
         assert_eq!((facts.generation, facts.new_generation), (255, true));
         assert_eq!(facts.quarantine, Duration::from_millis(70));
@@ -365,7 +377,8 @@ mod tests {
             Reply::Absent,
             Reply::Holder(Some(holder)),
             Reply::Completed(record),
-            Reply::Record(Some(state)),
+            // Born after 7 ms, when the history began.
+            Reply::Record { state: Some(state), unsure: Duration::ZERO },
         ];
         assert_eq!(items, want);
     }
@@ -374,7 +387,7 @@ mod tests {
     fn a_strangers_key_spoils_its_own_op_only() {
         let mut all = header();
         all.extend([Value::Int(-5), Value::Int(1)]);
-        let got = replies(Value::Array(all), &ops()[..2], &"run".into()).unwrap();
+        let got = replies(Value::Array(all), &ops()[..2], &"run".into(), EXACT).unwrap();
         let e = got.items[0].as_ref().unwrap_err();
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
         assert_eq!(got.items[1], Ok(Reply::Done));
@@ -402,7 +415,7 @@ mod tests {
         ) {
             let mut all = if with_header { header() } else { Vec::new() };
             all.extend(tail);
-            match replies(Value::Array(all), &ops(), &"run".into()) {
+            match replies(Value::Array(all), &ops(), &"run".into(), EXACT) {
                 Ok(r) => prop_assert_eq!(r.items.len(), 5),
                 Err(e) => {
                     prop_assert!(e.is_ambiguous());
@@ -424,16 +437,16 @@ mod tests {
         let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
         let mut all = header();
         all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
-        let got = replies(Value::Array(all), &ops, &"run".into()).unwrap();
+        let got = replies(Value::Array(all), &ops, &"run".into(), EXACT).unwrap();
         let granted = |fence| Ok(Reply::Granted { fence });
         let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
         assert_eq!(got.items, want);
         // In the middle of a run it is no answer, and to other kinds neither.
         let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
-        assert!(replies(Value::Array(middle), &ops[..2], &"run".into()).is_err());
+        assert!(replies(Value::Array(middle), &ops[..2], &"run".into(), EXACT).is_err());
         let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
         let other = [&header()[..], &[Value::Int(-9)]].concat();
-        assert!(replies(Value::Array(other), &inspect, &"run".into()).is_err());
+        assert!(replies(Value::Array(other), &inspect, &"run".into(), EXACT).is_err());
     }
 
     #[test]
@@ -465,7 +478,7 @@ mod tests {
         let mut all = header();
         all.extend([Value::Int(-1), Value::Int(1)]);
         let ops = &ops()[1..2];
-        assert!(replies(Value::Array(all), ops, &"run".into()).is_err());
-        assert!(replies(Value::Okay, ops, &"run".into()).is_err());
+        assert!(replies(Value::Array(all), ops, &"run".into(), EXACT).is_err());
+        assert!(replies(Value::Okay, ops, &"run".into(), EXACT).is_err());
     }
 }

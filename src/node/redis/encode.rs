@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::script::SCRIPT;
-use crate::op::{Batch, Claim, FingerprintBytes, Op, QuarantineId, Terms};
+use crate::op::{Batch, Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, Terms};
 use crate::time::{FENCE_SLACK, token_lead};
 
 /// The node-wide marker of the crash guard.
@@ -47,7 +47,7 @@ impl Guarding {
     }
 
     /// L where it was not read from everybody: the longer.
-    fn longest_window(self) -> Duration {
+    pub(super) fn longest_window(self) -> Duration {
         self.failover_window.max(self.unread_window)
     }
 }
@@ -162,7 +162,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         | Op::ExtendClaim { key, .. }
         | Op::Complete { key, .. }
         | Op::Unclaim { key, .. }
-        | Op::Lookup { key } => cmd.arg(&**key),
+        | Op::Lookup { key, .. } => cmd.arg(&**key),
     };
 }
 
@@ -210,7 +210,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(c.proposal)
                 .arg(fingerprint(c.fingerprint.as_ref()))
                 .arg(u8::from(c.force));
-            number(number(cmd, c.born), c.created)
+            number(cmd, c.created)
         }
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
         Op::ExtendClaim { owner, token, lease, retention, fingerprint: fp, reassert, .. } => named(
@@ -230,7 +230,11 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(millis(*retention))
             .arg(fingerprint(fp.as_ref()))
             .arg(u8::from(value.is_some())),
-        Op::Unclaim { owner, .. } => cmd.arg("u").arg(owner.as_str()),
-        Op::Lookup { .. } => cmd.arg("L"),
+        Op::Unclaim { owner, end, .. } => cmd.arg("u").arg(owner.as_str()).arg(match end {
+            ClaimEnd::Undone => "u",
+            ClaimEnd::Repeatable => "r",
+            ClaimEnd::Lapsed => "l",
+        }),
+        Op::Lookup { fingerprint: fp, .. } => cmd.arg("L").arg(fingerprint(fp.as_ref())),
     };
 }

@@ -34,7 +34,7 @@ pub(crate) fn connecting(e: &RedisError) -> NodeError {
         _ => NodeFault::Unreachable,
     });
     if e.detail().is_some_and(|d| d.starts_with("unknown command")) {
-        let words = format!("{}; at least 6.2 is needed, and no command renamed", said(e));
+        let words = format!("{}; at least 6.2.7 is needed, and no command renamed", said(e));
         return NodeError::not_executed(NodeFault::Unsupported, words);
     }
     NodeError::not_executed(fault, words(fault, e))
@@ -58,7 +58,9 @@ fn words(fault: NodeFault, e: &RedisError) -> String {
 /// What `NOPERM` asks for, where its words say it. Only for the sentence; nothing is decided by it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
-    if detail.contains("keys") {
+    // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
+    // and in Valkey "No permissions to access a key".
+    if detail.contains("keys") || detail.contains("access a key") {
         return Some("the keys (~…)".to_owned());
     }
     let (_, rest) = detail.split_once("run the '")?;
@@ -146,6 +148,24 @@ mod tests {
         ] {
             let e = calling(&server(code, "no"));
             assert_eq!((e.fault(), e.is_ambiguous()), (fault, false), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_a_user_lacks_is_named() {
+        for (detail, what) in [
+            ("this user has no permissions to run the 'info' command", "+info"),
+            ("User app has no permissions to run the 'script|load' command", "+script|load"),
+            (
+                "this user has no permissions to access one of the keys used as arguments",
+                "the keys",
+            ),
+            ("No permissions to access a key", "the keys"),
+            ("this user may not", "what is missing"),
+        ] {
+            let e = connecting(&server("NOPERM", detail));
+            assert_eq!(e.fault(), NodeFault::NoPermission);
+            assert!(e.detail().contains(&format!("allow this user {what}")), "{e}");
         }
     }
 

@@ -4,8 +4,10 @@ pub(crate) mod barrier;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod endpoint;
+pub(crate) mod facts;
 pub(crate) mod faults;
 pub(crate) mod guard;
+mod hints;
 pub(crate) mod script;
 pub(crate) mod session;
 
@@ -17,7 +19,7 @@ use tokio::sync::{broadcast, watch};
 
 use self::encode::Guarding;
 use self::endpoint::Endpoint;
-use self::session::ServerFacts;
+use self::facts::ServerFacts;
 use super::guard::{Group, Judge};
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
@@ -31,7 +33,7 @@ use crate::time::Moment;
 /// Longest `failover_window`: as the longest lease.
 const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
-/// One standalone Redis server (6.2 or newer, or Valkey) as a node: one vote.
+/// One standalone Redis server (6.2.7 or newer, or Valkey) as a node: one vote.
 ///
 /// It connects at its first call and after any doubt again; no request that may have run is ever
 /// repeated. After a restart of the server it grants nothing for `max_ttl`, because it may have
@@ -57,6 +59,7 @@ impl RedisNode {
             endpoint: Endpoint::parse(url.as_ref()),
             name: None,
             trust_fresh: false,
+            allow_eviction: false,
             failover_window: Duration::ZERO,
             min_replicas: None,
             guard: None,
@@ -112,6 +115,7 @@ pub struct RedisNodeBuilder {
     endpoint: Result<Endpoint, ConfigError>,
     name: Option<String>,
     trust_fresh: bool,
+    allow_eviction: bool,
     failover_window: Duration,
     min_replicas: Option<(u32, Duration)>,
     guard: Option<MinReplicas>,
@@ -176,6 +180,18 @@ impl RedisNodeBuilder {
     /// data by a restart or `FLUSHALL` looks the same, and a lock could be given twice.
     pub fn trust_fresh(mut self, trust: bool) -> Self {
         self.trust_fresh = trust;
+        self
+    }
+
+    /// Lets the node vote although its server deletes keys when its memory is full (`maxmemory` set
+    /// and a policy other than `noeviction`). Default `false`: the node answers
+    /// [`NodeFault::Eviction`](crate::error::NodeFault::Eviction), because a lock that is deleted
+    /// while it is held is given to somebody else, and an idempotency key runs again.
+    ///
+    /// Only where either is harmless: for locks that only spare work, say. The settings are looked
+    /// at on each new connection and every ten seconds of use.
+    pub fn allow_eviction(mut self, allow: bool) -> Self {
+        self.allow_eviction = allow;
         self
     }
 
@@ -253,6 +269,7 @@ impl RedisNodeBuilder {
         }
         let options = LinkOptions {
             trust_fresh: self.trust_fresh,
+            allow_eviction: self.allow_eviction,
             name: Arc::clone(&name),
             connect_timeout: self.connect_timeout,
             env: self.env,

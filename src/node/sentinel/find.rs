@@ -13,7 +13,7 @@ use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
 use crate::node::redis::encode::Guarding;
 use crate::node::redis::endpoint::Endpoint;
-use crate::node::redis::session::ServerFacts;
+use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, NodeEvent};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;

@@ -1,12 +1,12 @@
-//! Runs `testdata/{record,complete}.txt`: one history a line, the last step is the outcome.
+//! Runs `testdata/{record,complete,look}.txt`: one history a line, the last step is the outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{QuarantineId, Reply, StoredRecord};
-use crate::quorum::complete::{self, Complete};
+use crate::op::{QuarantineId, RecordState, Reply, StoredRecord};
+use crate::quorum::complete::{self, Complete, Found, Look};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -35,13 +35,17 @@ fn show(record: &StoredRecord) -> String {
 fn reply(text: &str) -> Result<Reply, NodeError> {
     let (word, value) = text.split_once('=').unwrap_or((text, "0"));
     Ok(match word {
-        "grant" | "forgot" => {
+        "grant" | "forgot" | "forgot-long" => {
             let mut parts = value.split('/');
             Reply::Claimed {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
                 record: parts.next().map(record),
-                remembers: word == "grant",
+                unsure: ms(match word {
+                    "grant" => "0",
+                    "forgot" => "500",
+                    _ => "900",
+                }),
             }
         }
         "stored" => Reply::Completed(record(value)),
@@ -64,8 +68,9 @@ fn told(step: Step) -> String {
         Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
         Step::Promised(p) => {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
-            let unknown = if p.unknown { " unknown" } else { "" };
-            format!("promised {} attempt {}{adopt}{unknown}", p.token, p.attempt)
+            let forgotten =
+                p.forgotten.map_or(String::new(), |d| format!(" forgotten {}", d.as_millis()));
+            format!("promised {} attempt {}{adopt}{forgotten}", p.token, p.attempt)
         }
         Step::Replay(kept) => format!("replay {}", value(kept.as_deref())),
         Step::Repair(seen) => format!("repair {}", show(&seen)),
@@ -83,7 +88,7 @@ fn told(step: Step) -> String {
 
 fn claims(n: usize, events: &str) -> String {
     let at = |text: &str| Moment::from_nanos(num(text) * 1_000_000);
-    let mut machine = Record::new(n, at("0"), at("100"));
+    let mut machine = Record::new(n, at("0"), at("100"), ms("60"));
     let mut step = Step::Wait(at("100"));
     for event in events.split_whitespace() {
         let open = matches!(step, Step::Wait(_) | Step::Raise { .. });
@@ -118,6 +123,48 @@ fn completes(n: usize, events: &str) -> String {
     .into()
 }
 
+fn seen(text: &str) -> Result<Reply, NodeError> {
+    let (word, value) = text.split_once('=').unwrap_or((text, "0"));
+    let state = |attempt, lease, record| RecordState { fence: 5, attempt, lease, record };
+    let (state, unsure) = match word {
+        "none" => (None, "0"),
+        "lost" => (None, value),
+        "held" => {
+            let (attempt, lease) = value.split_once('/').unwrap();
+            let lease = (lease != "-").then(|| ms(lease));
+            (Some(state(num(attempt) as u32, lease, None)), "0")
+        }
+        "stored" => (Some(state(1, None, Some(record(value)))), "0"),
+        _ => return reply(text),
+    };
+    Ok(Reply::Record { state, unsure: ms(unsure) })
+}
+
+fn looks(n: usize, events: &str) -> String {
+    let mut machine = Look::new(n);
+    let mut found = Found::Wait;
+    for event in events.split_whitespace() {
+        assert_eq!(found, Found::Wait, "decided before {event} in {events}");
+        let (node, said) = event.split_once(':').expect("a node and what it says");
+        found = machine.on_reply(num(node) as usize, &seen(said));
+    }
+    match found {
+        Found::Wait => "wait".into(),
+        Found::Stored(r) => format!("stored {}", value(r.value.as_deref())),
+        Found::Open { attempt, lease: Some(left), .. } => {
+            format!("running {attempt} {}", left.as_millis())
+        }
+        Found::Open { partial: true, .. } => "unsettled".into(),
+        Found::Open { attempt: 0, forgotten: Some(left), .. } => {
+            format!("forgotten {}", left.as_millis())
+        }
+        Found::Open { attempt: 0, .. } => "absent".into(),
+        Found::Open { attempt, .. } => format!("lapsed {attempt}"),
+        Found::Mismatch => "mismatch".into(),
+        Found::NoQuorum(_) => "no quorum".into(),
+    }
+}
+
 fn check(table: &str, run: impl Fn(usize, &str) -> String) {
     let lines = table.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#'));
     let wrong: Vec<String> = lines
@@ -139,4 +186,9 @@ fn claims_decide_as_the_table_says() {
 #[test]
 fn completions_decide_as_the_table_says() {
     check(include_str!("../testdata/complete.txt"), completes);
+}
+
+#[test]
+fn looks_find_what_the_table_says() {
+    check(include_str!("../testdata/look.txt"), looks);
 }

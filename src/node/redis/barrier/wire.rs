@@ -11,8 +11,9 @@ use redis::{Client, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::time::{sleep, timeout};
 
 use super::super::endpoint::Endpoint;
+use super::super::facts::{field, is_history, online};
 use super::super::faults;
-use super::super::session::{ask, field, is_history, online};
+use super::super::session::ask;
 use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command

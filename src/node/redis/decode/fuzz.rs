@@ -6,11 +6,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::Claim;
+use crate::op::{Claim, ClaimEnd};
 
 /// `a` and `d` may stand in runs.
 const KINDS: &str = "ARXDICrxcuLaaadd";
 const SECOND: Duration = Duration::from_secs(1);
+/// What a server says of a key when its history began at 5 ms and its clock shows 0 ms: for a
+/// retention, and strictly more.
+const UNSURE: Duration = Duration::from_millis(1_006);
 
 fn op(kind: char) -> Op {
     let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
@@ -49,8 +52,8 @@ fn op(kind: char) -> Op {
             let (value, retention) = (Some(b"v"[..].into()), SECOND);
             Op::Complete { key, owner, token, value, retention, fingerprint: None }
         }
-        'u' => Op::Unclaim { key, owner },
-        'L' => Op::Lookup { key },
+        'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
+        'L' => Op::Lookup { key, retention: SECOND, fingerprint: None, born: None },
         other => panic!("no kind {other}"),
     }
 }
@@ -81,15 +84,17 @@ fn said(reply: &Reply) -> Vec<Value> {
         Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
         Reply::NotOwner => vec![Value::Int(0)],
-        Reply::Absent | Reply::Holder(None) | Reply::Record(None) => vec![Value::Int(-1)],
+        Reply::Absent | Reply::Holder(None) | Reply::Record { state: None, .. } => {
+            vec![Value::Int(-1)]
+        }
         Reply::Holder(Some(h)) => vec![
             n(h.fence),
             h.owner.map_or(Value::Nil, |o| text(o.as_str())),
             ttl(h.remaining),
             h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
         ],
-        Reply::Claimed { fence, attempt, record: r, remembers } => {
-            let mut all = vec![n(*fence), n((*attempt).into()), n((*remembers).into())];
+        Reply::Claimed { fence, attempt, record: r, .. } => {
+            let mut all = vec![n(*fence), n((*attempt).into())];
             all.extend(record(r));
             all
         }
@@ -97,7 +102,8 @@ fn said(reply: &Reply) -> Vec<Value> {
         Reply::InFlight { remaining } => vec![Value::Int(-8), ms(*remaining)],
         Reply::Mismatch => vec![Value::Int(-6)],
         Reply::TooOld => vec![Value::Int(-11)],
-        Reply::Record(Some(s)) => {
+        Reply::Deferred => vec![Value::Int(-12)],
+        Reply::Record { state: Some(s), .. } => {
             let mut all = vec![n(s.fence), n(s.attempt.into()), ttl(s.lease)];
             all.extend(record(&s.record));
             all
@@ -136,9 +142,10 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
         'c' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
         'R' | 'X' => prop_oneof![verdict(), quarantined()].boxed(),
         'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
-        'r' => prop_oneof![verdict(), completed()].boxed(),
+        'r' => prop_oneof![verdict(), completed(), plain(&[Reply::Deferred])].boxed(),
         'x' => {
-            prop_oneof![verdict(), completed(), quarantined(), plain(&[Reply::Mismatch])].boxed()
+            let few = plain(&[Reply::Mismatch, Reply::Deferred]);
+            prop_oneof![verdict(), completed(), quarantined(), few].boxed()
         }
         'I' => {
             let owner = proptest::option::of(any::<u128>().prop_map(OwnerToken::from_random));
@@ -150,22 +157,26 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .boxed()
         }
         'C' => prop_oneof![
-            (fence(), any::<u32>(), proptest::option::of(stored()), any::<bool>()).prop_map(
-                |(fence, attempt, record, remembers)| {
-                    Reply::Claimed { fence, attempt, record, remembers }
+            (fence(), any::<u32>(), proptest::option::of(stored())).prop_map(
+                |(fence, attempt, record)| {
+                    Reply::Claimed { fence, attempt, record, unsure: UNSURE }
                 }
             ),
             completed(),
             quarantined(),
-            Just(Reply::Mismatch),
+            plain(&[Reply::Mismatch, Reply::TooOld, Reply::Deferred]),
             span().prop_map(|remaining| Reply::InFlight { remaining }),
         ]
         .boxed(),
-        _ => (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
-            .prop_map(|(fence, attempt, lease, record)| {
-                Reply::Record(Some(RecordState { fence, attempt, lease, record }))
-            })
-            .boxed(),
+        _ => prop_oneof![
+            (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
+                .prop_map(|(fence, attempt, lease, record)| {
+                    let state = Some(RecordState { fence, attempt, lease, record });
+                    Reply::Record { state, unsure: UNSURE }
+                }),
+            plain(&[Reply::Mismatch]),
+        ]
+        .boxed(),
     }
 }
 
@@ -229,7 +240,7 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
 
 fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
     let ops: Vec<Op> = kinds.iter().copied().map(op).collect();
-    replies(answer, &ops, &"run".into())
+    replies(answer, &ops, &"run".into(), (Duration::ZERO, Duration::ZERO))
 }
 
 /// Whether the two mean the same: digits are numbers, gone is no time, and a stranger's value under

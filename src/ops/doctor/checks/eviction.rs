@@ -10,7 +10,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     title: "no key is deleted to make room",
     why: "a full server with any other policy deletes keys that live: the lock's next client gets \
-          it while its holder goes on, and a result that is deleted is computed again",
+          it while its holder goes on, and a result that is deleted is computed again; so such a \
+          node does not vote, unless `allow_eviction(true)` accepts it",
     run,
 };
 
@@ -39,7 +40,9 @@ fn judge(name: &str, server: &Server) -> Finding {
         let says = "locks will be deleted to make room as soon as somebody sets maxmemory";
         return Finding::warning(subject, says, read).mend(mend);
     }
-    let says = format!("locks are deleted when memory is full ({evicted} keys so far)");
+    let says = format!(
+        "locks are deleted when memory is full ({evicted} keys so far), so the node does not vote"
+    );
     Finding::error(subject, says, read).mend(mend)
 }
 

@@ -7,16 +7,17 @@ use super::super::report::{Finding, Severity};
 use super::Check;
 
 /// The oldest that can serve.
-const OLDEST: (u32, u32) = (6, 2);
+const OLDEST: [u32; 3] = [6, 2, 7];
 
 /// Too old, or mixed in one group.
 pub(super) const CHECK: Check = Check {
     id: "version",
     severity: Severity::Error,
-    title: "servers are 6.2 or newer, and of one version in a group",
-    why: "before 6.2 a node is refused; across versions replicas may not understand their master, \
-          and 7.2 changed what WAIT counts and whether TIME stands still in a script, so that a \
-          failover changes how the node behaves",
+    title: "servers are 6.2.7 or newer, and of one version in a group",
+    why: "before 6.2.7 min-replicas-to-write does not hold inside scripts, and a node is refused; \
+          across versions replicas may not understand their master, and 7.2 changed what WAIT \
+          counts and whether TIME stands still in a script, so that a failover changes how the \
+          node behaves",
     run,
 };
 
@@ -41,13 +42,16 @@ fn version(server: &Server) -> Result<(&'static str, &str), String> {
     }
 }
 
-fn numbers(version: &str) -> (u32, u32) {
+/// Major, minor, patch.
+fn numbers(version: &str) -> [u32; 3] {
     let mut parts = version.split('.').map(|p| p.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+    [(); 3].map(|()| parts.next().unwrap_or(0))
 }
 
-fn short((name, version): (&'static str, &str)) -> (&'static str, (u32, u32)) {
-    (name, numbers(version))
+/// Without the patch, which mixes well.
+fn short((name, version): (&'static str, &str)) -> (&'static str, [u32; 2]) {
+    let [major, minor, _] = numbers(version);
+    (name, [major, minor])
 }
 
 fn judge(of: &str, server: &Server, mixed: bool) -> Finding {
@@ -58,7 +62,7 @@ fn judge(of: &str, server: &Server, mixed: bool) -> Finding {
     };
     let read = format!("{name} {version}");
     if numbers(version) < OLDEST {
-        let says = format!("{name} {version} cannot serve: at least 6.2 is needed");
+        let says = format!("{name} {version} cannot serve: at least 6.2.7 is needed");
         return Finding::error(subject, says, read).mend([upgrade(server)]);
     }
     if mixed {
@@ -92,6 +96,8 @@ mod tests {
         with("version", |f| versions(f, ["7.0.15", "7.0.11", "7.0.15"]), |_| {});
         let found = broken("version", |f| versions(f, ["6.0.16", "6.0.16", "6.0.16"]));
         assert_eq!((found.verdict, &*found.read), (Verdict::Error, "redis 6.0.16"));
+        let found = broken("version", |f| versions(f, ["6.2.7", "6.2.6", "6.2.14"]));
+        assert_eq!((found.verdict, &*found.read), (Verdict::Error, "redis 6.2.6"));
         let found = broken("version", |f| versions(f, ["7.0.15", "7.2.6", "7.0.15"]));
         assert_eq!(found.verdict, Verdict::Warning);
         let valkey = |f: &mut Facts| {

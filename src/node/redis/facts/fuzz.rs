@@ -17,6 +17,10 @@ fn replication() -> String {
     )
 }
 
+fn memory() -> String {
+    "# Memory\r\nmaxmemory:1048576\r\nmaxmemory_policy:allkeys-lru\r\n".to_owned()
+}
+
 fn settings() -> Value {
     let all = ["min-replicas-to-write", "1", "min-replicas-max-lag", "3"];
     Value::Array(all.into_iter().map(said).collect())
@@ -41,20 +45,21 @@ fn fuzz_corpus_opens_no_session() {
     for (line, json) in corpus(include_str!("../../../../tests/corpus/info.txt")) {
         let part = |i: usize| json[i].as_str().unwrap();
         let settings = json.get(2).filter(|c| !c.is_null()).map(value);
-        let got = super::read(part(0), part(1), settings.as_ref());
+        let memory = json.get(3).and_then(|m| m.as_str()).unwrap_or_default();
+        let got = super::read(part(0), part(1), memory, settings.as_ref());
         assert!(got.is_err(), "info.txt:{line}: {got:?}");
     }
 }
 
 #[test]
 fn what_is_valid_is_read() {
-    let facts = super::read(&server(), &replication(), Some(&settings())).unwrap();
-    assert_eq!((&*facts.run_id, &*facts.replid, facts.version), ("abcdef", REPLID, (7, 2)));
+    let facts = super::read(&server(), &replication(), &memory(), Some(&settings())).unwrap();
+    assert_eq!((&*facts.run_id, &*facts.replid, facts.version), ("abcdef", REPLID, (7, 2, 4)));
     assert_eq!(facts.good_replicas, Some(2));
     assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (Some(1), Some(3)));
     let empty = Value::Array(Vec::new());
     for closed in [None, Some(&empty)] {
-        let facts = super::read(&server(), &replication(), closed).unwrap();
+        let facts = super::read(&server(), &replication(), "", closed).unwrap();
         assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (None, None));
     }
 }
@@ -64,13 +69,15 @@ proptest! {
 
     #[test]
     fn fuzz_a_session_is_with_who_it_says(
-        (server, replication) in (hurt(&server()), hurt(&replication())),
+        (server, replication, memory) in
+            (hurt(&server()), hurt(&replication()), hurt(&memory())),
         settings in proptest::option::of(prop_oneof![mutated(Just(settings())), any_value()]),
     ) {
-        let (Ok(server), Ok(replication)) = (text(Ok(server)), text(Ok(replication))) else {
+        let texts = (text(Ok(server)), text(Ok(replication)), text(Ok(memory)));
+        let (Ok(server), Ok(replication), Ok(memory)) = texts else {
             return Ok(());
         };
-        match super::read(&server, &replication, settings.as_ref()) {
+        match super::read(&server, &replication, &memory, settings.as_ref()) {
             Ok(facts) => {
                 let (id, history) =
                     (format!("run_id:{}", facts.run_id), format!("master_replid:{}", facts.replid));
@@ -83,6 +90,10 @@ proptest! {
                 };
                 prop_assert_eq!(facts.min_replicas, told("min-replicas-to-write"));
                 prop_assert_eq!(facts.min_replicas_max_lag, told("min-replicas-max-lag"));
+                if let Some(Eviction { max_memory, policy }) = facts.eviction {
+                    let policy = format!("maxmemory_policy:{policy}");
+                    prop_assert!(max_memory > 0 && has_line(&memory, &policy));
+                }
             }
             Err(e) => {
                 use NodeFault as F;
@@ -97,18 +108,5 @@ proptest! {
         if let Err(e) = text(Ok(value)) {
             prop_assert_eq!(e.fault(), NodeFault::Protocol);
         }
-    }
-
-    #[test]
-    fn fuzz_a_push_is_a_hint_or_nothing(data in proptest::collection::vec(any_value(), 0..4)) {
-        let (events, mut heard) = broadcast::channel(4);
-        let lost = Arc::<Lost>::default();
-        let listen = listener(events, Arc::clone(&lost));
-        listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
-        match heard.try_recv() {
-            Ok(NodeEvent::Changed(key)) => prop_assert_eq!(&data[1], &said(&key)),
-            other => prop_assert!(other.is_err(), "{other:?}"),
-        }
-        prop_assert!(!lost.is());
     }
 }

@@ -1,0 +1,54 @@
+//! What a verb needs of where it is polled: a tokio runtime with timers. Lanes and the keeper run on
+//! the runtime that used them first; each verb keeps its own time on the runtime that polls it, so
+//! that it ends by its deadline whatever becomes of the others.
+
+use std::future::Future;
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::driver::Core;
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+
+/// Whether timers can be made here.
+fn timers() -> Result<(), &'static str> {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return Err("polled outside of a tokio runtime");
+    }
+    // There is no question that tokio answers; it panics before anything was begun.
+    catch_unwind(|| drop(sleep(Duration::ZERO)))
+        .map_err(|_| "polled on a tokio runtime without timers")
+}
+
+impl Core {
+    /// Why nothing can be waited for here, if so: what each node then comes to.
+    pub(super) fn cannot_wait(&self) -> Option<Vec<NodeOutcome>> {
+        let why = timers().err()?;
+        let detail = format!("{why}; await it on one with time and IO enabled (`enable_all`)");
+        let error = NodeError::not_executed(NodeFault::Closed, detail);
+        Some(vec![NodeOutcome::Failed(error); self.n()])
+    }
+}
+
+/// What the work comes to within this time, also outside of a runtime: there a thread keeps the
+/// time.
+///
+/// # Cancellation safety
+/// That of the work.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    if timers().is_ok() {
+        return timeout(limit, work).await.ok();
+    }
+    let (told, over) = oneshot::channel::<()>();
+    std::thread::spawn(move || {
+        std::thread::park_timeout(limit);
+        drop(told);
+    });
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        _ = over => None,
+    }
+}

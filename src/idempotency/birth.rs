@@ -1,0 +1,171 @@
+//! When requests were made: read from keys that say it, compared with this machine's clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::ConfigError;
+
+/// When a version 7 UUID was made, by the clock of whoever made it; `None` if the text is no such
+/// UUID. With or without hyphens, in small letters or capitals.
+///
+/// For keys that contain a UUID: `call.created_at(…)`. For keys that are one:
+/// [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// let key = "alice:01890a5d-ac96-774b-bcce-b302099a8057";
+/// let made = key.split(':').next_back().and_then(palisade::idempotency::created_in_uuid_v7);
+/// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_688_096_058_518)));
+/// ```
+pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
+    let bytes = uuid.as_bytes();
+    let hyphens = [8, 13, 18, 23];
+    let digits: Vec<u8> = match bytes.len() {
+        32 => bytes.to_vec(),
+        36 if hyphens.iter().all(|at| bytes[*at] == b'-') => {
+            (0..36).filter(|at| !hyphens.contains(at)).map(|at| bytes[at]).collect()
+        }
+        _ => return None,
+    };
+    let digits: Option<Vec<u64>> =
+        digits.iter().map(|b| char::from(*b).to_digit(16).map(u64::from)).collect();
+    let digits = digits?;
+    // Version 7, and the variant of the RFC.
+    if digits[12] != 7 || digits[16] & 0b1100 != 0b1000 {
+        return None;
+    }
+    Some(after_1970(digits[..12].iter().fold(0, |ms, digit| ms << 4 | digit)))
+}
+
+/// When a ULID was made, by the clock of whoever made it; `None` if the text is no ULID. In small
+/// letters or capitals.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// let made = palisade::idempotency::created_in_ulid("01ARYZ6S41TSV4RRFFQ69G5FAV");
+/// assert_eq!(made, Some(UNIX_EPOCH + Duration::from_millis(1_469_918_176_385)));
+/// ```
+pub fn created_in_ulid(ulid: &str) -> Option<SystemTime> {
+    // Crockford's: without I, L, O and U.
+    const DIGITS: &[u8] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let digit = |b: u8| DIGITS.iter().position(|d| *d == b.to_ascii_uppercase());
+    let digits: Option<Vec<usize>> = ulid.bytes().map(digit).collect();
+    let digits = digits.filter(|d| d.len() == 26 && d[0] < 8)?;
+    Some(after_1970(digits[..10].iter().fold(0, |ms, digit| ms << 5 | *digit as u64)))
+}
+
+fn after_1970(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+/// A moment as nodes compare it; what lies before 1970 is 1970.
+pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Refuses a moment in the future: further ahead than two clocks can be apart that are each right
+/// within `clock_error`. Nodes would take a request for younger than what they lost.
+pub(super) fn check_past(
+    field: &'static str,
+    at: u64,
+    wall_micros: u64,
+    clock_error: Duration,
+) -> Result<(), ConfigError> {
+    let (now, lead) = (wall_micros / 1_000, 2 * clock_error);
+    let lead_ms = u64::try_from(lead.as_millis()).unwrap_or(u64::MAX);
+    if at <= now.saturating_add(lead_ms) {
+        return Ok(());
+    }
+    let rule = format!(
+        "at most twice clock_error ({lead:?}) ahead of this machine's clock, which shows {}; set \
+         the clock that is wrong, or give the time at which the request was received",
+        utc(now)
+    );
+    Err(ConfigError::new(field, utc(at), rule))
+}
+
+/// As in RFC 3339.
+fn utc(ms: u64) -> String {
+    let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
+    // Years begin in March, so that the leap day is the last; eras of 400 years are alike.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600_000, of_day / 60_000 % 60, of_day / 1_000 % 60);
+    let date = format!("{year:04}-{month:02}-{day:02}");
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(at: Option<SystemTime>) -> Option<u64> {
+        at.map(millis_since_1970)
+    }
+
+    #[test]
+    fn a_uuid_of_version_7_says_when_it_was_made() {
+        // The example of RFC 9562, A.6.
+        let rfc = "017F22E2-79B0-7CC3-98C4-DC0C0C07398F";
+        assert_eq!(ms(created_in_uuid_v7(rfc)), Some(0x017F_22E2_79B0));
+        assert_eq!(ms(created_in_uuid_v7(&rfc.to_lowercase())), Some(1_645_557_742_000));
+        assert_eq!(ms(created_in_uuid_v7(&rfc.replace('-', ""))), Some(1_645_557_742_000));
+        for bad in [
+            "",
+            "order-7",
+            "C232AB00-9414-4C53-9EC3-DECEC5FF3E57", // version 4? no: digit 12 is 4
+            "017F22E2-79B0-7CC3-18C4-DC0C0C07398F", // another variant
+            "017F22E279B0-7CC3-98C4-DC0C0C07398F-", // hyphens elsewhere
+            "017F22E2-79B0-7CC3-98C4-DC0C0C07398",  // short
+            "017F22E2-79B0-7CC3-98C4-DC0C0C07398F0", // long
+            "017F22E2-79B0-7CC3-98C4-DC0C0C07398G",
+            "é17F22E2-79B0-7CC3-98C4-DC0C0C07398",
+        ] {
+            assert_eq!(created_in_uuid_v7(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_ulid_says_when_it_was_made() {
+        assert_eq!(ms(created_in_ulid("01arz3ndektsv4rrffq69g5fav")), Some(1_469_922_850_259));
+        assert_eq!(ms(created_in_ulid("7ZZZZZZZZZZZZZZZZZZZZZZZZZ")), Some((1 << 48) - 1));
+        for bad in [
+            "",
+            "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", // more than 48 bits
+            "01ARZ3NDEKTSV4RRFFQ69G5FA",  // short
+            "01ARZ3NDEKTSV4RRFFQ69G5FAVX",
+            "01ARZ3NDEKTSV4RRFFQ69G5FAI",
+            "01ARZ3NDEKTSV4RRFFQ69G5FA-",
+        ] {
+            assert_eq!(created_in_ulid(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_future_begins_beyond_what_two_clocks_can_differ() {
+        let check =
+            |at| check_past("created_at", at, 1_700_000_000_000_000, Duration::from_secs(2));
+        check(0).unwrap();
+        check(1_700_000_004_000).unwrap();
+        let error = check(1_700_000_004_001).unwrap_err().to_string();
+        let begins =
+            "`created_at` is 2023-11-14T22:13:24.001Z: at most twice clock_error (4s) ahead";
+        assert!(error.starts_with(begins), "{error}");
+        assert!(error.contains("which shows 2023-11-14T22:13:20.000Z"), "{error}");
+    }
+
+    #[test]
+    fn moments_are_shown_in_utc() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(utc(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(utc(951_868_799_999), "2000-02-29T23:59:59.999Z");
+        assert_eq!(utc(1_767_225_599_001), "2025-12-31T23:59:59.001Z");
+        assert_eq!(utc(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+    }
+}

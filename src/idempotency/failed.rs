@@ -1,0 +1,128 @@
+//! A handler's error, and what it says of the handler's effect.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::op::ClaimEnd;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A handler failed, and says what that means for the next call under the key.
+///
+/// Any error becomes one by `?` or `into()`: then nobody knows whether the handler
+/// [took effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
+///
+/// ```
+/// # use palisade::idempotency::{Context, Failed};
+/// # async fn reserve() -> Result<(), std::io::Error> { Ok(()) }
+/// # async fn charge(key: &str) -> Result<u32, std::io::Error> { Ok(1) }
+/// async fn pay(cx: Context) -> Result<u32, Failed> {
+///     // Nothing has happened yet: whoever calls next may try at once.
+///     reserve().await.map_err(Failed::no_effect)?;
+///     // The request may have arrived although its answer did not.
+///     let receipt = charge(&cx.child_key("charge")).await?;
+///     Ok(receipt)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Failed {
+    effect: Effect,
+    error: BoxError,
+}
+
+/// What is known of the effect of a handler that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Effect {
+    /// There was none. The attempt does not count, and the key is as it was before it.
+    None,
+    /// There may have been one, and a repeat does no harm. The attempt does not count, so the next
+    /// call runs the handler again whatever its policy; the request's fingerprint stays.
+    Repeatable,
+    /// Not known. The attempt counts, and ends now: the next call finds it lapsed and decides by
+    /// its policy or its probe.
+    Unknown,
+}
+
+impl Failed {
+    /// Nothing happened that anyone could see: the claim is given back.
+    pub fn no_effect(error: impl Into<BoxError>) -> Self {
+        Self { effect: Effect::None, error: error.into() }
+    }
+
+    /// Whatever happened, running the handler again does no harm: the next call does so.
+    pub fn retry(error: impl Into<BoxError>) -> Self {
+        Self { effect: Effect::Repeatable, error: error.into() }
+    }
+
+    /// It is not known what happened: the next call decides by its policy or its probe. What `?`
+    /// makes of any error.
+    pub fn unknown(error: impl Into<BoxError>) -> Self {
+        Self { effect: Effect::Unknown, error: error.into() }
+    }
+
+    /// What the handler said of its effect.
+    pub fn effect(&self) -> Effect {
+        self.effect
+    }
+
+    /// The handler's own error.
+    pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.error
+    }
+
+    /// The handler's own error, if it is of this type.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.error.downcast_ref()
+    }
+
+    /// The handler's own error.
+    pub fn into_error(self) -> BoxError {
+        self.error
+    }
+
+    pub(super) fn end(&self) -> ClaimEnd {
+        match self.effect {
+            Effect::None => ClaimEnd::Undone,
+            Effect::Repeatable => ClaimEnd::Repeatable,
+            Effect::Unknown => ClaimEnd::Lapsed,
+        }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+// Not an `Error` itself: else no error could become one by `?`.
+impl<E: Into<BoxError>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self::unknown(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn any_error_is_of_unknown_effect_and_keeps_its_type() {
+        let io = || io::Error::other("broken pipe");
+        let from = |failed: Failed| (failed.effect(), failed.to_string());
+        assert_eq!(from(io().into()), (Effect::Unknown, "broken pipe".into()));
+        assert_eq!(from("no".into()), (Effect::Unknown, "no".into()));
+        assert_eq!(from(String::from("no").into()), (Effect::Unknown, "no".into()));
+        let boxed: BoxError = "boxed".into();
+        assert_eq!(from(boxed.into()), (Effect::Unknown, "boxed".into()));
+        assert_eq!(from(Failed::no_effect("x")), (Effect::None, "x".into()));
+        assert_eq!(from(Failed::retry(io())), (Effect::Repeatable, "broken pipe".into()));
+        let failed = Failed::retry(io());
+        assert!(failed.downcast_ref::<io::Error>().is_some());
+        assert!(failed.downcast_ref::<fmt::Error>().is_none());
+        assert_eq!(failed.into_error().to_string(), "broken pipe");
+    }
+}

@@ -1,0 +1,105 @@
+//! What to do with a key whose past is not known: two questions, and the answers to both.
+
+use std::time::Duration;
+
+use super::ParkedReason;
+use crate::quorum::record::Promise;
+
+/// What to do when an earlier attempt began and left no result. It may have acted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Lapsed {
+    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked), now and every time, until
+    /// somebody decides with [`Call::resolve`](super::Call::resolve) or
+    /// [`Call::rerun`](super::Call::rerun).
+    Park,
+    /// Run again with a higher token; [`Context::attempt`](super::Context::attempt) says that it is
+    /// not the first time. For handlers whose effect recognises repeats.
+    Rerun,
+}
+
+/// What to do when too few nodes know whether the key was used before: they are new, or lost data
+/// since it may have been used. An earlier attempt, and even its result, may be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Forgotten {
+    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked).
+    Park,
+    /// Run, as if the key was new. For handlers whose effect recognises repeats.
+    Run,
+}
+
+/// The answers to both questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    pub(super) lapsed: Lapsed,
+    pub(super) forgotten: Forgotten,
+}
+
+impl Policy {
+    pub(super) const AT_MOST_ONCE: Self = Self { lapsed: Lapsed::Park, forgotten: Forgotten::Park };
+    pub(super) const AT_LEAST_ONCE: Self =
+        Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
+
+    /// Why the handler is not run. Where both questions are open, both answers must let it run.
+    pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
+        if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
+            Some(ParkedReason::Lapsed)
+        } else if doubt.forgotten.is_some() && self.forgotten == Forgotten::Park {
+            Some(ParkedReason::Forgotten)
+        } else {
+            None
+        }
+    }
+}
+
+/// What is not known of a key's past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    /// How many earlier attempts began and left no result.
+    pub(super) lapsed: u32,
+    /// Too few nodes know whether there was any; with how long that will be so of keys without a
+    /// birth.
+    pub(super) forgotten: Option<Duration>,
+}
+
+impl Doubt {
+    /// What there is to decide before the handler may run.
+    pub(super) fn of(promise: &Promise) -> Option<Self> {
+        let doubt =
+            Self { lapsed: promise.attempt.saturating_sub(1), forgotten: promise.forgotten };
+        (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
+    }
+
+    /// What is not known in the first place, whatever the policy.
+    pub(super) fn reason(&self) -> ParkedReason {
+        if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_questions_have_to_be_answered() {
+        use Forgotten::Run;
+        use Lapsed::Rerun;
+        use ParkedReason as R;
+        let (lost, none) = (Some(Duration::from_secs(1)), None);
+        let doubt = |lapsed, forgotten| Doubt { lapsed, forgotten };
+        let policy = |lapsed, forgotten| Policy { lapsed, forgotten };
+        for (policy, [lapsed, forgotten, both]) in [
+            (Policy::AT_MOST_ONCE, [Some(R::Lapsed), Some(R::Forgotten), Some(R::Lapsed)]),
+            (Policy::AT_LEAST_ONCE, [None, None, None]),
+            (policy(Lapsed::Park, Run), [Some(R::Lapsed), None, Some(R::Lapsed)]),
+            (policy(Rerun, Forgotten::Park), [None, Some(R::Forgotten), Some(R::Forgotten)]),
+        ] {
+            assert_eq!(policy.parks(&doubt(2, none)), lapsed, "{policy:?}");
+            assert_eq!(policy.parks(&doubt(0, lost)), forgotten, "{policy:?}");
+            assert_eq!(policy.parks(&doubt(1, lost)), both, "{policy:?}");
+        }
+        assert_eq!(doubt(1, lost).reason(), R::Lapsed);
+        assert_eq!(doubt(0, lost).reason(), R::Forgotten);
+    }
+}

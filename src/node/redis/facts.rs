@@ -1,0 +1,298 @@
+//! What a server says of itself: who it is, what it went on from, how it is set. Asked for on each
+//! new connection, and again while the connection is used.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+
+use super::session::ask;
+use super::{decode, faults, script};
+use crate::error::{NodeError, NodeFault};
+use crate::receipt::Predecessor;
+use crate::sentinel::conn::fields;
+
+/// Oldest server that can serve. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so
+/// a master that lost its replicas goes on granting.
+const OLDEST: Version = (6, 2, 7);
+
+/// Major, minor, patch.
+pub(crate) type Version = (u32, u32, u32);
+
+/// What a server said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerFacts {
+    /// `run_id`: the process.
+    pub(crate) run_id: Arc<str>,
+    /// `master_replid`: the data history.
+    pub(crate) replid: String,
+    /// The history that this one went on from: `master_replid2`, `second_repl_offset`.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// `redis_version`.
+    pub(crate) version: Version,
+    /// `connected_slaves`, in whatever state they are.
+    pub(crate) connected_replicas: u32,
+    /// Those of them that follow: a backup that only takes a snapshot does not.
+    pub(crate) online_replicas: u32,
+    /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
+    pub(crate) good_replicas: Option<u32>,
+    /// `min-replicas-to-write`, if asked for and CONFIG may be read.
+    pub(crate) min_replicas: Option<u32>,
+    /// `min-replicas-max-lag` in seconds, if asked for and CONFIG may be read.
+    pub(crate) min_replicas_max_lag: Option<u32>,
+    /// How it makes room when its memory is full, if it deletes keys then.
+    pub(crate) eviction: Option<Eviction>,
+}
+
+/// A limit of memory at which keys are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Eviction {
+    /// `maxmemory` in bytes; not zero.
+    pub(crate) max_memory: u64,
+    /// `maxmemory_policy`; not `noeviction`.
+    pub(crate) policy: String,
+}
+
+impl Eviction {
+    /// Why a server that evicts does not vote, and what to do.
+    pub(crate) fn objection(&self) -> NodeError {
+        let Self { max_memory, policy } = self;
+        let detail = format!(
+            "maxmemory is {max_memory} bytes and the policy {policy}; \
+             `CONFIG SET maxmemory-policy noeviction`, use a server of its own for locks, or accept \
+             it by `allow_eviction(true)`"
+        );
+        NodeError::not_executed(NodeFault::Eviction, detail)
+    }
+}
+
+/// What is settled when a connection is opened.
+pub(super) struct Introduced {
+    pub(super) facts: ServerFacts,
+    /// Whether `ROLE` is answered, so that writes get receipts.
+    pub(super) tells_offset: bool,
+}
+
+/// Asks all that is to be known of a new connection, and loads the script, in one round trip.
+pub(super) async fn introduce(
+    con: &MultiplexedConnection,
+    guard_facts: bool,
+) -> Result<Introduced, NodeError> {
+    let (load, role) = (script::load(), redis::cmd("ROLE"));
+    let (facts, role, load) =
+        tokio::join!(look(con, guard_facts), ask(con, &role), ask(con, &load));
+    let facts = facts?;
+    load.map_err(|e| faults::connecting(&e))?;
+    // Decided once per connection; without the permission nothing changes but the receipts.
+    let tells_offset = role.is_ok_and(|answer| decode::offset(&answer).is_some());
+    Ok(Introduced { facts, tells_offset })
+}
+
+/// Asks what can change while a connection stands; `guard_facts` the min-replicas settings too.
+pub(super) async fn look(
+    con: &MultiplexedConnection,
+    guard_facts: bool,
+) -> Result<ServerFacts, NodeError> {
+    let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
+    let (server, replication, memory) = (info("server"), info("replication"), info("memory"));
+    let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
+    let (server, replication, memory, config) =
+        tokio::join!(ask(con, &server), ask(con, &replication), ask(con, &memory), async {
+            if guard_facts { ask(con, &config).await.ok() } else { None }
+        },);
+    read(&text(server)?, &text(replication)?, &text(memory)?, config.as_ref())
+}
+
+/// What `INFO` and, if they were answered, the settings say. Garbage is a fault: a setting that
+/// cannot be read is not one that may not be asked for.
+fn read(
+    server: &str,
+    replication: &str,
+    memory: &str,
+    config: Option<&Value>,
+) -> Result<ServerFacts, NodeError> {
+    let version = kind_and_version(server)?;
+    if field(replication, "role") != Some("master") {
+        let role: String = field(replication, "role").unwrap_or("none").chars().take(32).collect();
+        let detail = format!("INFO replication says role:{}", role.escape_debug());
+        return Err(NodeError::not_executed(NodeFault::NotMaster, detail));
+    }
+    let run_id = field(server, "run_id").filter(|id| is_word(id));
+    let replid = field(replication, "master_replid").filter(|id| is_history(id));
+    let (Some(run_id), Some(replid)) = (run_id, replid) else {
+        return Err(garbage("INFO lacks run_id or replid"));
+    };
+    let settings = config
+        .map(|c| fields(c).ok_or_else(|| garbage("CONFIG GET is no list of settings")))
+        .transpose()?
+        .unwrap_or_default();
+    let setting = |name| {
+        let number = settings.get(name).map(|n: &String| n.parse::<u32>()).transpose();
+        number.map_err(|_| garbage("CONFIG GET tells no number"))
+    };
+    Ok(ServerFacts {
+        run_id: run_id.into(),
+        replid: replid.to_owned(),
+        predecessor: predecessor(replication),
+        version,
+        connected_replicas: field(replication, "connected_slaves")
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0),
+        online_replicas: online(replication),
+        good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
+        min_replicas: setting("min-replicas-to-write")?,
+        min_replicas_max_lag: setting("min-replicas-max-lag")?,
+        eviction: eviction(memory)?,
+    })
+}
+
+/// Whether keys are deleted when memory is full, by `INFO memory`; a server that does not say so is
+/// taken to keep them.
+fn eviction(memory: &str) -> Result<Option<Eviction>, NodeError> {
+    let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
+    let max = max.map_err(|_| garbage("INFO memory tells no number for maxmemory"))?;
+    let (Some(max_memory), Some(policy)) = (max, field(memory, "maxmemory_policy")) else {
+        return Ok(None);
+    };
+    if max_memory == 0 || policy == "noeviction" {
+        return Ok(None);
+    }
+    if policy.len() > 32 || !is_word(policy) {
+        return Err(garbage("INFO memory tells no maxmemory_policy that is known"));
+    }
+    Ok(Some(Eviction { max_memory, policy: policy.to_owned() }))
+}
+
+fn garbage(what: &'static str) -> NodeError {
+    NodeError::not_executed(NodeFault::Protocol, what)
+}
+
+/// How many replicas follow, by `INFO replication`.
+pub(super) fn online(replication: &str) -> u32 {
+    let replicas = replication.lines().filter(|line| line.starts_with("slave"));
+    u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
+}
+
+fn is_word(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|b| b.is_ascii_graphic())
+}
+
+/// A `replid` as the script reads it: 40 hexadecimal digits.
+pub(super) fn is_history(id: &str) -> bool {
+    id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The identity of a data history: what the script cuts out of its `replid`.
+pub(super) fn generation(replid: &str) -> Option<u64> {
+    u64::from_str_radix(replid.get(..16)?, 16).ok()
+}
+
+/// What the server's history went on from, when it was promoted or came back from its snapshot.
+fn predecessor(replication: &str) -> Option<Predecessor> {
+    let before = field(replication, "master_replid2").filter(|id| is_history(id))?;
+    // -1 if there is none.
+    let offset = field(replication, "second_repl_offset")?.parse().ok()?;
+    Some(Predecessor { generation: generation(before)?, offset })
+}
+
+fn kind_and_version(server: &str) -> Result<Version, NodeError> {
+    let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
+    // Valkey says `server_mode`.
+    match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
+        Some("sentinel") => {
+            let detail = "this is a Sentinel; name it to SentinelNode, not to RedisNode";
+            return Err(unsupported(detail.to_owned()));
+        }
+        Some("cluster") => {
+            let detail =
+                "Redis Cluster cannot be a node; use standalone servers or Sentinel groups";
+            return Err(unsupported(detail.to_owned()));
+        }
+        _ => {}
+    }
+    // Valkey tells here with which Redis it is compatible: 7.2.4.
+    let words = field(server, "redis_version").unwrap_or_default();
+    let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
+    let mut next = || parts.next().unwrap_or(0);
+    let version = (next(), next(), next());
+    if version < OLDEST {
+        let shown: String = words.chars().take(32).collect();
+        return Err(unsupported(format!(
+            "server version {shown:?}; at least 6.2.7 is needed, for older ones write inside \
+             scripts also without their replicas (min-replicas-to-write); update the server"
+        )));
+    }
+    Ok(version)
+}
+
+fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
+    let value = answer.map_err(|e| faults::connecting(&e))?;
+    redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into()))
+}
+
+/// The value of `name:` in an INFO text.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+}
+
+#[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promoted_server_says_what_it_went_on_from() {
+        let ids = |id2: &str, offset: &str| {
+            predecessor(&format!("master_replid2:{id2}\r\nsecond_repl_offset:{offset}\r\n"))
+        };
+        let id = "00000000000000ff0123456789abcdef01234567";
+        assert_eq!(ids(id, "2951"), Some(Predecessor { generation: 255, offset: 2951 }));
+        assert_eq!(ids(&"0".repeat(40), "-1"), None);
+        assert_eq!(ids("ff", "2951"), None);
+        assert_eq!(predecessor("role:master\r\n"), None);
+    }
+
+    #[test]
+    fn what_cannot_serve_says_why() {
+        let e = |info: &str| kind_and_version(info).unwrap_err();
+        for name in ["redis_mode", "server_mode"] {
+            assert!(e(&format!("{name}:sentinel\r\n")).detail().contains("SentinelNode"));
+            assert!(e(&format!("{name}:cluster\r\n")).detail().contains("Cluster"));
+        }
+        assert!(e("redis_version:6.0.16\r\nredis_mode:standalone\r\n").detail().contains("6.2.7"));
+        assert!(e("").detail().contains("6.2.7"));
+        assert_eq!(kind_and_version("redis_version:7.0.15\r\n").unwrap(), (7, 0, 15));
+    }
+
+    #[test]
+    fn servers_that_write_in_scripts_without_their_replicas_are_refused() {
+        for version in ["6.2.0", "6.2.6", "6.2"] {
+            let e = kind_and_version(&format!("redis_version:{version}\r\n")).unwrap_err();
+            assert_eq!(e.fault(), NodeFault::Unsupported);
+            for words in [&format!("{version:?}"), "6.2.7", "update the server"] {
+                assert!(e.detail().contains(words), "{words} in {e}");
+            }
+        }
+        for version in ["6.2.7", "6.2.14", "7.0.0", "7.2.4", "8.0.0-rc1"] {
+            kind_and_version(&format!("redis_version:{version}\r\n")).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_server_that_deletes_keys_evicts() {
+        let of = |max: &str, policy: &str| {
+            eviction(&format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"))
+        };
+        assert_eq!(of("0", "allkeys-lru"), Ok(None));
+        assert_eq!(of("3145728", "noeviction"), Ok(None));
+        let e = of("3145728", "volatile-lru").unwrap().unwrap().objection();
+        for words in ["3145728", "volatile-lru", "CONFIG SET maxmemory-policy noeviction"] {
+            assert!(e.detail().contains(words), "{words} in {e}");
+        }
+        assert!(of("many", "allkeys-lru").is_err());
+        assert!(of("1", "two words").is_err());
+        assert_eq!(eviction("used_memory:1\r\n"), Ok(None), "who does not say is not refused");
+    }
+}
