@@ -22,4 +22,4 @@ mod trace;
 mod world;
 
 pub use invariants::Violation;
-pub use plan::{Order, Tamper};
+pub use plan::{Order, Scene, Tamper};

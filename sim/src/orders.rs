@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Idempotency;
-use palisade::idempotency::{Context, Failed, Outcome};
+use palisade::idempotency::{Context, Failed, Lapsed, Outcome};
 use tokio::time::sleep;
 
 use crate::client::{Actor, cut};
 use crate::names;
-use crate::plan::{Birth, HandlerPlan, ms, wall};
+use crate::plan::{Birth, HandlerPlan, Policy, ms, wall};
 use crate::trace::Event;
 use crate::world::World;
 
@@ -23,7 +23,11 @@ impl Actor {
     fn orders(&self) -> Idempotency {
         let (plan, settings) = (&self.plan.orders, &self.settings);
         let orders = Idempotency::builder(&self.redlock);
-        let orders = if plan.rerun { orders.at_least_once() } else { orders.at_most_once() };
+        let orders = match plan.policy {
+            Policy::Once => orders.at_most_once(),
+            Policy::Rerun => orders.at_most_once().on_lapsed(Lapsed::Rerun),
+            Policy::Least => orders.at_least_once(),
+        };
         let mut orders = orders
             .namespace("sim")
             .lease(ms(settings.ttl))
@@ -87,9 +91,13 @@ async fn handle(
     match plan.fails {
         0 => Ok(value),
         1 => Err(Failed::unknown("failed")),
-        _ => {
+        2 => {
             world.tell(Event::NoEffect { name, value });
             Err(Failed::no_effect("failed before it did anything"))
+        }
+        _ => {
+            world.tell(Event::NoEffect { name, value });
+            Err(Failed::retry("may be done again"))
         }
     }
 }

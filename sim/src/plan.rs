@@ -8,6 +8,7 @@ mod clock;
 mod draw;
 mod faults;
 mod fleet;
+mod scenes;
 mod show;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use palisade::op::Terms;
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
+pub use self::scenes::Scene;
 use crate::dice::Dice;
 
 /// Milliseconds.
@@ -172,7 +174,8 @@ pub(crate) enum Parting {
 pub(crate) struct HandlerPlan {
     /// How long the handler runs.
     pub(crate) span: Ms,
-    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done.
+    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done, 3 that it may be done
+    /// again.
     pub(crate) fails: u64,
     /// The call's future is dropped after so many polls.
     pub(crate) polls: u32,
@@ -252,8 +255,19 @@ pub(crate) struct OrdersPlan {
     pub(crate) prints: bool,
     /// Largest result that is kept, in bytes; zero: all are.
     pub(crate) max_result: usize,
-    /// Run again after a lapsed attempt; else it is parked.
-    pub(crate) rerun: bool,
+    pub(crate) policy: Policy,
+}
+
+/// What becomes of a key whose past is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// Parked.
+    #[default]
+    Once,
+    /// Run again after a lapsed attempt, parked where one may be forgotten.
+    Rerun,
+    /// Run again in both cases.
+    Least,
 }
 
 /// How the clocks of servers step.
@@ -276,6 +290,8 @@ pub enum Tamper {
     StuckDice,
     /// Settings are changed in an order that is not safe.
     Unsafe(Order),
+    /// Everything is as it must be for one rule to matter.
+    Scene(Scene),
 }
 
 /// Everything about one run.
@@ -358,7 +374,7 @@ impl Plan {
         Promises {
             exclusion: !unnoticed,
             order: !unnoticed && !is_wild,
-            once: !self.orders.rerun,
+            once: self.orders.policy == Policy::Once,
             served: !self.apart,
             lateness: 2_000 + if apart { self.clocks_apart() * 1_000 } else { 0 },
         }
@@ -370,7 +386,10 @@ impl Plan {
             Some(Tamper::Unsafe(order)) => Some(order),
             _ => None,
         };
-        let plan = Self::drawn(seed, unsafe_order);
+        let mut plan = Self::drawn(seed, unsafe_order);
+        if let Some(Tamper::Scene(scene)) = tamper {
+            plan.set(scene);
+        }
         Self { tamper, ..plan }
     }
 

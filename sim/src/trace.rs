@@ -184,7 +184,8 @@ pub(crate) enum Event {
         value: u64,
         print: u8,
     },
-    /// A handler whose result would have been `value` says that it did nothing.
+    /// A handler whose result would have been `value` says that it did nothing, or may be started
+    /// again.
     NoEffect {
         name: u16,
         value: u64,

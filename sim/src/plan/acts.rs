@@ -73,7 +73,7 @@ impl Plan {
         let ttl = self.stages[0].ttl;
         let wait = d.pick(&[0, ttl / 2, 2 * ttl]);
         let span = d.pick(&[0, 3, ttl / 3, ttl, 2 * ttl]);
-        let fails = d.pick(&[0, 0, 0, 1, 2]);
+        let fails = d.pick(&[0, 0, 0, 0, 1, 1, 2, 3]);
         let polls = if d.chance(200) { d.range(1, 14) as u32 } else { u32::MAX };
         let handler = HandlerPlan { span, fails, polls };
         let print = if self.orders.prints { d.pick(&[1, 1, 1, 2]) } else { 0 };

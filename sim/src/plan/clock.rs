@@ -88,9 +88,10 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Of the drift, each of two clocks may use up a little less than half.
+    /// Of the drift, each of two clocks may use up a little less than half: the fast one gains on
+    /// the slow one by more than the sum.
     fn half(self) -> u64 {
-        u64::from(self.drift_ppm) * 49 / 100
+        u64::from(self.drift_ppm) * 48 / 100
     }
 
     pub(crate) fn wave(self, d: &mut Dice) -> Wave {

@@ -5,8 +5,8 @@ use palisade::Durability;
 use super::clock::Truth;
 use super::fleet::Order;
 use super::{
-    Birth, ClientPlan, ClockPlan, Ms, NetPlan, NodePlan, OrdersPlan, Plan, ServerPlan, Settings,
-    Steps, TaskPlan, Wave,
+    Birth, ClientPlan, ClockPlan, Ms, NetPlan, NodePlan, OrdersPlan, Plan, Policy, ServerPlan,
+    Settings, Steps, TaskPlan, Wave,
 };
 use crate::dice::Dice;
 
@@ -155,10 +155,13 @@ impl Plan {
         }
         plan.draw_tasks(&mut Dice::new(seed, 8));
         plan.draw_faults(&mut Dice::new(seed, 9));
-        // Where a node may forget, or comes without memories, running again is the user's risk and
-        // no promise of ours: those who remember may be too few among those who answer.
-        plan.orders.rerun &= !plan.faults.iter().any(|(_, f)| f.loses());
-        plan.orders.rerun &= plan.nodes.iter().all(|node| node.is_new);
+        // Where a node may forget, or comes without memories, running again what may be forgotten is
+        // the user's risk and no promise of ours.
+        let loses = plan.faults.iter().any(|(_, f)| f.loses());
+        let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
+        if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
+            plan.orders.policy = Policy::Rerun;
+        }
         plan
     }
 
@@ -220,6 +223,11 @@ impl Plan {
                 let bound = client.clock.wall.bound;
                 let phase = d.pick(&[0, 2 * bound]);
                 client.clock.wall = Wave { bound, ppm: 0, phase };
+                if d.chance(400) {
+                    // A client's wall clock only makes proposals: the nodes put them right.
+                    let (wrong, by) = (900_000, d.pick(&[-900_000, 900_000]));
+                    client.clock.wall = Wave::constant(wrong, by);
+                }
             }
         }
     }
@@ -230,7 +238,9 @@ impl Plan {
         self.orders.share = if must_be_born { 1_000 } else { self.theme.orders(d) };
         self.orders.prints = d.chance(300);
         self.orders.max_result = if d.chance(250) { 1 } else { 0 };
-        self.orders.rerun = self.theme == Theme::Reruns || d.chance(600);
+        let again = self.theme == Theme::Reruns || d.chance(600);
+        let again_policy = d.pick(&[Policy::Rerun, Policy::Least]);
+        self.orders.policy = if again { again_policy } else { Policy::Once };
         let odds = match self.theme {
             Theme::Orders => 750,
             Theme::Reruns => 0,
@@ -241,7 +251,9 @@ impl Plan {
         if self.orders.share == 0 || !born {
             return;
         }
-        self.orders.rerun &= !must_be_born && d.chance(200);
+        if must_be_born || !d.chance(350) {
+            self.orders.policy = Policy::Once;
+        }
         let birth = |d: &mut Dice| {
             let most = error as i64 * 1_000;
             let between = d.range(0, 2 * most as u64) as i64 - most;
