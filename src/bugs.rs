@@ -31,8 +31,6 @@ pub enum Bug {
     RaiseInQuarantine,
     /// A promoted server's quarantine is as long as its own settings say, whatever its data say.
     QuarantineNotKept,
-    /// A quarantine is named by when it began, without the data history.
-    NamedBySinceAlone,
     /// The floor after a loss leaves out what a replaced server goes on granting.
     FloorWithoutWindow,
     /// A request that lay in a frozen server takes effect when it thaws.

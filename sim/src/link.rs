@@ -85,7 +85,8 @@ impl Link {
             let late = d.range(0, net.late_max);
             if d.chance(net.late) { late } else { usual }
         };
-        let (there, back, again) = (delay(), delay(), delay());
+        let (there, back) = (delay(), delay());
+        let again = d.range(0, net.late_max);
         Fate {
             there,
             back,

@@ -349,13 +349,7 @@ impl Stage {
                 let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
                 process.run(async move {
                     let mutex = redlock.mutex(names::calm(50)).ttl(ttl).wait(ms(5_000));
-                    let got = mutex.acquire().await;
-                    if std::env::var("DBG").is_ok()
-                        && let Err(e) = &got
-                    {
-                        eprintln!("{client}: {e:?}");
-                    }
-                    if let Ok(guard) = got {
+                    if let Ok(guard) = mutex.acquire().await {
                         sleep(ms(3)).await;
                         let _ = guard.release().await;
                     } else {

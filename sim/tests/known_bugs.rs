@@ -4,25 +4,38 @@
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
-use sim::{Order, Tamper};
+use sim::{Order, Scene, Tamper};
 
-/// Most seeds of a theme that are tried.
-const WITHIN: u64 = 20_000;
+/// Most seeds that are tried.
+const WITHIN: u64 = 10_000;
 
-/// What the last three bits of a seed make it about.
-mod about {
-    pub(super) const MIXED: u64 = 8;
-    pub(super) const FAILOVERS: u64 = 1;
-    pub(super) const TOKENS: u64 = 2;
-    pub(super) const ORDERS: u64 = 3;
-    pub(super) const RERUNS: u64 = 4;
-    pub(super) const STEPS: u64 = 5;
+/// Where a bug is looked for.
+#[derive(Clone, Copy)]
+enum Where {
+    /// Seeds with these last three bits, which say what a seed is about.
+    Theme(u64),
+    /// Plans changed in this way.
+    Changed(Tamper),
 }
 
-/// Goes through the seeds of one theme until the bug is found.
-fn hunt(bug: Option<Bug>, tamper: Option<Tamper>, theme: u64) -> Sum {
+const MIXED: Where = Where::Theme(8);
+const FAILOVERS: Where = Where::Theme(1);
+const TOKENS: Where = Where::Theme(2);
+const ORDERS: Where = Where::Theme(3);
+const RERUNS: Where = Where::Theme(4);
+const SLOW_ANSWERS: Where = Where::Changed(Tamper::Scene(Scene::SlowAnswers));
+const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
+const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
+const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
+
+/// Goes through the seeds until the bug is found.
+fn hunt(bug: Option<Bug>, at: Where) -> Sum {
+    let (first, tamper) = match at {
+        Where::Theme(theme) => (theme, None),
+        Where::Changed(tamper) => (8, Some(tamper)),
+    };
     let soak = Soak {
-        first: theme,
+        first,
         seeds: WITHIN,
         jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         prepare: &|| put_back(bug),
@@ -41,18 +54,17 @@ fn must_be_caught(name: &str, sum: &Sum) {
 }
 
 macro_rules! known_bugs {
-    ($($test:ident: $bug:ident about $theme:ident,)*) => {
+    ($($test:ident: $bug:ident in $place:ident,)*) => {
         mod known_bugs {
             use super::*;
             $(#[test]
             fn $test() {
-                let sum = hunt(Some(Bug::$bug), None, about::$theme);
-                must_be_caught(stringify!($bug), &sum);
+                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), $place));
             })*
 
             #[test]
             fn owner_token_reused() {
-                let sum = hunt(None, Some(Tamper::StuckDice), about::MIXED);
+                let sum = hunt(None, Where::Changed(Tamper::StuckDice));
                 must_be_caught("OwnerTokenReused", &sum);
             }
         }
@@ -60,32 +72,31 @@ macro_rules! known_bugs {
 }
 
 known_bugs! {
-    max_without_raise: MaxWithoutRaise about MIXED,
-    fence_dies_with_lock: FenceDiesWithLock about MIXED,
-    revival: Revival about MIXED,
-    overtaken_renewed: OvertakenRenewed about MIXED,
-    failure_releases: FailureReleases about MIXED,
-    late_grants_stay: LateGrantsStay about MIXED,
-    drift_forgotten: DriftForgotten about STEPS,
-    process_as_generation: ProcessAsGeneration about MIXED,
-    quarantine_short: QuarantineShort about FAILOVERS,
-    no_floor: NoFloor about TOKENS,
-    floor_without_window: FloorWithoutWindow about TOKENS,
-    complete_by_record: CompleteByRecord about RERUNS,
-    record_of_one_node: RecordOfOneNode about ORDERS,
-    yes_before_replicas: YesBeforeReplicas about FAILOVERS,
-    validity_from_answer: ValidityFromAnswer about MIXED,
-    recreate_in_quarantine: RecreateInQuarantine about FAILOVERS,
-    two_masters_vote: TwoMastersVote about FAILOVERS,
-    extend_by_copy: ExtendByCopy about FAILOVERS,
-    named_by_who_lapses: NamedByWhoLapses about FAILOVERS,
-    raise_in_quarantine: RaiseInQuarantine about ORDERS,
-    quarantine_not_kept: QuarantineNotKept about FAILOVERS,
-    named_by_since_alone: NamedBySinceAlone about FAILOVERS,
-    late_requests_run: LateRequestsRun about FAILOVERS,
-    promises_expire_early: PromisesExpireEarly about ORDERS,
-    fingerprint_of_claims_only: FingerprintOfClaimsOnly about ORDERS,
-    births_without_margin: BirthsWithoutMargin about ORDERS,
+    max_without_raise: MaxWithoutRaise in TOKENS,
+    fence_dies_with_lock: FenceDiesWithLock in TOKENS,
+    revival: Revival in FAILOVERS,
+    overtaken_renewed: OvertakenRenewed in FAILOVERS,
+    failure_releases: FailureReleases in FAILOVERS,
+    late_grants_stay: LateGrantsStay in MIXED,
+    drift_forgotten: DriftForgotten in MIXED,
+    process_as_generation: ProcessAsGeneration in ORDERS,
+    quarantine_short: QuarantineShort in ORDERS,
+    quarantine_not_kept: QuarantineNotKept in FAILOVERS,
+    no_floor: NoFloor in TOKENS,
+    floor_without_window: FloorWithoutWindow in TOKENS,
+    complete_by_record: CompleteByRecord in RERUNS,
+    record_of_one_node: RecordOfOneNode in RERUNS,
+    yes_before_replicas: YesBeforeReplicas in FAILOVERS,
+    validity_from_answer: ValidityFromAnswer in SLOW_ANSWERS,
+    recreate_in_quarantine: RecreateInQuarantine in OLD_MASTER,
+    two_masters_vote: TwoMastersVote in OLD_MASTER,
+    extend_by_copy: ExtendByCopy in OLD_MASTER,
+    named_by_who_lapses: NamedByWhoLapses in OLD_MASTER,
+    raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
+    late_requests_run: LateRequestsRun in FAILOVERS,
+    promises_expire_early: PromisesExpireEarly in ORDERS,
+    fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
+    births_without_margin: BirthsWithoutMargin in ORDERS,
 }
 
 /// Settings that are changed in an order that the manual warns of.
@@ -94,7 +105,7 @@ mod unsafe_orders {
 
     fn order(order: Order) {
         let name = format!("{order:?}");
-        must_be_caught(&name, &hunt(None, Some(Tamper::Unsafe(order)), about::MIXED));
+        must_be_caught(&name, &hunt(None, Where::Changed(Tamper::Unsafe(order))));
     }
 
     #[test]

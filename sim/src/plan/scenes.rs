@@ -3,8 +3,8 @@
 //! and the moments are left to the seed.
 
 use super::{
-    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, OrdersPlan, Parting, Plan, ServerPlan,
-    Settings, Steps, TaskPlan, Truth, Wave,
+    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, OrdersPlan, Parting, Plan, Policy,
+    ServerPlan, Settings, Steps, TaskPlan, Truth, Wave,
 };
 use crate::dice::Dice;
 
@@ -16,8 +16,8 @@ pub enum Scene {
     /// A replaced master that goes on longer than its leases last, and clocks as far apart as they
     /// may be.
     OldMaster,
-    /// Tokens that have to be raised while a group fails over.
-    Raises,
+    /// A raise that arrives once more, at a server that has forgotten what came after it.
+    LateRaises,
     /// A node that loses everything while a handler runs, and another request under its key.
     Prints,
 }
@@ -38,7 +38,7 @@ impl Plan {
         match scene {
             Scene::SlowAnswers => self.slow_answers(&mut d),
             Scene::OldMaster => self.old_master(&mut d),
-            Scene::Raises => self.raises(&mut d),
+            Scene::LateRaises => self.late_raises(&mut d),
             Scene::Prints => self.prints(&mut d),
         }
     }
@@ -83,23 +83,31 @@ impl Plan {
         self.faults = vec![fails_over(d.range(20, 3 * TTL))];
     }
 
-    fn raises(&mut self, d: &mut Dice) {
+    /// The first client stops while its handler runs. The second runs again, without the third
+    /// node, and is answered. Then the first node forgets that, and a raise of the first client
+    /// arrives there once more: not too late, by the clock of the promoted server.
+    fn late_raises(&mut self, d: &mut Dice) {
         let max_ttl = 2 * TTL;
-        let nodes =
-            vec![group(max_ttl, false, max_ttl), lone(max_ttl, true), lone(max_ttl, d.chance(500))];
+        let nodes = vec![group(max_ttl, true, TTL), lone(max_ttl, true), lone(max_ttl, true)];
         self.settle(max_ttl, nodes);
-        self.net.latency = (2, TTL / 12);
-        for (client, by) in self.clients.iter_mut().zip([900_000, -900_000]) {
-            client.clock.wall = Wave::constant(900_000, by);
+        for client in &mut self.clients {
+            client.clock.wall = Wave::constant(900_000, 900_000);
         }
-        // The first node is the only one that both speak to.
-        let cut = |client, node| (0, Fault::Cut { client, node, requests: true, span: 20 * TTL });
-        let at = d.range(20, 2 * TTL);
-        self.do_one_after_the_other([
-            vec![lock(0, 1, false); 16],
-            vec![Act::Think(at), lock(4 * TTL, 2 * TTL, true)],
-        ]);
-        self.faults = vec![cut(0, 2), cut(1, 1), fails_over(at)];
+        let twice = NetPlan { late_max: 2 * TTL, duplicate: 1_000, ..self.net };
+        (self.net, self.copy_every, self.orders.policy) = (twice, 5, Policy::Rerun);
+        let order = |span| Act::Order {
+            key: 0,
+            print: 0,
+            wait: TTL,
+            handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
+        };
+        self.do_one_after_the_other([vec![order(TTL)], vec![Act::Think(TTL), order(1)]]);
+        let stop = Fault::Pause { client: 0, span: 2 * TTL + d.range(0, TTL), lag: 0 };
+        let cut = Fault::Cut { client: 1, node: 2, requests: true, span: 20 * TTL };
+        let at = d.range(TTL * 5 / 4, TTL * 3 / 2);
+        let copy = Copy::Behind(d.range(TTL / 2, TTL));
+        let forget = Fault::Failover { node: 0, to: 1, copy, old: 0, freeze: 0 };
+        self.faults = vec![(0, cut), (d.range(30, 60), stop), (at, forget)];
     }
 
     fn prints(&mut self, d: &mut Dice) {

@@ -164,11 +164,7 @@ impl Header {
 
     /// The name of this life's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
-        let history = self.generation;
-        #[cfg(feature = "sim-bugs")]
-        let history =
-            if crate::bugs::on(crate::bugs::Bug::NamedBySinceAlone) { 0 } else { history };
-        QuarantineId { history, since: self.since }
+        QuarantineId { history: self.generation, since: self.since }
     }
 
     /// The answer of a node that grants nothing yet.
