@@ -155,6 +155,9 @@ impl Plan {
         }
         plan.draw_tasks(&mut Dice::new(seed, 8));
         plan.draw_faults(&mut Dice::new(seed, 9));
+        if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
+            plan.long_and_short(&mut Dice::new(seed, 11), order);
+        }
         // Where a node may forget, or comes without memories, running again what may be forgotten is
         // the user's risk and no promise of ours.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());

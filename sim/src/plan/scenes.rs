@@ -3,7 +3,7 @@
 //! and the moments are left to the seed.
 
 use super::{
-    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, OrdersPlan, Parting, Plan, Policy,
+    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
     ServerPlan, Settings, Steps, TaskPlan, Truth, Wave,
 };
 use crate::dice::Dice;
@@ -63,6 +63,27 @@ impl Plan {
     fn do_one_after_the_other(&mut self, tasks: [Vec<Act>; 2]) {
         let task = |(client, acts)| TaskPlan { client, acts };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
+    }
+
+    /// While one client has longer leases than the other knows of, their node loses everything.
+    pub(super) fn long_and_short(&mut self, d: &mut Dice, order: Order) {
+        self.nodes = vec![lone(self.stages[0].max_ttl, d.chance(500))];
+        self.clients.truncate(2);
+        for stage in &mut self.stages {
+            stage.nodes = 1;
+        }
+        self.names = 1;
+        let long = self.most(|s| s.max_ttl);
+        let hold = lock(10 * long, long, false);
+        self.do_one_after_the_other([vec![hold; 3], vec![hold; 3]]);
+        let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
+        let client = if order == Order::MaxTtlUp { 0 } else { 1 };
+        let (first, other) = (d.range(50, 200), 1 - client);
+        self.faults = vec![
+            (first, Fault::Deploy { client, stage: 1 }),
+            (first + d.range(0, 2 * long), crash),
+            (first + 4 * long, Fault::Deploy { client: other, stage: 1 }),
+        ];
     }
 
     fn slow_answers(&mut self, d: &mut Dice) {
