@@ -143,6 +143,7 @@ async fn main() -> Result<(), Failure> {
     for other in others {
         other.await??;
     }
+    println!("{}", redlock.close(LEASE * 5).await);
     let done = done.lock().expect("no one panics");
     assert_eq!(done.len(), TICKS as usize, "a tick was lost");
     assert!(done.values().all(|by| by.len() == 1), "a tick was run twice: {done:?}");

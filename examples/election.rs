@@ -44,12 +44,18 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let cli = Cli::parse();
     let ttl = cli.connect.ttl(Duration::from_secs(3));
     let redlock = cli.connect.builder(ttl)?.build()?;
-    if cli.connect.is_embedded() {
+    let ended = if cli.connect.is_embedded() {
         demo(&redlock).await
     } else {
         let election = Election::new(&redlock, &cli.name);
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
+    };
+    // Also when it was told to end in the middle of a campaign: what nodes granted is given back.
+    let closed = redlock.close(Duration::from_secs(5)).await;
+    if !closed.is_clean() {
+        eprintln!("{closed}");
     }
+    ended
 }
 
 /// One candidate, until it is told to end.
@@ -139,6 +145,7 @@ async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     for candidate in candidates {
         candidate.await??;
     }
-    watch.abort();
-    Ok(())
+    // The observer ends with the handle.
+    drop(redlock.close(Duration::from_secs(5)).await);
+    Ok(watch.await?)
 }

@@ -77,6 +77,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         first.release().await
     );
     assert_eq!(account.balance(), 200);
+    println!("{}", redlock.close(Duration::from_secs(5)).await);
     println!("balance {}", account.balance());
     Ok(())
 }

@@ -49,6 +49,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let next = mutex.acquire().await?;
     println!("held again with fencing token {}", next.fencing_token());
     next.release().await.into_result()?;
+
+    // What is dropped is released in the background, for which `main` has to leave time.
+    drop(mutex.acquire().await?);
+    println!("{}", redlock.close(Duration::from_secs(5)).await);
     Ok(())
 }
 

@@ -118,7 +118,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that renewal every third of the ttl leaves time for two tries:
+    /// Checks that renewal every quarter of the ttl leaves time for two tries:
     /// `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Config {
             return Ok(());
         }
         let rule = format!(
-            "renewal needs ttl/3 + 2·node_deadline ({:?}) + {EXPIRY_PRECISION:?} = {needed:?} \
+            "renewal needs ttl/4 + 2·node_deadline ({:?}) + {EXPIRY_PRECISION:?} = {needed:?} \
              within ttl·(1 − drift) = {room:?}; use a longer ttl or a shorter node_deadline",
             self.node_deadline
         );
@@ -139,9 +139,17 @@ impl Config {
     }
 }
 
-/// A keeper renews at a third of the ttl, as etcd and Redisson do: two more tries fit.
+/// A keeper renews at a quarter of the ttl, so that a lease has three quarters of it left, less the
+/// drift, when a server crashes at the worst moment: at the defaults that outlives a failover of
+/// the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
 pub fn renew_every(ttl: Duration) -> Duration {
-    ttl / 3
+    ttl / 4
+}
+
+/// How long a lease that a keeper renews lasts at any moment, at least: a server that crashes just
+/// before the next renewal was due leaves this much of it.
+pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
+    validity(ttl, drift).saturating_sub(renew_every(ttl))
 }
 
 fn refuse(field: &'static str, value: Duration, rule: &str) -> ConfigError {
@@ -174,7 +182,7 @@ mod tests {
         assert!(
             with(&|c| c.ttl = ms(15_001)).contains("at most max_ttl (15s); raise `max_ttl` in")
         );
-        assert!(with(&|c| c.ttl = ms(700)).contains("use a longer ttl or a shorter node_deadline"));
+        assert!(with(&|c| c.ttl = ms(650)).contains("use a longer ttl or a shorter node_deadline"));
         assert!(with(&|c| c.max_ttl = ms(86_400_001)).starts_with("`max_ttl`"));
         assert!(with(&|c| c.node_deadline = Duration::ZERO).starts_with("`node_deadline`"));
         assert!(with(&|c| c.drift = Drift::from_ppm(100_001)).starts_with("`drift`"));

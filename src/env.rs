@@ -41,6 +41,72 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnv;
 
+/// tokio's clock, for tests under `tokio::time::pause` or `start_paused`: leases are renewed, run
+/// out and are lost in virtual time, and hours pass in milliseconds.
+///
+/// With [`SystemEnv`] a paused test has two clocks: tokio's timers jump, and leases are judged by
+/// the machine's clock, by which hardly any time has passed, so that no guard ever expires. Hand
+/// the same one (its clones share their zero) to the handle and to every node in memory:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use palisade::env::TokioEnv;
+/// use palisade::{MemoryNode, Redlock};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // #[tokio::test(start_paused = true)]
+/// let env = Arc::new(TokioEnv::new());
+/// let node = MemoryNode::builder().env(env.clone()).build();
+/// let redlock = Redlock::builder().node(node).env(env).build()?;
+/// let guard = redlock.mutex("job").auto_renew(false).acquire().await?;
+/// tokio::time::sleep(Duration::from_secs(3_600)).await;
+/// assert!(!guard.is_valid());
+/// # Ok(()) }
+/// ```
+///
+/// Its wall clock is the machine's at its creation, and goes on with tokio's. Not for nodes that
+/// are real servers: those have clocks of their own.
+#[cfg(feature = "test-util")]
+#[derive(Clone, Copy, Debug)]
+pub struct TokioEnv {
+    start: tokio::time::Instant,
+    wall: u64,
+}
+
+#[cfg(feature = "test-util")]
+impl TokioEnv {
+    /// Its time begins now. Make it within the runtime whose clock it follows.
+    pub fn new() -> Self {
+        Self { start: tokio::time::Instant::now(), wall: SystemEnv.wall_micros() }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Default for TokioEnv {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Env for TokioEnv {
+    fn now(&self) -> Moment {
+        // Not at zero: that is kept for "never" in some places.
+        Moment::from_nanos(1) + self.start.elapsed()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let passed = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.wall.saturating_add(passed)
+    }
+
+    fn random(&self) -> u128 {
+        SystemEnv.random()
+    }
+}
+
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
         // CLOCK_MONOTONIC stands still while a laptop or a VM sleeps; a lease on a node does not.

@@ -2,10 +2,20 @@
 //!
 //! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the verb
 //! ([`Taken`]); a fault is an error that keeps the cause of every node.
+//!
+//! An error says in its own sentence all there is to say, with the name of the lock, election or
+//! key; its [`source`](std::error::Error::source) is then `None`. So nothing is printed twice by
+//! programs that print the whole chain, and nothing is missing where only the first is printed.
+
+mod outcome;
+mod resource;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseOutcome, Taken};
+pub use self::resource::Resource;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +33,9 @@ pub enum Advice {
 }
 
 /// A setting that was refused, with the rule it broke.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{field}` is {value}: {rule}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
+    of: Option<Resource>,
     field: &'static str,
     value: String,
     rule: String,
@@ -34,7 +44,13 @@ pub struct ConfigError {
 impl ConfigError {
     /// A refusal of `field`, which has `value`, because of `rule`.
     pub fn new(field: &'static str, value: impl Into<String>, rule: impl Into<String>) -> Self {
-        Self { field, value: value.into(), rule: rule.into() }
+        Self { of: None, field, value: value.into(), rule: rule.into() }
+    }
+
+    /// The same, of a setting of this lock, election or key.
+    pub(crate) fn of(self, resource: Resource) -> Self {
+        // A bad name is in the sentence already, as far as it can be shown.
+        Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
     /// The same refusal under the name that the user gave the setting.
@@ -53,6 +69,17 @@ impl ConfigError {
     }
 }
 
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(of) = &self.of {
+            write!(f, "{of}: ")?;
+        }
+        write!(f, "`{}` is {}: {}", self.field, self.value, self.rule)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
 /// Why a node gave no answer that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -69,6 +96,8 @@ pub enum NodeFault {
     Loading,
     /// The server's min-replicas guard refuses writes (`NOREPLICAS`).
     NoReplicas,
+    /// The server is closed for a moment, for a planned handover to another one (`HANDOVER`).
+    HandingOver,
     /// Too few replicas have what was granted, by the deadline (the level that
     /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
     NotDurable,
@@ -165,6 +194,7 @@ impl NodeError {
             F::Unreachable
             | F::Timeout
             | F::Disconnected
+            | F::HandingOver
             | F::NotDurable
             | F::NoSentinel
             | F::PastDeadline
@@ -196,6 +226,7 @@ impl NodeError {
             F::NotMaster => "server is a replica; a failover is under way or the address is wrong",
             F::Loading => "server is loading its data set; wait",
             F::NoReplicas => "server refuses writes for want of good replicas (NOREPLICAS)",
+            F::HandingOver => "server is being handed over and answers nothing for a moment; retry",
             F::NotDurable => {
                 "too few replicas have it, so it does not count and is rolled back; bring the \
                  replicas up, or ask for a lower durability"
@@ -236,184 +267,3 @@ impl fmt::Display for NodeError {
 }
 
 impl std::error::Error for NodeError {}
-
-/// What one node said, for error reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeOutcome {
-    /// Said yes.
-    Granted,
-    /// Held by somebody else for this long at most (`None`: without an expiry).
-    Held(Option<Duration>),
-    /// New generation: grants nothing for this long.
-    Quarantined(Duration),
-    /// Said no for another reason of the verb.
-    Refused,
-    /// Had not answered when the decision fell.
-    Silent,
-    /// Gave no answer that counts.
-    Failed(NodeError),
-}
-
-impl fmt::Display for NodeOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Granted => f.write_str("granted"),
-            Self::Held(Some(d)) => write!(f, "held by another for {d:?} at most"),
-            Self::Held(None) => f.write_str("held by another without expiry"),
-            Self::Quarantined(d) => {
-                write!(f, "in quarantine for {d:?} after a restart or failover")
-            }
-            Self::Refused => f.write_str("refused"),
-            Self::Silent => f.write_str("not yet answered"),
-            Self::Failed(e) => e.fmt(f),
-        }
-    }
-}
-
-/// Too few nodes gave an answer that counts; nobody can say whether the name is free.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoQuorum {
-    /// How many nodes would have been enough.
-    pub needed: usize,
-    /// Every node by name, with what it said.
-    pub nodes: Vec<(Arc<str>, NodeOutcome)>,
-}
-
-impl NoQuorum {
-    /// The most useful advice among the nodes': a passing fault can heal by itself, so retrying is
-    /// worth while unless every failed node needs a person.
-    pub fn advice(&self) -> Advice {
-        let mut wait: Option<Duration> = None;
-        let mut seen = None;
-        for (_, outcome) in &self.nodes {
-            let advice = match outcome {
-                NodeOutcome::Failed(e) => e.advice(),
-                NodeOutcome::Quarantined(d) => Advice::RetryAfter(*d),
-                _ => continue,
-            };
-            if let Advice::RetryAfter(d) = advice {
-                wait = Some(wait.map_or(d, |w| w.min(d)));
-            }
-            seen = Some(advice);
-        }
-        // Only silence: as a time-out.
-        let silence = Advice::RetryAfter(Duration::from_millis(500));
-        wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
-    }
-}
-
-impl fmt::Display for NoQuorum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no quorum: {} of {} nodes needed", self.needed, self.nodes.len())?;
-        for (name, outcome) in &self.nodes {
-            write!(f, "; {name}: {outcome}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for NoQuorum {}
-
-/// Somebody else holds the name. A value, not a fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Taken {
-    /// When a majority could be free at the latest, if the holder neither renews nor releases.
-    /// Zero when nobody holds a majority (several attempts met); `None` if the key never expires.
-    pub retry_after: Option<Duration>,
-    /// The holder is another program's lock (wrong type or not our kind of token).
-    pub foreign: bool,
-}
-
-/// Why `acquire` or `try_acquire` failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// A setting of this lock is out of range.
-    #[error("lock cannot be acquired: {0}")]
-    Config(#[from] ConfigError),
-    /// Too few nodes answered. Nothing is held; what may have been granted is being released.
-    #[error("lock state unknown: {0}")]
-    NoQuorum(#[from] NoQuorum),
-    /// The waiting deadline passed while somebody else held the lock.
-    #[error("still taken after waiting {waited:?}; raise `wait`, or look for a stuck holder")]
-    TimedOut {
-        /// How long was waited.
-        waited: Duration,
-        /// The last refusal.
-        taken: Taken,
-    },
-}
-
-impl AcquireError {
-    /// What to do about it.
-    pub fn advice(&self) -> Advice {
-        match self {
-            Self::Config(_) => Advice::Misconfigured,
-            Self::NoQuorum(e) => e.advice(),
-            Self::TimedOut { taken, .. } => {
-                taken.retry_after.map_or(Advice::GiveUp, Advice::RetryAfter)
-            }
-        }
-    }
-}
-
-/// Why an extension did not succeed. The guard itself says whether the lock is still held.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExtendError {
-    /// The lock is lost: its deadline passed, a majority of nodes belongs to somebody else, or so
-    /// many forgot it after a failover that no majority can confirm it any more.
-    #[error("the lock is lost; stop the work, a new holder may exist")]
-    Lost,
-    /// Too few nodes answered; the old deadline stands and the lock is held until then.
-    #[error("not extended, the old deadline stands: {0}")]
-    Unknown(NoQuorum),
-}
-
-impl ExtendError {
-    /// What to do about it.
-    pub fn advice(&self) -> Advice {
-        match self {
-            Self::Lost => Advice::GiveUp,
-            Self::Unknown(e) => e.advice(),
-        }
-    }
-}
-
-/// What a release found.
-///
-/// An outcome, and by [`into_result`](Self::into_result) an error for whoever wants `?`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[must_use = "only `Released` says that the lock was held until the end"]
-#[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// A majority still held our token and deleted it.
-    #[error("released")]
-    Released,
-    /// The key was gone on a majority: the lease had run out before.
-    #[error("the lease had run out before the release; what was done late needs its fencing token")]
-    AlreadyExpired,
-    /// A majority belongs to somebody else: the lease had run out and the name was taken.
-    #[error("somebody else holds the name already; what was done late needs its fencing token")]
-    TakenByOther,
-    /// Too few nodes answered; clean-up goes on in the background, at the latest the ttl ends it.
-    #[error("released as far as can be told; clean-up goes on in the background: {0}")]
-    Unknown(NoQuorum),
-}
-
-impl ReleaseOutcome {
-    /// True if the lock was provably held until this release.
-    pub fn is_released(&self) -> bool {
-        matches!(self, Self::Released)
-    }
-
-    /// `Ok` for [`Released`](Self::Released), anything else as an error.
-    ///
-    /// # Errors
-    /// The outcome itself.
-    pub fn into_result(self) -> Result<(), Self> {
-        if self.is_released() { Ok(()) } else { Err(self) }
-    }
-}

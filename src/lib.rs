@@ -50,5 +50,5 @@ pub use lock::{LockGuard, Mutex, TryAcquire};
 pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
 pub use quorum::backoff::RetryPolicy;
 pub use receipt::{Fate, Receipt};
-pub use redlock::{Redlock, RedlockBuilder};
+pub use redlock::{Closed, Redlock, RedlockBuilder};
 pub use token::{FencingToken, OwnerToken};

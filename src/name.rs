@@ -15,6 +15,9 @@ pub(crate) const MARKER: &str = "palisade:generation";
 /// What is written there so that replicas have something to confirm (§5.6).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
+/// Names that were kept for their holders soon after a planned handover.
+pub(crate) const SETTLED: &str = "palisade:settled";
+
 /// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.
 ///
 /// # Errors
@@ -42,7 +45,7 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 /// Refuses a lock's main key that is a side key of another lock, or what nodes keep for themselves:
 /// others would write there.
 pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
-    if [MARKER, BARRIER].contains(&key) {
+    if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
         return Err(ConfigError::new(field, format!("{key:?}"), rule));
     }

@@ -319,6 +319,8 @@ pub enum Reply {
         remaining: Duration,
         /// Which quarantine.
         id: QuarantineId,
+        /// As [`Facts::began_empty`].
+        began_empty: bool,
     },
     /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Release, Unclaim: done.
     Done,

@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 
 use crate::config::{Config, default_clock_error};
 use crate::driver::Core;
+pub use crate::driver::close::Closed;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::Mutex;
@@ -20,10 +21,11 @@ use crate::time::Drift;
 /// **Runtimes.** Each verb keeps its own deadlines on the tokio runtime that polls it, which needs
 /// time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind the
 /// handle (one for each node's requests and one for its connection, one that renews, one that hears
-/// of releases) run on the runtime on which a verb first needed them, and start anew on another when
-/// that one has ended. While it lives but is not driven (`block_on` of a current-thread runtime has
-/// returned) nothing is sent and nothing is renewed: verbs elsewhere then answer that the nodes are
-/// silent. So make the first call on a runtime that is driven for as long as locks are held.
+/// of releases) run on the runtime on which a verb first needed them, and start anew on another
+/// when that one has ended. While it lives but is not driven (`block_on` of a current-thread
+/// runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere then answer that
+/// the nodes are silent. So make the first call on a runtime that is driven for as long as locks
+/// are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///
@@ -62,6 +64,41 @@ impl Redlock {
     /// The settings that hold for this handle.
     pub fn config(&self) -> &Config {
         &self.core.config
+    }
+
+    /// Ends this handle and all its clones, at the end of a program or before a reload.
+    ///
+    /// From the call on nothing new is begun: acquiring and campaigning answer *closed* (those that
+    /// wait, at once), observers end, and idempotency keys are not claimed any more. What is held
+    /// is left to its holders, who may still renew, complete and release: a lock is never taken
+    /// away from running work. Guards and leaderships that are dropped or released are released on
+    /// the nodes, and each release is sent until its node has confirmed it.
+    ///
+    /// Returns as soon as nothing is held, under way or owed, at the latest after `within`. What is
+    /// still held then is not renewed any more: its guard hears of the loss at its deadline, which
+    /// is before anybody else can have it. So drop or release your own guards before.
+    ///
+    /// Without this the guard that `main` drops last is often still locked when the runtime ends,
+    /// until its ttl has passed: what `Drop` does it does in the background.
+    ///
+    /// ```
+    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use palisade::{MemoryNode, Redlock};
+    /// # use std::time::Duration;
+    /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+    /// let guard = redlock.mutex("invoice:42").acquire().await?;
+    /// // …
+    /// drop(guard);
+    /// let closed = redlock.close(Duration::from_secs(5)).await;
+    /// assert!(closed.is_clean(), "{closed}");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancellation safety
+    /// Dropped, the handle still begins nothing new; what is held goes on to be renewed, and what
+    /// is owed to be sent. It may be called again.
+    pub async fn close(&self, within: Duration) -> Closed {
+        self.core.close(within).await
     }
 
     /// How many leases (locks, leaderships, claims) this handle keeps alive now.

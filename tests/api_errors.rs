@@ -83,13 +83,13 @@ fn times_of_the_handle() {
 
 #[test]
 fn a_ttl_without_room_for_its_renewal_is_told_with_the_sum() {
-    // ttl/3 + 2·node_deadline + 2 ms must fit in ttl·(1 − 1 %): with 250 ms from 765 ms or so on.
-    let short = nodes(1).ttl(700 * MS).build();
-    refused(short, "ttl", "700ms", "use a longer ttl or a shorter node_deadline");
-    nodes(1).ttl(800 * MS).build().expect("room enough");
-    nodes(1).ttl(700 * MS).node_deadline(100 * MS).build().expect("answers come sooner");
-    let lock = handle().mutex("a").ttl(700 * MS);
-    refused(lock.check(), "ttl", "700ms", "use a longer ttl or a shorter node_deadline");
+    // ttl/4 + 2·node_deadline + 2 ms must fit in ttl·(1 − 1 %): with 250 ms from 679 ms or so on.
+    let short = nodes(1).ttl(650 * MS).build();
+    refused(short, "ttl", "650ms", "use a longer ttl or a shorter node_deadline");
+    nodes(1).ttl(700 * MS).build().expect("room enough");
+    nodes(1).ttl(650 * MS).node_deadline(100 * MS).build().expect("answers come sooner");
+    let lock = handle().mutex("a").ttl(650 * MS);
+    refused(lock.check(), "ttl", "650ms", "use a longer ttl or a shorter node_deadline");
     lock.auto_renew(false).check().expect("nothing is renewed");
 }
 
@@ -127,7 +127,7 @@ async fn verbs_refuse_what_check_refuses_and_send_nothing() {
         assert!(matches!(&error, AcquireError::Config(e) if e.field() == "ttl"), "{error}");
         assert_eq!(error.advice(), Advice::Misconfigured);
         let text = error.to_string();
-        let want = "lock cannot be acquired: `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
+        let want = "not acquired: lock \"a\": `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
         assert!(text.starts_with(want), "{text}");
     }
     let error = Election::new(&redlock, "").campaign("me").await.expect_err("no name");
@@ -148,7 +148,7 @@ fn idempotency_settings() {
     refused(calls().namespace("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
     refused(named().lease(Duration::ZERO).build(), "lease", "0ns", "at least 10ms");
     refused(named().lease(31 * SECOND).build(), "lease", "31s", "at most max_ttl (15s)");
-    refused(named().lease(700 * MS).build(), "lease", "700ms", "shorter node_deadline");
+    refused(named().lease(650 * MS).build(), "lease", "650ms", "shorter node_deadline");
     let same = named().lease(15 * SECOND).retention(15 * SECOND).build();
     refused(same, "retention", "15s", "longer than the lease (15s)");
     let large = named().max_result((8 << 20) + 1).build();

@@ -162,7 +162,7 @@ async fn what_was_not_replicated_is_not_put_back_if_the_old_master_may_give_it_a
     let renewal = a.extend().await;
     assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
     // No vote, and never one again before the deadline: the guard does not wait for it.
-    assert!(matches!(renewal, Err(ExtendError::Lost)), "{renewal:?}");
+    assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
 }
 
 #[tokio::test(start_paused = true)]

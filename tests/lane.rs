@@ -1,5 +1,5 @@
-//! What leaves for a node: never more than it takes, each answer to its asker, no release before its
-//! own acquire, and large results one after the other.
+//! What leaves for a node: never more than it takes, each answer to its asker, no release before
+//! its own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -192,7 +192,7 @@ impl Stingy {
 fn shows_result(reply: &Reply) -> bool {
     match reply {
         Reply::Completed(_) => true,
-        Reply::Record(state) => state.as_ref().is_some_and(|s| s.record.is_some()),
+        Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
         _ => false,
     }
 }
@@ -231,7 +231,8 @@ impl LockNode for Stingy {
 async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
-    let calls = Idempotency::builder(&redlock).namespace("n").build().expect("a namespace");
+    let calls =
+        Idempotency::builder(&redlock).namespace("n").at_most_once().build().expect("a namespace");
     let done = calls.key("k").run(async |_| Ok::<_, String>(7)).await;
     assert!(matches!(done, Ok(Outcome::Executed { .. })), "{done:?}");
     (redlock, calls)
@@ -268,7 +269,7 @@ async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
 async fn a_node_that_puts_everything_off_has_a_fault() {
     let (_redlock, calls) = with_a_result(Stingy::new(0)).await;
     let found = calls.key("k").lookup::<i32>().await;
-    let Err(RunError::NoQuorum(why)) = found else { panic!("{found:?}") };
+    let Err(RunError::NoQuorum { error: why, .. }) = found else { panic!("{found:?}") };
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, false), "{e}");
 }

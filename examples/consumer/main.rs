@@ -140,6 +140,7 @@ async fn main() -> Result<(), Failure> {
     for consumer in consumers {
         consumer.await??;
     }
+    println!("{}", redlock.close(LEASE * 5).await);
     let parked = billing.queue.parked().await?;
     billing.queue.clear().await?;
     let charges = billing.charges.lock().expect("no one panics");

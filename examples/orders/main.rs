@@ -192,10 +192,15 @@ fn start(
             tokio::try_join!(
                 request.serve(&redlock, &pulse, &bars[0]),
                 business.serve(&redlock, &pulse, &bars[1])
-            )
+            )?;
+            let closed = redlock.close(Duration::from_secs(5)).await;
+            if !closed.is_clean() {
+                println!("{closed}");
+            }
+            Ok(())
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work).map(|_| ()));
+        let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work));
         // Nobody listens any more if the demo was interrupted.
         let _ = done.send(result);
     });

@@ -323,13 +323,21 @@ pub(crate) struct Plan {
     pub(crate) tamper: Option<Tamper>,
 }
 
+/// What is true of the clocks of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clocks {
+    /// All are within E of true time.
+    Right,
+    /// Not all are: there is one holder still, but tokens and terms may fall.
+    Apart,
+    /// They step unnoticed: a lease may end early.
+    Step,
+}
+
 /// Which promises hold in a world, by its assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Promises {
-    /// One holder: clocks do not step unnoticed.
-    pub(crate) exclusion: bool,
-    /// Tokens and terms rise: clocks are within E of true time, besides.
-    pub(crate) order: bool,
+    pub(crate) clocks: Clocks,
     /// A parked key is not started again.
     pub(crate) once: bool,
     /// A free name is served: no token is taken for one of the far future.
@@ -372,8 +380,11 @@ impl Plan {
         // The deadline was reckoned by the clock of another server, or before a step.
         let apart = self.steps != Steps::None || self.nodes.iter().any(NodePlan::is_group);
         Promises {
-            exclusion: !unnoticed,
-            order: !unnoticed && !is_wild,
+            clocks: match (unnoticed, is_wild) {
+                (true, _) => Clocks::Step,
+                (false, true) => Clocks::Apart,
+                (false, false) => Clocks::Right,
+            },
             once: self.orders.policy == Policy::Once,
             served: !self.apart,
             lateness: 2_000 + if apart { self.clocks_apart() * 1_000 } else { 0 },

@@ -139,10 +139,11 @@ impl Core {
         tokio::time::timeout(at.since(now), mailbox.recv()).await.ok()
     }
 
-    /// Releases a lock lease: to all nodes that may hold it; decided at the majority, the rest is
-    /// finished by the lanes.
-    pub(crate) async fn release(&self, lease: &Lease) -> ReleaseOutcome {
-        let Some(op) = lease.release_op() else { return ReleaseOutcome::AlreadyExpired };
+    /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
+    /// decided at the majority, the rest is finished by the lanes.
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> ReleaseOutcome {
+        let expired = || ReleaseOutcome::AlreadyExpired(lease.resource());
+        let Some(op) = lease.release_op() else { return expired() };
         let now = self.env.now();
         let deadline = self.node_deadline(now);
         let mailbox = Mailbox::taking_back(self.n());
@@ -171,10 +172,15 @@ impl Core {
             }
         }
         match found {
+            Found::Other => ReleaseOutcome::TakenByOther(lease.resource()),
+            // Others may have held it since, whatever is there now: a renewal that came late may
+            // have put it back.
+            _ if !held => expired(),
             Found::Released => ReleaseOutcome::Released,
-            Found::Gone | Found::Pending => ReleaseOutcome::AlreadyExpired,
-            Found::Other => ReleaseOutcome::TakenByOther,
-            Found::Unknown(outcomes) => ReleaseOutcome::Unknown(self.no_quorum(outcomes)),
+            Found::Gone | Found::Pending => expired(),
+            Found::Unknown(outcomes) => {
+                ReleaseOutcome::Unknown(self.no_quorum(outcomes).of(lease.resource()))
+            }
         }
     }
 }

@@ -52,7 +52,9 @@ fn answer<W>(
             None => Answer::Absent,
         },
         Ok(Reply::Holder(None)) => Answer::Absent,
-        Ok(Reply::Quarantined { remaining, .. }) => Answer::Quarantined(remaining),
+        Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
+            Answer::Quarantined(remaining, began_empty)
+        }
         Ok(_) => Answer::Failed(NodeError::not_executed(
             NodeFault::Protocol,
             "not an answer to the question who holds the name",

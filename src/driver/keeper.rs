@@ -1,4 +1,4 @@
-//! The keeper: one task per handle renews every lease at a third of its ttl.
+//! The keeper: one task per handle renews every lease at a quarter of its ttl.
 //!
 //! It tries again inside the remaining validity when a renewal got no majority, stops at
 //! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
@@ -108,6 +108,12 @@ impl Keeper {
         s.due.values().chain(s.quiet.values()).next().cloned()
     }
 
+    /// Whether anything is held.
+    pub(crate) fn holds(&self, now: Moment) -> bool {
+        let s = self.lock();
+        s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
+    }
+
     /// All leases that are held.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let s = self.lock();
@@ -211,8 +217,8 @@ impl Run {
         let keeper = &*self.keeper;
         let mut renewals = FuturesUnordered::new();
         loop {
-            let now = match core.upgrade() {
-                Some(core) => core.env.now(),
+            let (now, closed) = match core.upgrade() {
+                Some(core) => (core.env.now(), core.closing.is_over()),
                 None => return,
             };
             for lease in keeper.take_due(now) {
@@ -221,7 +227,7 @@ impl Run {
                 }
                 if now >= lease.until() {
                     lease.lose();
-                } else if lease.renew_until.is_none_or(|end| now < end) {
+                } else if !closed && lease.renew_until.is_none_or(|end| now < end) {
                     renewals.push(renew(Weak::clone(&core), lease));
                 }
             }
@@ -239,20 +245,21 @@ impl Run {
 /// One renewal, and when to look at the lease again.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     let Some(core) = core.upgrade() else { return };
+    core.check_outlives(&lease);
     let started = core.env.now();
     match core.extend(&lease).await {
         Ok(until) => {
-            tracing::trace!(token = %lease.token, ?until, "renewed");
+            tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
+            lease.renewed(core.env.now(), None);
             core.keeper.schedule(Arc::clone(&lease), started + renew_every(lease.ttl));
         }
-        Err(ExtendError::Lost) => {
-            tracing::warn!(token = %lease.token, "lease lost");
-            lease.lose();
-        }
+        Err(ExtendError::Lost(_)) => lease.lose(),
         Err(ExtendError::Unknown(why)) => {
             let now = core.env.now();
             let left = lease.until().since(now);
-            tracing::warn!(token = %lease.token, ?left, %why, "renewal got no majority");
+            let of = lease.resource();
+            tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
+            lease.renewed(now, Some(&why));
             #[cfg(feature = "sim-bugs")]
             if crate::bugs::on(crate::bugs::Bug::FailureReleases)
                 && let Some(op) = lease.release_op()

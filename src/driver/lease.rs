@@ -7,7 +7,7 @@
 //!    right, so a process that wakes from a pause finds the truth at its first question.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::config::NODES_MAX;
 use crate::driver::verdict::Notices;
 use crate::durability::Achieved;
+use crate::error::{NoQuorum, Resource};
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
@@ -23,19 +24,23 @@ use crate::receipt::Written;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
+/// Under which the log speaks of leases, with the fields `of` (`lock "a"`), `token` and `event`:
+/// these names are kept from version to version.
+const TARGET: &str = "palisade::lease";
+
 const HELD: u8 = 0;
 const LOST: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Rounds remembered whose answers may still come: a renewal comes each third of the ttl, so three
+/// Rounds remembered whose answers may still come: a renewal comes each quarter of the ttl, so four
 /// cover it.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 5;
 
 /// What a lease is a lease of.
 #[derive(Debug)]
 pub(crate) enum Subject {
-    /// A lock, with its holder's words.
-    Lock { keys: LockKeys, meta: Mutex<Option<Arc<[u8]>>> },
+    /// A lock or a leadership, with its holder's words.
+    Lock { of: Resource, keys: LockKeys, meta: Mutex<Option<Arc<[u8]>>> },
     /// An idempotency claim.
     Claim { key: RecordKey, retention: Duration, fingerprint: Option<FingerprintBytes> },
 }
@@ -64,6 +69,8 @@ pub(crate) struct Lease {
     kept: AtomicU32,
     until: AtomicU64,
     state: AtomicU8,
+    /// The last renewal failed, and the log says so.
+    troubled: AtomicBool,
     over: Notify,
     /// Held while extensions are sent, and while the lease ends: see `while_held`.
     sending: Mutex<()>,
@@ -114,6 +121,7 @@ impl Lease {
             slot: Mutex::new(None),
             until: AtomicU64::new(until.as_nanos()),
             state: AtomicU8::new(HELD),
+            troubled: AtomicBool::new(false),
             over: Notify::new(),
             sending: Mutex::new(()),
         }
@@ -230,18 +238,58 @@ impl Lease {
     pub(crate) fn lose(&self) {
         let lost = self.state.compare_exchange(HELD, LOST, Ordering::AcqRel, Ordering::Acquire);
         if lost.is_ok() {
+            let (of, token) = (self.resource(), self.token);
+            tracing::warn!(target: TARGET, %of, %token, event = "lost", "lease lost");
             self.over.notify_waiters();
             self.told.over();
         }
     }
 
+    /// A renewal was decided. The log says once that renewals fail, and once that they do not any
+    /// more.
+    pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
+        let before = self.troubled.swap(failed.is_some(), Ordering::AcqRel);
+        if before == failed.is_some() || self.state.load(Ordering::Acquire) != HELD {
+            return;
+        }
+        let (of, token, left) = (self.resource(), self.token, self.until().since(now));
+        if let Some(why) = failed {
+            tracing::warn!(
+                target: TARGET, %of, %token, ?left, %why, event = "renewal_failed",
+                "renewal got no majority; tried again until the lease ends"
+            );
+        } else {
+            tracing::info!(
+                target: TARGET, %of, %token, ?left, event = "renewed", "renewed again"
+            );
+        }
+    }
+
     /// The holder is done with it. True for the first caller only.
     pub(crate) fn end(&self) -> bool {
+        self.finish() != ENDED
+    }
+
+    /// The same; true if it was held until then.
+    pub(crate) fn end_held(&self, now: Moment) -> bool {
+        self.finish() == HELD && now < self.until()
+    }
+
+    /// The state before.
+    fn finish(&self) -> u8 {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state.swap(ENDED, Ordering::AcqRel);
         self.over.notify_waiters();
         self.told.over();
-        before != ENDED
+        before
+    }
+
+    /// What it is a lease of, for errors and the log.
+    pub(crate) fn resource(&self) -> Resource {
+        match &self.subject {
+            Subject::Lock { of, .. } => of.clone(),
+            Subject::Claim { key, .. } => Resource::Key(Arc::clone(key)),
+        }
     }
 
     /// Resolves as soon as the lease is lost or ended by somebody; the clock is the caller's job.
@@ -258,7 +306,7 @@ impl Lease {
     pub(crate) fn extend_op(&self, reassert: Option<QuarantineId>) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
-            Subject::Lock { keys, meta } => Op::Extend {
+            Subject::Lock { keys, meta, .. } => Op::Extend {
                 keys: keys.clone(),
                 owner,
                 ttl: self.ttl,
@@ -280,7 +328,7 @@ impl Lease {
 
     /// The op that gives this lease back on one node; none for a claim, which says how it ends.
     pub(crate) fn release_op(&self) -> Option<Op> {
-        let Subject::Lock { keys, meta } = &self.subject else { return None };
+        let Subject::Lock { keys, meta, .. } = &self.subject else { return None };
         let words = meta.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         Some(Op::Release { keys: keys.clone(), owner: self.owner, words })
     }

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::env::Env;
-use crate::error::{NoQuorum, NodeOutcome};
+use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
-use crate::node::mailbox::Mailbox;
+use crate::node::mailbox::{Mailbox, Stamp};
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Op, Terms};
 use crate::quorum::majority::majority;
@@ -25,10 +25,12 @@ use crate::time::Moment;
 mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
+pub(crate) mod close;
 pub(crate) mod hints;
 mod inspect;
 mod keeper;
 pub(crate) mod lease;
+mod outlive;
 mod renewal;
 pub(crate) mod runtime;
 #[cfg(test)]
@@ -36,9 +38,11 @@ mod tests;
 pub(crate) mod verdict;
 
 use ahead::Ahead;
+use close::Closing;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
+use outlive::Outlive;
 use verdict::Verdicts;
 
 /// What one handle owns.
@@ -48,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) hints: Arc<Hints>,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) verdicts: Arc<Verdicts>,
+    pub(crate) closing: Closing,
+    outlive: Outlive,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
     ahead: Mutex<Ahead>,
@@ -95,6 +101,8 @@ impl Core {
             hints: Arc::new(Hints::new(nodes.len())),
             keeper,
             verdicts,
+            closing: Closing::default(),
+            outlive: Outlive::new(nodes.len()),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             forgetful: Mutex::new(vec![None; names.len()]),
             names,
@@ -127,14 +135,18 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one by
-    /// then.
+    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one
+    /// by then.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
 
     /// Sends an op to one node; the answer goes to the mailbox.
     pub(crate) fn send(&self, node: usize, op: Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
+        if self.closing.refuses(&op) {
+            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
+            return mailbox.post(node, Err(error), Stamp::nobodys(self.env.now()));
+        }
         self.lanes[node].submit(op, deadline, Sink::Mail(Arc::clone(mailbox), node));
     }
 
@@ -215,7 +227,7 @@ impl Core {
     /// Puts names to the outcomes.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
-        NoQuorum { needed: majority(self.n()), nodes }
+        NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
     /// Starts to listen to the nodes' hints, once, when somebody first waits or holds.
@@ -228,7 +240,6 @@ impl Core {
         }
         for (i, lane) in self.lanes.iter().enumerate() {
             let (node, core) = (Arc::downgrade(lane.node()), Arc::downgrade(self));
-            let (name, events) = (Arc::clone(&self.names[i]), self.events.clone());
             let task = forward_hints(node, core, move |core, event| match event {
                 None => core.look_at(i),
                 Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
@@ -236,12 +247,17 @@ impl Core {
                     if let NodeEvent::Switched { generation, predecessor } = event {
                         core.verdicts.hear(i, Server { generation, predecessor });
                     }
-                    // Nobody listening is no fault.
-                    drop(events.send((Arc::clone(&name), event)));
+                    core.tell(i, event);
                 }
             });
             listeners.push(self.env.spawn(&runtime, Box::pin(task)));
         }
+    }
+
+    /// Hands on what happened on a node.
+    fn tell(&self, node: usize, event: NodeEvent) {
+        // Nobody listening is no fault.
+        let _ = self.events.send((Arc::clone(&self.names[node]), event));
     }
 
     /// Hints of the node were missed, perhaps one that it is another server: reads something there

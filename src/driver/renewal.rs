@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
-use crate::error::{ExtendError, NodeError};
+use crate::error::{ExtendError, NodeError, NodeFault};
 use crate::node::mailbox::{Mailbox, Quarantine};
-use crate::op::{QuarantineId, Reply};
+use crate::op::{Op, Reply};
 use crate::quorum::extend::{Extend, Step};
 use crate::quorum::majority::majority;
 use crate::time::{Moment, valid_until};
@@ -46,7 +46,7 @@ impl Core {
         });
         if !sent_all {
             // A lapsed hold is never revived, not even by a majority that would still agree.
-            return Err(ExtendError::Lost);
+            return Err(ExtendError::Lost(lease.resource()));
         }
         let mut doors = Doors::default();
         let mut step = Step::Wait(deadline.min(old));
@@ -54,22 +54,21 @@ impl Core {
             step = match step {
                 Step::Wait(at) => match self.mail_until(&mailbox, at).await {
                     (now, Some((node, reply))) => {
-                        match doors.ask(lease, node, &reply, (now, max_ttl)) {
-                            Some(quarantine) => {
-                                // We asked before we knew of it; now we know, and may name it.
-                                lease.while_held(now, || {
-                                    let op = lease.extend_op(Some(quarantine));
-                                    self.send(node, op, deadline.min(old), &mailbox);
-                                });
-                                Step::Wait(deadline.min(old))
-                            }
-                            None => machine.on_reply(now, node, &reply),
+                        if let Some(op) = doors.ask(lease, node, &reply, (now, max_ttl)) {
+                            lease.while_held(now, || {
+                                self.send(node, op, deadline.min(old), &mailbox);
+                            });
+                            Step::Wait(deadline.min(old))
+                        } else {
+                            machine.on_reply(now, node, &reply)
                         }
                     }
                     (now, None) => machine.on_time(now),
                 },
                 // Another renewal has found it lost meanwhile, and it was told.
-                Step::Extended(_) if lease.is_lost() => return Err(ExtendError::Lost),
+                Step::Extended(_) if lease.is_lost() => {
+                    return Err(ExtendError::Lost(lease.resource()));
+                }
                 Step::Extended(until) => {
                     lease.keep(mailbox.achieved());
                     lease.prolong(until);
@@ -78,9 +77,10 @@ impl Core {
                 Step::Unknown(outcomes)
                     if lease.is_valid(self.env.now()) && !self.is_hopeless(lease, doors) =>
                 {
-                    return Err(ExtendError::Unknown(self.no_quorum(outcomes)));
+                    let why = self.no_quorum(outcomes).of(lease.resource());
+                    return Err(ExtendError::Unknown(why));
                 }
-                Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost),
+                Step::Lost | Step::Unknown(_) => return Err(ExtendError::Lost(lease.resource())),
             };
         }
     }
@@ -98,9 +98,11 @@ impl Core {
     }
 }
 
-/// The nodes that answered one renewal out of a quarantine.
+/// The nodes that are asked once more within one renewal, and those that will not confirm it.
 #[derive(Clone, Copy, Default)]
 struct Doors {
+    /// Their clocks were not what was believed when they were asked first.
+    late: u32,
     /// They were asked to take back what they forgot.
     reasserted: u32,
     /// They will not confirm the lease any more: past its deadline they are in quarantine, and may
@@ -109,17 +111,24 @@ struct Doors {
 }
 
 impl Doors {
-    /// Which quarantine is to be named to the node, if it may be and was not yet.
+    /// What the node is to be asked again at once: naming the quarantine, now that it is known, or
+    /// the same, now that its clock is known. A clock that stepped forward may have ended the
+    /// lease, and its holder must not hear of that only with the next renewal.
     fn ask(
         &mut self,
         lease: &Lease,
         node: usize,
         reply: &Result<Reply, NodeError>,
         (now, max_ttl): (Moment, Duration),
-    ) -> Option<QuarantineId> {
+    ) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;
-        let Ok(Reply::Quarantined { id, remaining }) = reply else { return None };
+        let late = matches!(reply, Err(e) if e.fault() == NodeFault::PastDeadline);
+        if late && self.late & bit == 0 {
+            self.late |= bit;
+            return Some(lease.extend_op(lease.quarantine(node, (now, max_ttl))));
+        }
+        let Ok(Reply::Quarantined { id, remaining, .. }) = reply else { return None };
         let quarantine = Quarantine { id: *id, ends: now + *remaining };
         if !lease.may_reassert(node, quarantine, (now, max_ttl)) {
             if quarantine.ends >= lease.until() {
@@ -131,6 +140,6 @@ impl Doors {
             return None;
         }
         self.reasserted |= bit;
-        Some(*id)
+        Some(lease.extend_op(Some(*id)))
     }
 }

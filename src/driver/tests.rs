@@ -8,7 +8,7 @@ use super::*;
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::env::SystemEnv;
-use crate::error::{ExtendError, ReleaseOutcome};
+use crate::error::{ExtendError, ReleaseOutcome, Resource};
 use crate::name::LockKeys;
 use crate::node::MemoryNode;
 
@@ -20,7 +20,8 @@ fn core() -> Arc<Core> {
 }
 
 fn lease_of(keys: &LockKeys, won: attempt::Won) -> Lease {
-    let subject = Subject::Lock { keys: keys.clone(), meta: Mutex::new(None) };
+    let of = Resource::Lock(keys.lock().into());
+    let subject = Subject::Lock { of, keys: keys.clone(), meta: Mutex::new(None) };
     Lease::new(subject, (won.owner, won.token), TTL, won.until, None, won.mailbox)
 }
 
@@ -41,7 +42,7 @@ async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let mut renewal = std::pin::pin!(core.extend(&lease));
     assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
     lease.lose();
-    assert_eq!(renewal.await, Err(ExtendError::Lost));
+    assert_eq!(renewal.await, Err(ExtendError::Lost(lease.resource())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -64,8 +65,8 @@ async fn a_renewal_never_brings_back_what_was_released() {
         for _ in 0..turn % 64 {
             std::hint::spin_loop();
         }
-        lease.end();
-        let outcome = core.release(&lease).await;
+        let held = lease.end_held(core.env.now());
+        let outcome = core.release(&lease, held).await;
         renewal.await.expect("no panic");
         assert_eq!(outcome, ReleaseOutcome::Released);
     }

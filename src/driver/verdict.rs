@@ -86,10 +86,11 @@ impl Verdicts {
             Told::First => self.keeper.renew_now(lease, self.env.now()),
         }
         let (node, token, offset) = (&self.names[node], lease.token, written.offset);
+        let of = lease.resource();
         if fate.is_safe() {
-            tracing::info!(%node, %token, %fate, ?offset, "node is another server");
+            tracing::info!(%of, %node, %token, %fate, ?offset, "node is another server");
         } else {
-            tracing::warn!(%node, %token, %fate, ?offset, "node is another server");
+            tracing::warn!(%of, %node, %token, %fate, ?offset, "node is another server");
         }
     }
 }

@@ -8,6 +8,7 @@ use super::error::CampaignError;
 use super::leadership::Leadership;
 use super::value::{Words, check_value};
 use crate::driver::attempt::Won;
+use crate::driver::close::Verb;
 use crate::driver::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
 use crate::lock::{Bid, LockGuard, acquire_within};
@@ -41,12 +42,14 @@ impl Election {
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
     /// woken one at a time when a leader resigns. Without a quorum it goes on trying (and logs a
-    /// warning), unless every node's fault needs a person.
+    /// warning once), unless every node's fault needs a person.
     ///
     /// # Errors
     /// [`CampaignError::Config`] for a bad name, setting or value (the words may take
     /// [`WORDS_MAX`](super::WORDS_MAX)); [`CampaignError::NoQuorum`] if no node can serve until
-    /// somebody changes a setting; with a `wait`, as [`campaign_within`](Self::campaign_within).
+    /// somebody changes a setting; [`CampaignError::Closed`] as soon as the handle is
+    /// [closed](crate::Redlock::close); with a `wait`, as
+    /// [`campaign_within`](Self::campaign_within).
     ///
     /// # Cancellation safety
     /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
@@ -74,7 +77,8 @@ impl Election {
     /// One attempt.
     ///
     /// # Errors
-    /// [`CampaignError::Config`] or [`CampaignError::NoQuorum`]. "Somebody else leads" is none.
+    /// [`CampaignError::Config`], [`CampaignError::NoQuorum`] or [`CampaignError::Closed`].
+    /// "Somebody else leads" is none.
     ///
     /// # Cancellation safety
     /// As [`campaign`](Self::campaign).
@@ -83,23 +87,24 @@ impl Election {
         value: impl Into<String>,
     ) -> Result<TryCampaign, CampaignError> {
         let value = value.into();
-        self.check()?;
-        check_value(&value)?;
+        let _verb = self.begin(&value)?;
         let mut lost = false;
         loop {
             return match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
                 Ok(won) => match self.take_office(won, &value).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // To somebody else, or with a node's data: asked again, the nodes tell which.
-                    Err(ExtendError::Lost) if !lost => {
+                    Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
                     }
-                    Err(ExtendError::Lost) => Ok(TryCampaign::Following(met())),
+                    Err(ExtendError::Lost(_)) => Ok(TryCampaign::Following(met())),
                     Err(ExtendError::Unknown(e)) => Err(e.into()),
                 },
                 Err(Loss::Taken(taken)) => Ok(TryCampaign::Following(taken)),
-                Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+                Err(Loss::NoQuorum(outcomes)) => {
+                    Err(self.core.no_quorum(outcomes).of(self.resource()).into())
+                }
             };
         }
     }
@@ -109,20 +114,20 @@ impl Election {
         value: &str,
         within: Option<Duration>,
     ) -> Result<Leadership, CampaignError> {
-        self.check()?;
-        check_value(value)?;
-        let started = self.core.env.now();
+        let _verb = self.begin(value)?;
+        let (of, started) = (self.resource(), self.core.env.now());
         let deadline = within.map(|d| started + d);
         let mut delays = self.retry.delays(self.core.env.random() as u64);
+        let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            let bid = Bid { keys: &self.keys, ttl: self.ttl, level: self.level };
-            let won = acquire_within(&self.core, bid, left, self.retry).await;
+            let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level };
+            let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value).await {
                     Ok(leadership) => return Ok(leadership),
-                    Err(ExtendError::Lost) => {
-                        CampaignError::TimedOut { waited: left, taken: met() }
+                    Err(ExtendError::Lost(of)) => {
+                        CampaignError::TimedOut { of, waited: left, taken: met() }
                     }
                     Err(ExtendError::Unknown(e)) => e.into(),
                 },
@@ -133,20 +138,29 @@ impl Election {
                 return Err(failed);
             }
             if deadline.is_some_and(|d| now >= d) {
-                return Err(match failed {
-                    CampaignError::TimedOut { taken, .. } => {
-                        CampaignError::TimedOut { waited: now.since(started), taken }
-                    }
-                    other => other,
-                });
+                return Err(failed.after(now.since(started)));
             }
-            if let CampaignError::NoQuorum(why) = &failed {
-                tracing::warn!(election = %self.name, %why, "campaign goes on without a quorum");
+            let broken = matches!(failed, CampaignError::NoQuorum(_));
+            if broken && !warned {
+                tracing::warn!(%of, why = %failed, "campaign goes on without a quorum");
             }
+            warned = broken;
             // Nodes that grant but refuse the words must not be asked in a hot loop.
             let pause = delays.next().unwrap_or(ROUND);
-            tokio::time::sleep(deadline.map_or(pause, |d| d.since(now).min(pause))).await;
+            let pause = deadline.map_or(pause, |d| d.since(now).min(pause));
+            tokio::select! {
+                biased;
+                () = self.core.closing.begun() => return Err(CampaignError::Closed(of)),
+                () = tokio::time::sleep(pause) => {}
+            }
         }
+    }
+
+    /// Begins a verb that makes a leader.
+    fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
+        let checked = self.check().and_then(|()| check_value(value));
+        checked.map_err(|e| CampaignError::Config(e.of(self.resource())))?;
+        self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
     /// Leaves the first words on a majority: before that nobody leads. Fails only after the lock is
@@ -155,7 +169,7 @@ impl Election {
         let words = Words::first(value, (won.owner, won.token), self.core.env.wall_micros());
         let meta = Mutex::new(Some(words.encode()));
         let lease = Lease::new(
-            Subject::Lock { keys: self.keys.clone(), meta },
+            Subject::Lock { of: self.resource(), keys: self.keys.clone(), meta },
             (won.owner, won.token),
             self.ttl,
             won.until,
@@ -169,7 +183,7 @@ impl Election {
             Ok(_) => Ok(Leadership::new(guard, words)),
             Err(e) => {
                 let outcome = guard.release().await;
-                tracing::debug!(election = %self.name, %e, %outcome, "won, but could not proclaim");
+                tracing::debug!(of = %self.resource(), %e, %outcome, "won, but could not proclaim");
                 Err(e)
             }
         }

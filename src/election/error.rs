@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Taken};
+use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
 
 /// Why a campaign ended without a leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,18 +10,23 @@ use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Taken};
 pub enum CampaignError {
     /// The name, a setting or the value is out of range.
     #[error("cannot campaign: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("cannot campaign now: {0}")]
-    NoQuorum(#[from] NoQuorum),
+    NoQuorum(NoQuorum),
     /// Somebody else led until the deadline.
-    #[error("not elected within {waited:?}: somebody else leads")]
+    #[error("{of}: not elected within {waited:?}, somebody else leads")]
     TimedOut {
+        /// The election.
+        of: Resource,
         /// How long was waited.
         waited: Duration,
         /// The last refusal.
         taken: Taken,
     },
+    /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
+    #[error("{0}: cannot campaign, the handle was closed; build a new one")]
+    Closed(Resource),
 }
 
 impl CampaignError {
@@ -33,7 +38,23 @@ impl CampaignError {
             Self::TimedOut { taken, .. } => {
                 taken.retry_after.map_or(Advice::GiveUp, Advice::RetryAfter)
             }
+            Self::Closed(_) => Advice::Rebuild,
         }
+    }
+
+    /// The same, after so long a campaign.
+    pub(super) fn after(self, waited: Duration) -> Self {
+        match self {
+            Self::TimedOut { of, taken, .. } => Self::TimedOut { of, waited, taken },
+            Self::NoQuorum(e) => Self::NoQuorum(NoQuorum { waited: Some(waited), ..e }),
+            other => other,
+        }
+    }
+}
+
+impl From<NoQuorum> for CampaignError {
+    fn from(error: NoQuorum) -> Self {
+        Self::NoQuorum(error)
     }
 }
 
@@ -42,7 +63,8 @@ impl From<AcquireError> for CampaignError {
         match error {
             AcquireError::Config(e) => Self::Config(e),
             AcquireError::NoQuorum(e) => Self::NoQuorum(e),
-            AcquireError::TimedOut { waited, taken } => Self::TimedOut { waited, taken },
+            AcquireError::TimedOut { of, waited, taken } => Self::TimedOut { of, waited, taken },
+            AcquireError::Closed(of) => Self::Closed(of),
         }
     }
 }
@@ -53,10 +75,10 @@ impl From<AcquireError> for CampaignError {
 pub enum ProclaimError {
     /// The value is too long; nothing was sent.
     #[error("cannot be proclaimed: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// The leadership is over; a new leader may exist.
-    #[error("not proclaimed: the leadership is lost; a new leader may exist")]
-    Lost,
+    #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
+    Lost(Resource),
     /// Too few nodes answered. The term goes on, and each renewal carries the value again: it may
     /// be seen now, and is seen at the latest when a renewal succeeds.
     #[error("not yet known to be proclaimed, the next renewal carries it again: {0}")]
@@ -68,7 +90,7 @@ impl ProclaimError {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
-            Self::Lost => Advice::GiveUp,
+            Self::Lost(_) => Advice::GiveUp,
             Self::Unknown(e) => e.advice(),
         }
     }
@@ -80,10 +102,13 @@ impl ProclaimError {
 pub enum LeaderError {
     /// The name is out of range.
     #[error("cannot be asked for: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// Too few nodes gave an answer that counts; nodes in quarantine do not remember.
     #[error("nobody can say who leads: {0}")]
-    NoQuorum(#[from] NoQuorum),
+    NoQuorum(NoQuorum),
+    /// [`Redlock::close`](crate::Redlock::close) was called.
+    #[error("{0}: not asked who leads, the handle was closed; build a new one")]
+    Closed(Resource),
 }
 
 impl LeaderError {
@@ -92,6 +117,37 @@ impl LeaderError {
         match self {
             Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
+            Self::Closed(_) => Advice::Rebuild,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_election_and_says_its_cause_once() {
+        let of = || Resource::Election("billing".into());
+        let why = || NoQuorum { of: Some(of()), needed: 1, nodes: Vec::new(), waited: None };
+        let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
+        let taken = Taken { retry_after: None, foreign: false };
+        let waited = Duration::from_secs(2);
+        let all: [Box<dyn std::error::Error>; 10] = [
+            Box::new(CampaignError::Config(config())),
+            Box::new(CampaignError::NoQuorum(why())),
+            Box::new(CampaignError::TimedOut { of: of(), waited, taken }),
+            Box::new(CampaignError::Closed(of())),
+            Box::new(ProclaimError::Config(config())),
+            Box::new(ProclaimError::Lost(of())),
+            Box::new(ProclaimError::Unknown(why())),
+            Box::new(LeaderError::Config(config())),
+            Box::new(LeaderError::NoQuorum(why())),
+            Box::new(LeaderError::Closed(of())),
+        ];
+        for e in all {
+            assert!(e.to_string().contains("election \"billing\""), "{e} names no election");
+            assert!(e.source().is_none(), "{e} has a source besides");
         }
     }
 }

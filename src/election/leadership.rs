@@ -15,8 +15,8 @@ use crate::token::FencingToken;
 
 /// A term of office.
 ///
-/// A belief with a deadline, like every guard: the keeper renews it at a third of the ttl under the
-/// exact owner and term, an error never prolongs it, and it ends at the latest at
+/// A belief with a deadline, like every guard: the keeper renews it at a quarter of the ttl under
+/// the exact owner and term, an error never prolongs it, and it ends at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
 /// win. Select what a leader does against [`lost`](Self::lost), and hand [`term`](Self::term) to
 /// whatever it writes. A lost leadership never comes back: campaign again.
@@ -119,9 +119,10 @@ impl Leadership {
     /// Dropped, the value may be seen now, and is carried by the next renewal all the same.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), ProclaimError> {
         let value = value.into();
-        check_value(&value)?;
+        let of = || self.guard.resource();
+        check_value(&value).map_err(|e| ProclaimError::Config(e.of(of())))?;
         if !self.guard.is_valid() {
-            return Err(ProclaimError::Lost);
+            return Err(ProclaimError::Lost(of()));
         }
         {
             // Numbered and handed to the lease in one step: renewals never carry them out of order.
@@ -131,13 +132,14 @@ impl Leadership {
         }
         match self.guard.extend().await {
             Ok(_) => Ok(()),
-            Err(ExtendError::Lost) => Err(ProclaimError::Lost),
+            Err(ExtendError::Lost(of)) => Err(ProclaimError::Lost(of)),
             Err(ExtendError::Unknown(e)) => Err(ProclaimError::Unknown(e)),
         }
     }
 
     /// Ends the term on every node that may know of it; the next candidate is woken by the nodes.
-    /// Decided at the majority, finished in the background.
+    /// Decided at the majority, finished in the background. A leadership that was lost before never
+    /// answers [`ReleaseOutcome::Released`], whatever the nodes find.
     ///
     /// # Cancellation safety
     /// Dropped at any await, the resignation goes on in the background.

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::durability::Durability;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Resource};
 use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
@@ -100,7 +100,7 @@ impl Election {
     }
 
     /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
-    /// without a leader after a leader died; a living leader renews at a third of it.
+    /// without a leader after a leader died; a living leader renews at a quarter of it.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -155,21 +155,31 @@ impl Election {
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while
-    /// nodes that restarted are in quarantine and nobody has re-asserted itself there.
+    /// nodes that restarted are in quarantine and nobody has certainly re-asserted itself there;
+    /// [`LeaderError::Closed`] once the handle is [closed](Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at will.
     pub async fn leader(&self) -> Result<Option<Leader>, LeaderError> {
-        self.check()?;
+        self.check().map_err(|e| LeaderError::Config(e.of(self.resource())))?;
         self.look(false).await
+    }
+
+    fn resource(&self) -> Resource {
+        Resource::Election(Arc::clone(&self.name))
     }
 
     /// One read; with `wait` the nodes are asked to tell the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
+        let closed = || LeaderError::Closed(self.resource());
+        let _verb = self.core.closing.enter().ok_or_else(closed)?;
         match self.core.inspect(&self.keys, wait, Words::read).await {
             Sight::Leads { words, remaining } => Ok(Some(words.leader(remaining))),
             Sight::Mute | Sight::Vacant | Sight::Pending => Ok(None),
-            Sight::NoQuorum(outcomes) => Err(self.core.no_quorum(outcomes).into()),
+            Sight::NoQuorum(outcomes) => {
+                let why = self.core.no_quorum(outcomes).of(self.resource());
+                Err(LeaderError::NoQuorum(why))
+            }
         }
     }
 }

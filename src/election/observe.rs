@@ -46,8 +46,8 @@ pub enum Observation {
 }
 
 impl Election {
-    /// Tells who leads now and then each change, without end. Slow readers get the latest, not
-    /// every one.
+    /// Tells who leads now and then each change, until the handle is
+    /// [closed](crate::Redlock::close). Slow readers get the latest, not every one.
     ///
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
@@ -55,19 +55,19 @@ impl Election {
     /// # Errors
     /// A bad name or setting.
     pub fn observe(&self) -> Result<Observer, ConfigError> {
-        self.check()?;
+        self.check().map_err(|e| e.of(self.resource()))?;
         let waiting = self.core.hints.wait(self.keys.lock());
         let watch = Watch { election: self.clone(), waiting, last: Last::Nothing, known: None };
-        Ok(Observer { next: Box::pin(watch.change()) })
+        Ok(Observer { next: Some(Box::pin(watch.change())) })
     }
 }
 
-/// The changes of one election; see [`Election::observe`]. Ends only by being dropped.
+/// The changes of one election; see [`Election::observe`].
 ///
 /// Also a [`Stream`] of [`Observation`]s.
 #[must_use = "an observer sees nothing until it is asked"]
 pub struct Observer {
-    next: BoxFuture<'static, (Watch, Observation)>,
+    next: Option<BoxFuture<'static, Option<(Watch, Observation)>>>,
 }
 
 impl fmt::Debug for Observer {
@@ -77,7 +77,8 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// The next change; the first time, what is. Always `Some`: an observer does not end.
+    /// The next change; the first time, what is. `None` once the handle is
+    /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Dropped, nothing is lost: the next call goes on where this one stood.
@@ -86,9 +87,11 @@ impl Observer {
     }
 
     fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Observation>> {
-        let Poll::Ready((watch, item)) = self.next.as_mut().poll(cx) else { return Poll::Pending };
-        self.next = Box::pin(watch.change());
-        Poll::Ready(Some(item))
+        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let Poll::Ready(change) = next.as_mut().poll(cx) else { return Poll::Pending };
+        let (watch, item) = change.map_or((None, None), |(w, item)| (Some(w), Some(item)));
+        self.next = watch.map(|watch| Box::pin(watch.change()) as BoxFuture<'static, _>);
+        Poll::Ready(item)
     }
 }
 
@@ -117,7 +120,8 @@ struct Watch {
 }
 
 impl Watch {
-    async fn change(mut self) -> (Self, Observation) {
+    /// The next change; none once the handle is closed.
+    async fn change(mut self) -> Option<(Self, Observation)> {
         let core = std::sync::Arc::clone(&self.election.core);
         core.listen();
         loop {
@@ -125,18 +129,25 @@ impl Watch {
                 // Listening begins before the read: what changes during it is not slept through.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
+                if matches!(seen, Err(LeaderError::Closed(_))) {
+                    return None;
+                }
                 let rest = match &seen {
                     Ok(Some(leader)) => leader.remaining,
                     _ => Duration::MAX,
                 };
                 let news = judge(&mut self.last, &mut self.known, seen);
                 if news.is_none() {
-                    within(self.pause(rest), hint).await;
+                    tokio::select! {
+                        biased;
+                        () = core.closing.begun() => return None,
+                        _ = within(self.pause(rest), hint) => {}
+                    }
                 }
                 news
             };
             if let Some(item) = item {
-                return (self, item);
+                return Some((self, item));
             }
         }
     }
@@ -182,7 +193,7 @@ fn judge(
             *last = Last::Unknown;
             (before != Last::Unknown).then_some(Observation::Unknown(why))
         }
-        // Checked when the observer was made.
-        Err(LeaderError::Config(_)) => None,
+        // Checked when the observer was made; and then it has ended.
+        Err(LeaderError::Config(_) | LeaderError::Closed(_)) => None,
     }
 }

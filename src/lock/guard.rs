@@ -8,7 +8,7 @@ use crate::driver::lease::Lease;
 use crate::driver::runtime::within;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
-use crate::error::{ExtendError, ReleaseOutcome};
+use crate::error::{ExtendError, ReleaseOutcome, Resource};
 use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -47,6 +47,10 @@ impl LockGuard {
             core.keeper.watch(&core, &lease);
         }
         Self { core, lease, name }
+    }
+
+    pub(crate) fn resource(&self) -> Resource {
+        self.lease.resource()
     }
 
     pub(crate) fn lease(&self) -> &Lease {
@@ -112,7 +116,7 @@ impl LockGuard {
     /// Dropped, the old deadline stands; the nodes may keep the key longer than believed.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let result = self.core.extend(&self.lease).await;
-        if matches!(result, Err(ExtendError::Lost)) {
+        if matches!(result, Err(ExtendError::Lost(_))) {
             self.lease.lose();
         }
         result
@@ -141,28 +145,24 @@ impl LockGuard {
     }
 
     /// Releases on every node that may hold the lock; decided at the majority, finished in the
-    /// background.
+    /// background. A guard that was lost before, by its own deadline or otherwise, never answers
+    /// [`ReleaseOutcome::Released`], whatever the nodes find.
     ///
     /// # Cancellation safety
     /// Dropped at any await, the release goes on in the background.
     pub async fn release(self) -> ReleaseOutcome {
-        self.end();
-        self.core.release(&self.lease).await
-    }
-
-    fn end(&self) -> bool {
-        let first = self.lease.end();
+        let held = self.lease.end_held(self.core.env.now());
         self.core.keeper.forget(&self.lease);
-        first
+        self.core.release(&self.lease, held).await
     }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         // `release` has ended the lease already; then its own requests are on their way.
-        if self.end()
-            && let Some(op) = self.lease.release_op()
-        {
+        let first = self.lease.end();
+        self.core.keeper.forget(&self.lease);
+        if first && let Some(op) = self.lease.release_op() {
             let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
             self.core.undo(&op, &self.lease.mailbox, until);
         }

@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::driver::attempt::Won;
+use crate::driver::close::Verb;
 use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
-use crate::error::{AcquireError, Advice, ConfigError, Taken};
+use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 
+/// How long is waited where the user does not say.
+const WAIT: Duration = Duration::from_secs(30);
+/// … and so long after the end of a quarantine: for two attempts, and the clocks' rounding.
+const AFTER: Duration = Duration::from_secs(1);
 /// Callers are brought apart over at most two to this power round trips.
 const CROWD_MAX: u32 = 5;
 
@@ -26,7 +31,7 @@ pub struct Mutex {
     name: Arc<str>,
     keys: LockKeys,
     ttl: Duration,
-    wait: Duration,
+    wait: Option<Duration>,
     renew: bool,
     max_hold: Option<Duration>,
     retry: RetryPolicy,
@@ -61,7 +66,7 @@ impl Mutex {
         Self {
             keys,
             ttl: core.config.ttl,
-            wait: Duration::from_secs(30),
+            wait: None,
             renew: true,
             max_hold: None,
             retry: RetryPolicy::default(),
@@ -80,15 +85,16 @@ impl Mutex {
         self
     }
 
-    /// How long [`acquire`](Self::acquire) waits at most; default 30 s.
+    /// How long [`acquire`](Self::acquire) waits at most. Default: 30 s, and longer while too few
+    /// nodes can grant because of a quarantine whose end is known, until shortly after that end.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+        self.wait = Some(wait);
         self
     }
 
-    /// Whether the keeper renews the lock at a third of its ttl; default true. Without it the lock
-    /// is lost after one ttl unless [`LockGuard::extend`] is called.
+    /// Whether the keeper renews the lock at a quarter of its ttl; default true. Without it the
+    /// lock is lost after one ttl unless [`LockGuard::extend`] is called.
     #[must_use]
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.renew = renew;
@@ -134,17 +140,20 @@ impl Mutex {
     /// One attempt.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] or [`AcquireError::NoQuorum`]. "Taken" is not an error.
+    /// [`AcquireError::Config`], [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is
+    /// not an error.
     ///
     /// # Cancellation safety
     /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
-        self.check()?;
+        let _verb = self.begin()?;
         match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
-            Err(Loss::NoQuorum(outcomes)) => Err(self.core.no_quorum(outcomes).into()),
+            Err(Loss::NoQuorum(outcomes)) => {
+                Err(self.core.no_quorum(outcomes).of(self.resource()).into())
+            }
         }
     }
 
@@ -155,20 +164,33 @@ impl Mutex {
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
     /// could be asked until the end (at once if a person has to change a setting),
-    /// [`AcquireError::Config`] for a bad name or setting.
+    /// [`AcquireError::Config`] for a bad name or setting, [`AcquireError::Closed`] as soon as the
+    /// handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
-        self.check()?;
-        let bid = Bid { keys: &self.keys, ttl: self.ttl, level: self.level };
+        let _verb = self.begin()?;
+        let of = self.resource();
+        let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level };
         let won = acquire_within(&self.core, bid, self.wait, self.retry).await?;
         Ok(self.guard(won))
     }
 
+    fn resource(&self) -> Resource {
+        Resource::Lock(Arc::clone(&self.name))
+    }
+
+    /// Begins a verb.
+    fn begin(&self) -> Result<Verb<'_>, AcquireError> {
+        self.check().map_err(|e| AcquireError::Config(e.of(self.resource())))?;
+        self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
+    }
+
     fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
-        let subject = Subject::Lock { keys: self.keys.clone(), meta: std::sync::Mutex::new(None) };
+        let (of, meta) = (self.resource(), std::sync::Mutex::new(None));
+        let subject = Subject::Lock { of, keys: self.keys.clone(), meta };
         let lease = Lease::new(
             subject,
             (won.owner, won.token),
@@ -184,16 +206,17 @@ impl Mutex {
 /// What is asked of the nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Bid<'a> {
+    pub(crate) of: &'a Resource,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
 }
 
-/// Attempts until won or until `wait` has passed.
+/// Attempts until won or until `wait` has passed; without one as [`Mutex::wait`] says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { keys, ttl, level }: Bid<'_>,
-    wait: Duration,
+    Bid { of, keys, ttl, level }: Bid<'_>,
+    wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
@@ -204,23 +227,41 @@ pub(crate) async fn acquire_within(
     };
     core.listen();
     let started = core.env.now();
-    let deadline = started + wait;
+    let mut deadline = started + wait.unwrap_or(WAIT);
     let waiting = core.hints.wait(keys.lock());
     let mut delays = retry.delays(core.env.random() as u64);
     let mut asked = false;
     let mut crowd = 0;
     loop {
         let now = core.env.now();
+        let why = no_quorum(core, &loss);
+        if wait.is_none()
+            && let Some(left) = why.as_ref().and_then(NoQuorum::quarantine)
+        {
+            deadline = deadline.max(now + left + AFTER);
+        }
         // What needs a person is not waited for: a wrong password stays wrong.
-        if now >= deadline || needs_a_person(core, &loss) {
+        let hopeless = why
+            .as_ref()
+            .is_some_and(|why| matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild));
+        if now >= deadline || hopeless {
+            let (of, waited) = (of.clone(), now.since(started));
             return Err(match loss {
-                Loss::Taken(taken) => AcquireError::TimedOut { waited: now.since(started), taken },
-                Loss::NoQuorum(outcomes) => core.no_quorum(outcomes).into(),
+                Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
+                Loss::NoQuorum(outcomes) => {
+                    let why = core.no_quorum(outcomes).of(of);
+                    AcquireError::NoQuorum(NoQuorum { waited: Some(waited), ..why })
+                }
             });
         }
         let round_trip = now.since(sent);
         let pause = pause(&loss, &mut delays, asked).min(deadline.since(now));
-        let called = is_split(&loss) || tokio::time::timeout(pause, waiting.turn()).await.is_ok();
+        let called = is_split(&loss)
+            || tokio::select! {
+                biased;
+                () = core.closing.begun() => return Err(AcquireError::Closed(of.clone())),
+                called = tokio::time::timeout(pause, waiting.turn()) => called.is_ok(),
+            };
         // The roll-backs of attempts that met are hints, too: to all who met, so that they would
         // meet for ever. Only the dice bring them apart, over the more round trips the oftener.
         crowd = if called && asked { crowd + 1 } else { 0 };
@@ -245,14 +286,10 @@ pub(crate) async fn acquire_within(
     }
 }
 
-/// Every node that failed will fail until somebody changes a setting, or the program.
-fn needs_a_person(core: &Core, loss: &Loss) -> bool {
+fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
     match loss {
-        Loss::NoQuorum(outcomes) => {
-            let advice = core.no_quorum(outcomes.clone()).advice();
-            matches!(advice, Advice::Misconfigured | Advice::Rebuild)
-        }
-        Loss::Taken(_) => false,
+        Loss::NoQuorum(outcomes) => Some(core.no_quorum(outcomes.clone())),
+        Loss::Taken(_) => None,
     }
 }
 

@@ -25,6 +25,7 @@ mod completes;
 mod crash;
 mod deadlines;
 mod extends;
+mod handover;
 mod hints;
 mod locks;
 mod memory;
@@ -49,6 +50,8 @@ pub struct Hooks {
     restart_empty: Option<Hook>,
     restart_keeping: Option<Hook>,
     flush: Option<Hook>,
+    close: Option<Hook>,
+    hand_over: Option<Hook>,
     put_foreign: Option<ForeignHook>,
 }
 
@@ -83,6 +86,26 @@ impl Hooks {
         self
     }
 
+    /// Closes the server as for a planned handover, for one to three seconds, and no more.
+    #[must_use]
+    pub fn close<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.close = Some(Arc::new(move || Box::pin(hook())));
+        self
+    }
+
+    /// Has another process take over as planned, with all the data. Returns when it serves.
+    #[must_use]
+    pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        hook: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.hand_over = Some(Arc::new(move || Box::pin(hook())));
+        self
+    }
+
     /// Writes under a lock's main key what another program would (a value of another type), for the
     /// given time or without an end.
     #[must_use]
@@ -101,6 +124,8 @@ impl fmt::Debug for Hooks {
             .field("restart_empty", &self.restart_empty.is_some())
             .field("restart_keeping", &self.restart_keeping.is_some())
             .field("flush", &self.flush.is_some())
+            .field("close", &self.close.is_some())
+            .field("hand_over", &self.hand_over.is_some())
             .field("put_foreign", &self.put_foreign.is_some())
             .finish()
     }
@@ -114,6 +139,8 @@ enum Need {
     RestartEmpty,
     RestartKeeping,
     Flush,
+    Close,
+    HandOver,
 }
 
 /// One rule or a few that belong together.
@@ -150,6 +177,8 @@ impl Case {
             Need::RestartEmpty => hooks.restart_empty.is_some(),
             Need::RestartKeeping => hooks.restart_keeping.is_some(),
             Need::Flush => hooks.flush.is_some(),
+            Need::Close => hooks.close.is_some(),
+            Need::HandOver => hooks.hand_over.is_some(),
         };
         if has {
             let bench = Bench::new(self.name, self.disturbs(), node, hooks.clone());
@@ -172,6 +201,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(completes::cases());
     all.extend(crash::cases());
     all.extend(deadlines::cases());
+    all.extend(handover::cases());
     all.extend(memory::cases());
     all.extend(results::cases());
     all.sort_by_key(Case::disturbs);

@@ -42,11 +42,14 @@ pub enum NodeEvent {
         cause: GenerationCause,
     },
     /// The node grants nothing for this long; sitting holders may take their places again. Log:
-    /// `quarantine_begun` with `remaining_ms`.
+    /// `quarantine_begun` with `remaining_ms` and `began_empty`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
         remaining: Duration,
+        /// There were no data of palisade's on it: it is new, or was emptied. A new deployment is
+        /// marked as such by `palisade init`, and by `trust_fresh(true)` in tests.
+        began_empty: bool,
     },
     /// The node grants again; told with its first answer after the end. Log: `quarantine_ended`.
     QuarantineEnded,
@@ -89,6 +92,26 @@ pub enum NodeEvent {
         /// For how long, unless the node loses data again.
         remaining: Duration,
     },
+    /// A lease that this handle keeps alive does not outlive a failover of this node, without which
+    /// the handle has no majority: the holder will lose it although it renews. Told once. Use a ttl
+    /// of `enough` (and `max_ttl`, in every process), or have the Sentinels replace a master
+    /// sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`,
+    /// `window_ms` and `enough_ms`.
+    #[non_exhaustive]
+    TtlTooShort {
+        /// The lease's ttl.
+        ttl: Duration,
+        /// How long it lasts when the node falls silent at the worst moment.
+        lasts: Duration,
+        /// How long the failover takes: until the Sentinels act, the takeover, and the window.
+        needed: Duration,
+        /// As [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
+        down_after: Duration,
+        /// As [`FailoverTimes::window`](super::FailoverTimes::window).
+        window: Duration,
+        /// A ttl that would be enough.
+        enough: Duration,
+    },
 }
 
 /// Why a node's data history is another one.
@@ -116,6 +139,10 @@ impl GenerationCause {
     }
 }
 
+/// Why a node without data grants nothing, and what to do.
+const EMPTY: &str = "it has no palisade data: new, or emptied; if this deployment is new, run \
+                     `palisade init`";
+
 impl NodeEvent {
     /// Writes it to the log. What needs a person is a warning.
     pub(crate) fn log(&self, node: &str) {
@@ -139,12 +166,16 @@ impl NodeEvent {
                     cause = cause.word()
                 );
             }
-            Self::QuarantineBegun { remaining } => say!(
-                warn,
-                "quarantine_begun",
-                "node grants nothing for now",
-                remaining_ms = millis(*remaining)
-            ),
+            Self::QuarantineBegun { remaining, began_empty } => {
+                let why = if *began_empty { EMPTY } else { "after a restart or failover" };
+                say!(
+                    warn,
+                    "quarantine_begun",
+                    "node grants nothing for now, {why}",
+                    remaining_ms = millis(*remaining),
+                    began_empty = *began_empty
+                );
+            }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
             Self::Reasserted { leases } => {
                 say!(info, "reasserted", "holders took their places again", leases = *leases);
@@ -168,6 +199,17 @@ impl NodeEvent {
                 "node is new or lost data: until its memory covers a retention, new idempotency \
                  keys without `created_at` count as forgotten",
                 remaining_ms = millis(*remaining)
+            ),
+            Self::TtlTooShort { ttl, lasts, needed, down_after, window, enough } => say!(
+                warn,
+                "ttl_too_short",
+                "leases do not outlive a failover of this node: raise ttl and max_ttl to enough_ms",
+                ttl_ms = millis(*ttl),
+                lasts_ms = millis(*lasts),
+                needed_ms = millis(*needed),
+                down_after_ms = millis(*down_after),
+                window_ms = millis(*window),
+                enough_ms = millis(*enough)
             ),
         }
     }
@@ -216,9 +258,14 @@ mod tests {
                 "cause=\"data lost\"",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span },
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: false },
                 "quarantine_begun",
-                "remaining_ms=1500",
+                "remaining_ms=1500 began_empty=false",
+            ),
+            (
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: true },
+                "quarantine_begun",
+                "run `palisade init` node=",
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
@@ -230,6 +277,18 @@ mod tests {
                 "ours_ms=1500 node_ms=3000",
             ),
             (NodeEvent::KeysForgotten { remaining: span }, "keys_forgotten", "remaining_ms=1500"),
+            (
+                NodeEvent::TtlTooShort {
+                    ttl: span,
+                    lasts: span,
+                    needed: 2 * span,
+                    down_after: span,
+                    window: span,
+                    enough: 3 * span,
+                },
+                "ttl_too_short",
+                "lasts_ms=1500 needed_ms=3000 down_after_ms=1500 window_ms=1500 enough_ms=4500",
+            ),
         ];
         tracing::subscriber::with_default(subscriber.finish(), || {
             for (event, ..) in &all {

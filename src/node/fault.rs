@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
-use super::{BoxFuture, LockNode, NodeEvent};
+use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{NodeError, NodeFault};
@@ -78,7 +78,6 @@ impl Fault {
     }
 
     /// The clock that deadlines are read by. Default: the machine's.
-    #[doc(hidden)]
     #[must_use]
     pub fn env(self, env: Arc<dyn Env>) -> Self {
         Self::build(self.0.inner.clone(), env, self.0.forget.clone())
@@ -312,6 +311,10 @@ impl LockNode for Fault {
 
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.0.inner.events()
+    }
+
+    fn failover(&self) -> Option<FailoverTimes> {
+        self.0.inner.failover()
     }
 
     fn address(&self) -> Option<Arc<str>> {

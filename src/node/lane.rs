@@ -11,12 +11,13 @@
 //!   then, so that it knows it;
 //! - keeps *owed* releases (`owed`): a release is repeated until it is answered at a time at which
 //!   nothing that got no answer can take effect any more;
-//! - asks again, in a later batch, what a node puts off because it has shown enough results at once,
-//!   and lets no batch grow beyond what may be stored at once;
+//! - asks again, in a later batch, what a node puts off because it has shown enough results at
+//!   once, and lets no batch grow beyond what may be stored at once;
 //! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
 mod gather;
+pub(crate) mod load;
 mod owed;
 mod pace;
 mod settle;
@@ -32,6 +33,7 @@ use futures_util::{StreamExt as _, poll};
 use tokio::sync::{broadcast, mpsc};
 
 use self::gather::Gather;
+use self::load::Load;
 use self::owed::{Doubt, Owed, OwedQueue};
 use self::pace::{BATCH_MAX, Pace};
 use self::sink::Asker;
@@ -102,16 +104,23 @@ pub(crate) struct Lane {
     index: usize,
     settings: LaneSettings,
     tally: Arc<Tally>,
+    load: Arc<Load>,
     queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
-        Self { node, index, settings, tally: Arc::default(), queue: Mutex::new(None) }
+        let (tally, load, queue) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, tally, load, queue }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
         &self.node
+    }
+
+    /// What this lane has yet to do.
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
     }
 
     /// What this lane has counted.
@@ -121,7 +130,7 @@ impl Lane {
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
-        let job = Job { op, deadline, asker: Asker::new(sink) };
+        let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match queue.as_ref() {
             // What gives back is let in as long as there is any room: it makes room elsewhere.
@@ -308,8 +317,8 @@ impl Worker {
         }
     }
 
-    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it was
-    /// taken already.
+    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it
+    /// was taken already.
     fn launch(&mut self, first: Option<Job>, depth: usize) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         // Never less than a node may take: who asks may want the answer sooner, but a time-out ends

@@ -19,6 +19,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 
 use super::redis::barrier::Barriers;
+use super::redis::barrier::replicas::Known;
 use super::redis::encode::Guarding;
 use super::redis::endpoint::Endpoint;
 use super::redis::facts::ServerFacts;
@@ -78,9 +79,9 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// How many replicas of the server there are, those included that are down. `None`: nobody
-    /// says, and those count that were seen connected.
-    fn replicas(&self) -> Result<Option<u32>, NodeError> {
+    /// Which replicas of the server there are, those included that are down. `None`: nobody says,
+    /// and those count that were seen connected.
+    fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
 

@@ -164,7 +164,7 @@ impl Mailbox {
             s.written.retain(|(n, _)| *n != node);
             s.written.extend(written.map(|w| (node, w)));
         }
-        if let Ok(Reply::Quarantined { remaining, id }) = &reply {
+        if let Ok(Reply::Quarantined { remaining, id, .. }) = &reply {
             s.quarantined.push((node, Quarantine { id: *id, ends: at + *remaining }));
         }
         s.inbox.push_back((node, reply));

@@ -118,6 +118,31 @@ impl MemoryNode {
         self.reborn(|_| ());
     }
 
+    /// Closes the node for a planned handover: until [`Self::hand_over`], and for `span` at the
+    /// longest, it answers nothing.
+    ///
+    /// # Panics
+    /// In a quarantine: then not all leases are known.
+    pub fn close(&self, span: Duration) {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        if let Some(marker) = &mut state.data.marker {
+            marker.close(now, span);
+        }
+    }
+
+    /// Another server takes over in a new history, with data that are certainly complete.
+    pub fn hand_over(&self) {
+        let now = self.clock(&self.state()).now;
+        self.reborn(|state| {
+            // The life that begins.
+            let generation = state.seed.wrapping_add(state.lives + 1);
+            if let Some(marker) = &mut state.data.marker {
+                marker.go_on(generation, now);
+            }
+        });
+    }
+
     /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
     pub fn flush_all(&self) {
         let mut state = self.state();
@@ -204,6 +229,11 @@ impl MemoryNode {
         let mut guard = self.state();
         let clock = self.clock(&guard);
         let state = &mut *guard;
+        if let Some(rest) = state.data.marker.and_then(|m| m.closed(clock.now)) {
+            let detail = format!("closed for another {rest:?} at most");
+            let error = NodeError::not_executed(NodeFault::HandingOver, detail);
+            return Replies::fail(batch.ops.len(), &error);
+        }
         let (generation, identity) = (state.generation(), state.identity());
         let nature = Nature { generation, windows: state.windows };
         let h = Header::open(&mut state.data.marker, nature, clock, batch.terms, batch.not_after);

@@ -10,6 +10,7 @@ mod barrier;
 #[cfg(feature = "test-util")]
 pub mod contract;
 mod event;
+mod failover;
 #[cfg(feature = "test-util")]
 pub mod fault;
 mod guard;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 pub use self::event::{GenerationCause, NodeEvent};
+pub use self::failover::FailoverTimes;
 pub use self::redis::{RedisNode, RedisNodeBuilder};
 pub use self::tally::NodeMetrics;
 use crate::durability::{BarrierPoint, Durability};
@@ -87,6 +89,13 @@ pub trait LockNode: Send + Sync + 'static {
     /// What to call this node in errors and logs; unique among the nodes of one handle. Never
     /// contains a secret.
     fn name(&self) -> Arc<str>;
+
+    /// How long a failover of this node takes, where the node has failovers and knows its settings.
+    /// Asked now and then, so it must not ask anybody; by default nothing is known. A wrapper has
+    /// to hand it on.
+    fn failover(&self) -> Option<FailoverTimes> {
+        None
+    }
 
     /// Where the server is that answers for this node now, as `host:port`; `None` if that means
     /// nothing here. Only for operators: it tells a restart from a switch to another server.

@@ -53,8 +53,8 @@ pub(crate) struct Probe {
     tally: Arc<Tally>,
     /// The last reading of the node's clock.
     last: Option<Reading>,
-    /// Two older ones, between one and two ttl old while the node is used: what a clock gains little
-    /// by little does not show between neighbours.
+    /// Two older ones, between one and two ttl old while the node is used: what a clock gains
+    /// little by little does not show between neighbours.
     anchors: [Option<Reading>; 2],
     /// Until when the node's votes are discounted after a clock step.
     discounted: Option<Moment>,
@@ -95,7 +95,7 @@ impl Probe {
             let address = if same_process { self.address.clone() } else { address() };
             self.generation(facts, same_process, address);
         }
-        self.quarantine(facts.quarantine);
+        self.quarantine(facts);
         self.settings(facts);
         if !same_process {
             self.identity = Some(Arc::clone(&facts.identity));
@@ -145,7 +145,8 @@ impl Probe {
         self.address = address;
     }
 
-    fn quarantine(&mut self, remaining: Duration) {
+    fn quarantine(&mut self, facts: &Facts) {
+        let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
         let quarantined = !remaining.is_zero();
         if quarantined == self.in_quarantine {
             return;
@@ -153,7 +154,7 @@ impl Probe {
         self.in_quarantine = quarantined;
         if quarantined {
             self.tally.quarantine();
-            self.tell(NodeEvent::QuarantineBegun { remaining });
+            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty });
         } else {
             self.reasserted.clear();
             self.tell(NodeEvent::QuarantineEnded);
@@ -354,7 +355,8 @@ mod tests {
     fn each_transition_is_told_once_and_with_its_cause() {
         use NodeEvent as E;
         let s = settings();
-        let begun = |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs) };
+        let begun =
+            |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs), began_empty: false };
         let changed = |cause| E::GenerationChanged { cause };
         let got = told(&s, |p| {
             let mut say = |f: Facts, ms, at_: &'static str| {

@@ -24,7 +24,7 @@ use self::settings::Settings;
 use super::link::{self, Link, LinkOptions};
 #[cfg(feature = "tls")]
 use super::redis::endpoint::tls_transport;
-use super::{BoxFuture, LockNode, NodeEvent};
+use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
@@ -178,8 +178,8 @@ impl SentinelNode {
         self
     }
 
-    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory` set
-    /// and a policy other than `noeviction`). Default `false`; as
+    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory`
+    /// set and a policy other than `noeviction`). Default `false`; as
     /// [`RedisNodeBuilder::allow_eviction`](super::RedisNodeBuilder::allow_eviction).
     #[must_use]
     pub fn allow_eviction(mut self, allow: bool) -> Self {
@@ -331,6 +331,11 @@ impl LockNode for SentinelNode {
     /// The group's name at its Sentinels.
     fn name(&self) -> Arc<str> {
         self.settings.name.clone()
+    }
+
+    /// Known once the group was met, if the Sentinels tell it (`SENTINEL MASTER`).
+    fn failover(&self) -> Option<FailoverTimes> {
+        self.link().resolver().failover()
     }
 
     fn address(&self) -> Option<Arc<str>> {

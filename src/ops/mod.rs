@@ -1,5 +1,18 @@
-//! For whoever operates the nodes: is the deployment as it should be?
+//! For those who operate the nodes: begin a deployment, look after it, hand a server over.
 //!
 //! Operations use the library as its users do, by its public names, and connections of their own.
 
 pub mod doctor;
+
+mod deployment;
+mod facts;
+mod gather;
+mod handover;
+mod init;
+mod login;
+mod masters;
+mod script;
+
+pub use self::deployment::Deployment;
+pub use self::handover::{HandedOver, Handover};
+pub use self::init::{Init, Initialised, init};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeOutcome, Taken};
+use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
 use crate::op::Reply;
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::majority::{Tally, Verdict, majority};
@@ -25,7 +25,8 @@ enum Vote {
         remaining: Option<Duration>,
         foreign: bool,
     },
-    Quarantined(Duration),
+    /// For how long, and whether without any data.
+    Quarantined(Duration, bool),
     Refused,
     Failed(NodeError),
 }
@@ -87,8 +88,8 @@ pub struct Acquire {
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
-    /// for `patience` from when it was asked for.
+    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is
+    /// awaited for `patience` from when it was asked for.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
         let by = until.min(sent + patience);
         Self { sent, until, patience, by, votes: vec![Vote::Silent; n], phase: Phase::Asking }
@@ -119,8 +120,8 @@ impl Acquire {
             (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
                 Vote::Held { remaining: Some(*remaining), foreign: false }
             }
-            (Vote::Silent, Ok(Reply::Quarantined { remaining, .. })) => {
-                Vote::Quarantined(*remaining)
+            (Vote::Silent, Ok(Reply::Quarantined { remaining, began_empty, .. })) => {
+                Vote::Quarantined(*remaining, *began_empty)
             }
             (Vote::Silent, Ok(_)) => Vote::Refused,
             (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),
@@ -264,6 +265,9 @@ impl Acquire {
             return Step::Wait(self.until);
         }
         self.phase = Phase::Over;
+        for vote in self.votes.iter_mut().filter(|vote| **vote == Vote::Silent) {
+            *vote = Vote::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""));
+        }
         self.no_quorum()
     }
 
@@ -279,7 +283,7 @@ impl Acquire {
                     busy.push(*remaining);
                     any_foreign |= *foreign;
                 }
-                Vote::Quarantined(rest) => busy.push(Some(*rest)),
+                Vote::Quarantined(rest, _) => busy.push(Some(*rest)),
                 _ => {}
             }
         }
@@ -303,7 +307,7 @@ impl Acquire {
             Vote::Silent => NodeOutcome::Silent,
             Vote::Granted(_) | Vote::Settled => NodeOutcome::Granted,
             Vote::Held { remaining, .. } => NodeOutcome::Held(*remaining),
-            Vote::Quarantined(d) => NodeOutcome::Quarantined(*d),
+            Vote::Quarantined(d, empty) => NodeOutcome::quarantined(*d, *empty),
             Vote::Fell(None) | Vote::Refused => NodeOutcome::Refused,
             Vote::Fell(Some(e)) | Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         });

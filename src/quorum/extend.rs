@@ -47,7 +47,9 @@ impl Extend {
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
             // Forgotten, not given to another: no vote, and no proof of a loss either.
-            Ok(Reply::Quarantined { remaining, .. }) => NodeOutcome::Quarantined(*remaining),
+            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
+                NodeOutcome::quarantined(*remaining, *began_empty)
+            }
             Ok(_) => NodeOutcome::Refused,
             Err(e) => NodeOutcome::Failed(e.clone()),
         };
@@ -57,7 +59,7 @@ impl Extend {
     /// The moment named by the last `Wait` has come.
     pub fn on_time(&mut self, now: Moment) -> Step {
         if now >= self.old || now >= self.new {
-            return Step::Unknown(self.votes.clone());
+            return self.too_late();
         }
         let count = |o: &NodeOutcome| self.votes.iter().filter(|v| *v == o).count();
         let n = self.votes.len();
@@ -67,8 +69,16 @@ impl Extend {
             Verdict::Won => Step::Extended(self.new),
             _ if (Tally { n, yes: refused, no: 0 }).verdict() == Verdict::Won => Step::Lost,
             Verdict::Lost if count(&NodeOutcome::Silent) == 0 => Step::Unknown(self.votes.clone()),
-            _ if now >= self.deadline => Step::Unknown(self.votes.clone()),
+            _ if now >= self.deadline => self.too_late(),
             _ => Step::Wait(self.deadline),
         }
+    }
+
+    fn too_late(&self) -> Step {
+        let said = |vote: &NodeOutcome| match vote {
+            NodeOutcome::Silent => NodeOutcome::no_answer(),
+            said => said.clone(),
+        };
+        Step::Unknown(self.votes.iter().map(said).collect())
     }
 }

@@ -29,8 +29,8 @@ pub enum Answer<W> {
     },
     /// Nothing there, or another program's value: none of ours leads by this node.
     Absent,
-    /// What was there may have been forgotten.
-    Quarantined(Duration),
+    /// What was there may have been forgotten, for so long, and whether there are no data at all.
+    Quarantined(Duration, bool),
     /// No answer that counts.
     Failed(NodeError),
 }
@@ -128,10 +128,10 @@ impl<W: Clone> Leading<W> {
 
     fn outcomes(&self) -> Vec<NodeOutcome> {
         let outcome = |a: &Option<Answer<W>>| match a {
-            None => NodeOutcome::Silent,
+            None => NodeOutcome::no_answer(),
             Some(Answer::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
             Some(Answer::Absent) => NodeOutcome::Refused,
-            Some(Answer::Quarantined(rest)) => NodeOutcome::Quarantined(*rest),
+            Some(Answer::Quarantined(rest, empty)) => NodeOutcome::quarantined(*rest, *empty),
             Some(Answer::Failed(e)) => NodeOutcome::Failed(e.clone()),
         };
         self.answers.iter().map(outcome).collect()
@@ -139,7 +139,7 @@ impl<W: Clone> Leading<W> {
 }
 
 fn may_be_anybodys<W>(answer: Option<&Answer<W>>) -> bool {
-    matches!(answer, None | Some(Answer::Quarantined(_) | Answer::Failed(_)))
+    matches!(answer, None | Some(Answer::Quarantined(..) | Answer::Failed(_)))
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
         Some(match cell.split_at(1) {
             (".", _) => return None,
             ("-", _) => Answer::Absent,
-            ("q", _) => Answer::Quarantined(Duration::from_secs(3)),
+            ("q", _) => Answer::Quarantined(Duration::from_secs(3), false),
             ("x", _) => Answer::Failed(NodeError::not_executed(NodeFault::Unreachable, "")),
             (owner, words) => held(u128::from(owner.as_bytes()[0]), words),
         })
@@ -228,7 +228,7 @@ mod tests {
         let Sight::NoQuorum(outcomes) = machine.on_time() else { panic!("a verdict") };
         assert!(matches!(
             &outcomes[..],
-            [NodeOutcome::Quarantined(_), NodeOutcome::Failed(_), NodeOutcome::Held(Some(_))]
+            [NodeOutcome::Quarantined { .. }, NodeOutcome::Failed(_), NodeOutcome::Held(Some(_))]
         ));
     }
 }

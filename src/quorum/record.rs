@@ -91,12 +91,17 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    Granted { fence: u64, attempt: u32, unsure: Duration },
+    Granted {
+        fence: u64,
+        attempt: u32,
+        unsure: Duration,
+    },
     Completed(StoredRecord),
     InFlight(Duration),
     Mismatch,
     TooOld,
-    Quarantined(Duration),
+    /// For how long, and whether without any data.
+    Quarantined(Duration, bool),
     Refused,
     Failed(NodeError),
 }
@@ -189,7 +194,9 @@ impl Record {
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
             Ok(Reply::Mismatch) => Vote::Mismatch,
             Ok(Reply::TooOld) => Vote::TooOld,
-            Ok(Reply::Quarantined { remaining, .. }) => Vote::Quarantined(*remaining),
+            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
+                Vote::Quarantined(*remaining, *began_empty)
+            }
             Ok(_) => Vote::Refused,
             Err(e) => Vote::Failed(e.clone()),
         }
@@ -399,7 +406,7 @@ impl Record {
             Vote::Silent => NodeOutcome::Silent,
             Vote::Granted { .. } => NodeOutcome::Granted,
             Vote::InFlight(left) => NodeOutcome::Held(Some(*left)),
-            Vote::Quarantined(left) => NodeOutcome::Quarantined(*left),
+            Vote::Quarantined(left, empty) => NodeOutcome::quarantined(*left, *empty),
             Vote::Completed(_) | Vote::Mismatch | Vote::TooOld | Vote::Refused => {
                 NodeOutcome::Refused
             }
@@ -412,7 +419,7 @@ impl Record {
 impl Vote {
     fn quarantine(&self) -> Option<Duration> {
         match self {
-            Self::Quarantined(left) => Some(*left),
+            Self::Quarantined(left, _) => Some(*left),
             _ => None,
         }
     }

@@ -83,7 +83,7 @@ impl Release {
     /// Gives up on the silent ones.
     pub fn unknown(&self) -> Found {
         let outcome = |v: &Vote| match v {
-            Vote::Silent => NodeOutcome::Silent,
+            Vote::Silent => NodeOutcome::no_answer(),
             Vote::Deleted => NodeOutcome::Granted,
             Vote::Absent | Vote::Other => NodeOutcome::Refused,
             Vote::Failed(e) => NodeOutcome::Failed(e.clone()),

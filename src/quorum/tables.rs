@@ -40,7 +40,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         "foreign" => Ok(Reply::Held { remaining: None, foreign: true }),
         "quarantined" => {
             let id = QuarantineId { history: 1, since: 1 };
-            Ok(Reply::Quarantined { remaining: span, id })
+            Ok(Reply::Quarantined { remaining: span, id, began_empty: false })
         }
         "done" => Ok(Reply::Done),
         "absent" => Ok(Reply::Absent),

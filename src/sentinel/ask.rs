@@ -49,6 +49,15 @@ pub(crate) struct Round {
     pub(crate) troubled: bool,
 }
 
+/// The replicas of a group.
+pub(crate) struct Replicas {
+    /// As any Sentinel names them.
+    pub(crate) told: BTreeSet<Address>,
+    /// Where we reach those that a majority names: they will be logged in to, and one Sentinel
+    /// alone shall not say where.
+    pub(crate) agreed: BTreeSet<Address>,
+}
+
 impl Asker {
     pub(crate) fn new(inquiry: Inquiry, sentinels: Vec<Address>, hint: Arc<Notify>) -> Self {
         Self {
@@ -89,9 +98,8 @@ impl Asker {
         }
     }
 
-    /// The replicas of the group, where we reach them, that a majority of the Sentinels name: they
-    /// will be logged in to, and one Sentinel alone shall not say where.
-    pub(crate) async fn replicas(&mut self) -> BTreeSet<Address> {
+    /// The replicas of the group, as the Sentinels that answer in time name them.
+    pub(crate) async fn replicas(&mut self) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let asking: FuturesUnordered<_> = open
             .iter_mut()
@@ -109,8 +117,10 @@ impl Asker {
                 None => drop(open.remove(&at)),
             }
         }
+        let told = lists.iter().flatten().cloned().collect();
         let agreed = named_by_most(lists, machine.sentinels().len());
-        agreed.into_iter().map(|told| inquiry.map.get(&told).cloned().unwrap_or(told)).collect()
+        let reached = |told: Address| inquiry.map.get(&told).cloned().unwrap_or(told);
+        Replicas { told, agreed: agreed.into_iter().map(reached).collect() }
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once

@@ -1,6 +1,5 @@
 //! Keeps asking: the poll is the truth, events only make it come sooner.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::address::Address;
-use super::ask::{Asker, Inquiry, Round};
+use super::ask::{Asker, Inquiry, Replicas, Round};
 use super::discovery::Master;
 use crate::env::Env;
 use crate::error::NodeError;
@@ -74,8 +73,8 @@ impl Watch {
         lock(&self.shared.seen).clone()
     }
 
-    /// Every replica that any Sentinel names; those asked last and answering in time.
-    pub(crate) async fn replicas(&self) -> BTreeSet<Address> {
+    /// The replicas; of the Sentinels those are asked that were asked last.
+    pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
 

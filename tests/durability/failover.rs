@@ -176,3 +176,25 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     let one = blind.mutex("f").durability(Durability::Replicas(1)).acquire().await.unwrap();
     assert_eq!(one.durability().replicas, 1);
 }
+
+/// One more that copies the master, and that no Sentinel knows of yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
+    let groups = Groups::up_with(1, 3_000, 0, &[]);
+    let redlock = redlock(&groups, 0);
+    let servers = groups.servers(0);
+    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    assert_eq!(all("a").acquire().await.unwrap().durability().replicas, 2);
+    groups.break_("kill", 0, &["--server", "a3"]);
+    let info = || cli(&servers[0], &["INFO", "replication"]);
+    until("it is gone", || info().contains("connected_slaves:1"));
+    let (_, port) = servers[0].rsplit_once(':').unwrap();
+    let _stranger = Server::start(&["--replicaof", "127.0.0.1", port]);
+    until("the stranger follows", || info().matches("state=online").count() == 2);
+    let e = word(all("b").try_acquire().await.unwrap_err());
+    assert_eq!(e.fault(), NodeFault::NotDurable);
+    assert!(e.detail().contains(&format!("not attached: {}", servers[2])), "{e}");
+    until("rolled back", || cli(&servers[0], &["EXISTS", "b"]) == "0");
+    let one = redlock.mutex("c").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    assert!(one.durability().replicas >= 1, "who asks for any gets any");
+}

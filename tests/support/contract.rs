@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use palisade::node::LockNode;
 use palisade::node::contract::{self, Case, Hooks};
+use palisade::ops::{Deployment, HandedOver, Handover};
+use tokio::sync::Notify;
 
 use super::group::Groups;
 use super::server::Server;
@@ -20,8 +22,8 @@ async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
 
 /// For a standalone server.
 pub fn server_hooks(server: &Shared) -> Hooks {
-    let all = [server; 4].map(Arc::clone);
-    let [empty, keeping, flush, foreign] = all.map(|s| move || Arc::clone(&s));
+    let all = [server; 6].map(Arc::clone);
+    let [empty, keeping, flush, foreign, closing, handing] = all.map(|s| move || Arc::clone(&s));
     Hooks::default()
         .restart_empty(move || {
             let s = empty();
@@ -35,6 +37,15 @@ pub fn server_hooks(server: &Shared) -> Hooks {
             let s = flush();
             async move { on(&s, |s| assert_eq!(s.cli(&["flushall"]), "OK")).await }
         })
+        .close(move || {
+            let deployment = operated(&closing().lock().unwrap());
+            async move { close(deployment).await }
+        })
+        .hand_over(move || {
+            let s = handing();
+            let deployment = operated(&s.lock().unwrap());
+            async move { hand_over(deployment, on(&s, Server::restart)).await }
+        })
         .put_foreign(move |key, ttl| {
             let s = foreign();
             let put = move |s: &mut Server| {
@@ -47,10 +58,48 @@ pub fn server_hooks(server: &Shared) -> Hooks {
         })
 }
 
-/// For the first group, whose first server is and stays the master.
+/// The server as its operator meets it.
+fn operated(server: &Server) -> Deployment {
+    let deployment = Deployment::new().node(server.url());
+    match server.credentials() {
+        Some((user, password)) => deployment.username(user).password(password),
+        None => deployment,
+    }
+}
+
+/// Closes a server for some two seconds and leaves it to itself.
+async fn close(deployment: Deployment) {
+    let closed = Notify::new();
+    let restart = async {
+        closed.notify_one();
+        std::future::pending().await
+    };
+    let short = Handover::new(deployment)
+        .clock_error(Duration::from_millis(50))
+        .closed_for(Duration::from_millis(2_200));
+    tokio::select! {
+        done = short.lone(restart, |_| ()) => panic!("not closed: {done:?}"),
+        () = closed.notified() => {}
+    }
+}
+
+/// Restarts a server as planned.
+async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
+    let restart = async {
+        restart.await;
+        Ok(())
+    };
+    let done = Handover::new(deployment).lone(restart, |_| ()).await.unwrap();
+    assert!(matches!(done, HandedOver::Done { .. }), "{done}");
+}
+
+/// For the first group, whose first server stays the master until it is handed over.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
-    let [a, b, c, d] = [(); 4].map(|()| groups.clone());
+    let [a, b, c, d, e, f] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
+        // A server on a busy disk puts off what it writes to its file, and would lose it.
+        let settle = ["CONFIG", "SET", "appendfsync", "always"];
+        assert_eq!(groups.cli(&groups.servers(0)[0], &settle), "OK");
         groups.break_(how, 0, &["--server", "a1"]);
         await_complete(groups);
         std::future::ready(())
@@ -62,6 +111,15 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
             c.break_("flushall", 0, &[]);
             std::future::ready(())
         })
+        .close(move || {
+            let deployment = e.operated();
+            let master = format!("redis://{}", e.servers(0)[0]);
+            async move { close(deployment.node(master)).await }
+        })
+        .hand_over(move || {
+            let groups = Arc::clone(&f);
+            async move { to_another(&groups).await }
+        })
         .put_foreign(move |key, ttl| {
             let master = d.servers(0)[0].clone();
             d.cli(&master, &["DEL", &key]);
@@ -71,6 +129,20 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
             }
             std::future::ready(())
         })
+}
+
+/// Hands the first group over to whichever replica its Sentinels choose.
+async fn to_another(groups: &Groups) {
+    for _ in 0..40 {
+        let group = groups.operated().groups(groups.sentinels(0), [groups.name(0)]);
+        match Handover::new(group).group(|_| ()).await.unwrap() {
+            HandedOver::Done { .. } => return,
+            // The last one is not through everywhere.
+            HandedOver::Refused(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+            other => panic!("{other}"),
+        }
+    }
+    panic!("the group is never ready to be handed over");
 }
 
 /// Waits until the first server is a master with both replicas again.

@@ -18,6 +18,12 @@ impl Groups {
         Self::up_with(n, 3_000, 1, &[])
     }
 
+    /// A group as `sentinel-conf/up` makes it for somebody who asks for nothing.
+    pub fn shipped() -> Self {
+        let up = Self::try_up(&["--groups", "1"]);
+        up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
+    }
+
     /// `max_lag` of 0 leaves the guard off.
     pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
         let up = Self::try_up_with(n, down_after_ms, max_lag, more);
@@ -34,12 +40,16 @@ impl Groups {
         max_lag: u32,
         more: &[&str],
     ) -> Result<Self, (Option<i32>, String)> {
+        let (n, down_after, max_lag) =
+            (n.to_string(), down_after_ms.to_string(), max_lag.to_string());
+        let args = ["--groups", &n, "--down-after", &down_after, "--max-lag", &max_lag];
+        Self::try_up(&[&args, more].concat())
+    }
+
+    fn try_up(args: &[&str]) -> Result<Self, (Option<i32>, String)> {
         let out = Command::new(script("up"))
-            .args(["--json", "--groups", &n.to_string()])
-            .args(["--owner-pid", &std::process::id().to_string()])
-            .args(["--down-after", &down_after_ms.to_string()])
-            .args(["--max-lag", &max_lag.to_string()])
-            .args(more)
+            .args(["--json", "--owner-pid", &std::process::id().to_string()])
+            .args(args)
             .output()
             .expect("sentinel-conf/up can be run");
         if !out.status.success() {
@@ -75,6 +85,18 @@ impl Groups {
     /// Password of the application's user `palisade`, if brought up with `--acl`.
     pub fn password(&self) -> Option<String> {
         self.json["acl"]["password"].as_str().map(ToOwned::to_owned)
+    }
+
+    /// Who operates it, without the nodes themselves.
+    pub fn operated(&self) -> palisade::ops::Deployment {
+        let deployment = palisade::ops::Deployment::new();
+        match self.json["acl"]["operator_password"].as_str() {
+            Some(password) => {
+                let deployment = deployment.username("operator").password(password);
+                deployment.sentinel_username("operator").sentinel_password(password)
+            }
+            None => deployment,
+        }
     }
 
     /// As [`cli`], as the operator where the servers have users.

@@ -163,6 +163,14 @@ impl Server {
         }
     }
 
+    /// User and password of who operates it, if it lets nobody else in.
+    pub fn credentials(&self) -> Option<(&str, &str)> {
+        match self.login.as_slice() {
+            [_, _, user, _, password] => Some((user, password)),
+            _ => None,
+        }
+    }
+
     /// Runs one command over the unix socket, as the default user unless told otherwise, and gives
     /// the raw answer.
     pub fn cli(&self, args: &[&str]) -> String {

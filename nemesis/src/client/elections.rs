@@ -78,7 +78,7 @@ impl Task {
                 self.ledger.say(says).await?;
                 let answer = |r: &Result<(), ProclaimError>| match r {
                     Ok(()) => Answer::Done,
-                    Err(ProclaimError::Lost) => Answer::Lost,
+                    Err(ProclaimError::Lost(_)) => Answer::Lost,
                     Err(ProclaimError::Unknown(_)) => Answer::Refused,
                     Err(other) => panic!("{other}"),
                 };

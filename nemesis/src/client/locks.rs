@@ -126,7 +126,7 @@ impl Task {
     async fn extend(&mut self, guard: &LockGuard, name: &Arc<str>) -> io::Result<()> {
         let answer = |r: &Result<_, ExtendError>| match r {
             Ok(_) => Answer::Done,
-            Err(ExtendError::Lost) => Answer::Lost,
+            Err(ExtendError::Lost(_)) => Answer::Lost,
             Err(_) => Answer::Refused,
         };
         let _ = self.verb(Verb::Extend, name, ROUND, guard.extend(), answer).await?;

@@ -18,7 +18,7 @@ mod terms;
 mod tokens;
 mod waiters;
 
-use crate::plan::Promises;
+use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
 
 /// A promise that was broken.
@@ -50,15 +50,15 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::<quarantine::Quarantine>::default(),
         Box::<results::Results>::default(),
         Box::<requests::Requests>::default(),
-        Box::new(handlers::Handlers::new(promises.order)),
+        Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)),
         Box::new(deadlines::Deadlines::new(promises.lateness)),
         Box::new(waiters::Waiters::new(promises.served)),
         Box::<tasks::Tasks>::default(),
     ];
-    if promises.exclusion {
+    if promises.clocks != Clocks::Step {
         all.push(Box::<exclusion::Exclusion>::default());
     }
-    if promises.order {
+    if promises.clocks == Clocks::Right {
         all.push(Box::<tokens::Tokens>::default());
         all.push(Box::<fencing::Fencing>::default());
         all.push(Box::<terms::Terms>::default());

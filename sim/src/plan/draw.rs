@@ -49,9 +49,8 @@ impl Theme {
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
-            Self::Failovers => &[1, 1, 3, 3],
+            Self::Failovers | Self::Orders => &[1, 1, 3, 3],
             Self::Tokens => &[1, 1, 1, 3],
-            Self::Orders => &[1, 1, 3, 3],
             Self::Steps | Self::Fleet => &[1, 3, 3],
             Self::Anything => &[1, 3, 3, 5],
         };
@@ -240,7 +239,7 @@ impl Plan {
         let (ttl, error) = (settings.ttl, settings.clock_error);
         self.orders.share = if must_be_born { 1_000 } else { self.theme.orders(d) };
         self.orders.prints = d.chance(300);
-        self.orders.max_result = if d.chance(250) { 1 } else { 0 };
+        self.orders.max_result = usize::from(d.chance(250));
         let again = self.theme == Theme::Reruns || d.chance(600);
         let again_policy = d.pick(&[Policy::Rerun, Policy::Least]);
         self.orders.policy = if again { again_policy } else { Policy::Once };

@@ -93,10 +93,7 @@ impl Plan {
 
     /// A loss seldom comes alone.
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
-        let node = match fault {
-            Fault::Failover { node, .. } | Fault::Crash { node, .. } => node,
-            _ => return,
-        };
+        let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();
         if !d.chance(if self.theme == Theme::Tokens { 800 } else { 350 }) {
             return;

@@ -113,16 +113,11 @@ impl Plan {
             // The world's clocks were drawn by what the first stage allows.
             let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
             let other = Settings { drift_ppm: more, ..one };
-            return self.either_way(d, one, other);
+            return either_way(d, one, other);
         }
         let most = (one.max_ttl - 1) / 2;
         let clock_error = if safe { d.range(one.clock_error, most) } else { 1 };
-        self.either_way(d, one, Settings { clock_error, ..one })
-    }
-
-    fn either_way(&self, d: &mut Dice, one: Settings, other: Settings) -> Rollout {
-        let stages = if d.chance(500) { vec![one, other] } else { vec![other, one] };
-        Rollout { stages, wait: 0 }
+        either_way(d, one, Settings { clock_error, ..one })
     }
 
     fn retention(&mut self, d: &mut Dice) -> Rollout {
@@ -134,7 +129,7 @@ impl Plan {
             Settings { retention: short, ..one },
             Settings { retention: short + d.range(600, 2_000), ..one },
         );
-        self.either_way(d, short, long)
+        either_way(d, short, long)
     }
 
     /// All keys are in use from this moment on.
@@ -180,4 +175,9 @@ impl Plan {
             self.nodes.push(node);
         }
     }
+}
+
+fn either_way(d: &mut Dice, one: Settings, other: Settings) -> Rollout {
+    let stages = if d.chance(500) { vec![one, other] } else { vec![other, one] };
+    Rollout { stages, wait: 0 }
 }

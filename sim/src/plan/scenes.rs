@@ -77,7 +77,7 @@ impl Plan {
         let hold = lock(10 * long, long, false);
         self.do_one_after_the_other([vec![hold; 3], vec![hold; 3]]);
         let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
-        let client = if order == Order::MaxTtlUp { 0 } else { 1 };
+        let client = usize::from(order != Order::MaxTtlUp);
         let (first, other) = (d.range(50, 200), 1 - client);
         self.faults = vec![
             (first, Fault::Deploy { client, stage: 1 }),

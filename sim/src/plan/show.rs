@@ -1,6 +1,6 @@
 //! A plan in full, as it is printed when a promise was broken.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::{NodePlan, Plan, Settings, Steps};
 
@@ -53,7 +53,7 @@ impl Plan {
             all.push_str(", server clocks beyond the bound");
         }
         if self.steps != Steps::None {
-            all.push_str(&format!(", clock steps: {:?}", self.steps));
+            let _ = write!(all, ", clock steps: {:?}", self.steps);
         }
         all
     }

@@ -6,7 +6,6 @@
 //! behind its own acquire, and behind the extension that could put the lock back. An acquire that
 //! meets its own release before either left is not sent at all, nor is the release.
 
-use super::owed::Owed;
 use super::{Asked, Job};
 use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Stamp;
@@ -25,13 +24,10 @@ impl Gather {
     }
 
     pub(super) fn take(&mut self, job: Job) {
-        let Job { op, deadline, asker } = job;
+        let Job { op, deadline, mut asker } = job;
         let who = Asked {
             again: op.shows_result().then(|| (op.clone(), deadline)),
-            owed: asker.owed_until().map(|until| {
-                let of = asker.cleans();
-                Owed { op: op.clone(), until, of }
-            }),
+            owed: asker.owes(&op),
             vote: is_vote(&op),
             owner: if op.is_undo() { None } else { op.owner().copied() },
             reasserts: reasserts(&op),
@@ -108,6 +104,7 @@ fn reasserts(op: &Op) -> Option<OwnerToken> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -146,7 +143,7 @@ mod tests {
         for (at, op) in ops.iter().enumerate() {
             // Each is owed until its place in the queue, by which its asker is known again.
             let until = Moment::from_nanos(at as u64);
-            let asker = Asker::new(Sink::Owed(Mailbox::new(1), 0, until));
+            let asker = Asker::new(Sink::Owed(Mailbox::new(1), 0, until), &Arc::default());
             gather.take(Job { op: op.clone(), deadline: until, asker });
         }
         gather.finish()

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::load::Counted;
 use crate::node::mailbox::Mailbox;
 use crate::op::Op;
 use crate::time::Moment;
@@ -27,6 +28,7 @@ pub(super) struct Owed {
     pub(super) until: Moment,
     /// The attempt that it cleans up after, and which node this is there.
     pub(super) of: Option<(Arc<Mailbox>, usize)>,
+    pub(super) _count: Counted,
 }
 
 impl Owed {
@@ -123,7 +125,7 @@ mod tests {
     fn owed(number: u128, until: u64) -> Owed {
         let owner = OwnerToken::from_random(number);
         let op = Op::Release { keys: LockKeys::new("k"), owner, words: false };
-        Owed { op, until: at(until), of: None }
+        Owed { op, until: at(until), of: None, _count: Counted::owed(&Arc::default()) }
     }
 
     fn ms(ms: u64) -> Duration {

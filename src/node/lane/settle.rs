@@ -12,7 +12,7 @@ use crate::node::BoxFuture;
 use crate::node::barrier::{confirm, must_last};
 use crate::node::mailbox::Stamp;
 use crate::node::tally::Count;
-use crate::op::{Facts, Holder, QuarantineId, Reply};
+use crate::op::{Facts, Holder, QuarantineId, Reply, Terms};
 use crate::receipt::{Server, Written};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 
@@ -93,7 +93,7 @@ impl Worker {
     /// others their results.
     fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
         let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
-        let Some((((op, deadline), asker), clock)) = again.zip(self.clock) else {
+        let Some((((op, deadline), sink), clock)) = again.zip(self.clock) else {
             let detail = "asked again, without having shown any result";
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
@@ -101,7 +101,7 @@ impl Worker {
             // Who gives up meanwhile takes back what may only be executed after that.
             self.doubt.about(owner, clock.at(deadline, self.settings.drift));
         }
-        self.again.push_back(Job { op, deadline, asker });
+        self.again.push_back(Job { op, deadline, asker: sink });
         None
     }
 
@@ -123,11 +123,7 @@ impl Worker {
         }
         match &reply {
             Reply::Holder(holder) if objection.is_none() => {
-                let max_ttl = self.settings.terms.max_ttl;
-                Ok(match old_news(holder.as_ref(), facts, max_ttl) {
-                    Some((remaining, id)) => Reply::Quarantined { remaining, id },
-                    None => reply,
-                })
+                Ok(old_news(holder.as_ref(), facts, &self.settings.terms).unwrap_or(reply))
             }
             Reply::Granted { fence } | Reply::Claimed { fence, .. } if self.is_ahead(*fence) => {
                 let wall = self.settings.env.wall_micros();
@@ -206,18 +202,19 @@ fn written(facts: &Facts) -> Written {
     Written { generation: facts.generation, offset: facts.offset }
 }
 
-/// Whether a node in quarantine may be telling of an earlier life; then the rest of the quarantine.
-/// It may have forgotten who holds the name, so "nobody" is no word, and a holder is one only if
-/// the key was certainly written since: no lease is longer than `max_ttl`.
-fn old_news(
-    holder: Option<&Holder>,
-    facts: Option<&Facts>,
-    max_ttl: Duration,
-) -> Option<(Duration, QuarantineId)> {
+/// The answer of a node in quarantine that may be telling of an earlier life. It may have forgotten
+/// who holds the name, so "nobody" proves nothing, and a holder counts only if the key was
+/// certainly written in this life: no lease is longer than the longest that any client uses, and an
+/// earlier server of the node, which set its end, may have had a clock 2E ahead of this one's.
+fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Option<Reply> {
     let facts = facts.filter(|f| !f.quarantine.is_zero())?;
     let age = facts.quarantine_len.saturating_sub(facts.quarantine);
+    // Others ask for a longer quarantine if their leases are longer.
+    let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
+    let longest = terms.max_ttl + longer + 2 * terms.clock_error;
     let rest = holder.and_then(|h| h.remaining);
-    let written_since = rest.is_some_and(|rest| rest + age >= max_ttl);
+    let written_since = rest.is_some_and(|rest| rest + age > longest);
     let id = QuarantineId { history: facts.generation, since: facts.since };
-    (!written_since).then_some((facts.quarantine, id))
+    let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
+    (!written_since).then_some(Reply::Quarantined { remaining, id, began_empty })
 }

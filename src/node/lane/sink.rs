@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::load::{Counted, Load};
+use super::owed::Owed;
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::{Mailbox, Stamp};
-use crate::op::Reply;
+use crate::op::{Op, Reply};
 use crate::time::Moment;
 
 /// Who wants the answer.
@@ -62,27 +64,36 @@ impl Sink {
 }
 
 /// A sink that is answered whatever happens, also when the lane's runtime ends or its node panics.
-pub(super) struct Asker(Option<Sink>);
+pub(super) struct Asker {
+    sink: Option<Sink>,
+    /// The clean-up that it leaves behind until it is confirmed.
+    owed: Option<Counted>,
+    _asked: Counted,
+}
 
 impl Asker {
-    pub(super) fn new(sink: Sink) -> Self {
-        Self(Some(sink))
+    pub(super) fn new(sink: Sink, load: &Arc<Load>) -> Self {
+        let owed = sink.owed_until().map(|_| Counted::owed(load));
+        Self { sink: Some(sink), owed, _asked: Counted::asked(load) }
     }
 
     pub(super) fn owed_until(&self) -> Option<Moment> {
-        self.0.as_ref().and_then(Sink::owed_until)
+        self.sink.as_ref().and_then(Sink::owed_until)
     }
 
-    pub(super) fn cleans(&self) -> Option<(Arc<Mailbox>, usize)> {
-        self.0.as_ref().and_then(Sink::cleans)
+    /// What is owed if no answer comes.
+    pub(super) fn owes(&mut self, op: &Op) -> Option<Owed> {
+        let (until, count) = self.owed_until().zip(self.owed.take())?;
+        let of = self.sink.as_ref().and_then(Sink::cleans);
+        Some(Owed { op: op.clone(), until, of, _count: count })
     }
 
     pub(super) fn level(&self) -> Durability {
-        self.0.as_ref().map_or(Durability::Primary, Sink::level)
+        self.sink.as_ref().map_or(Durability::Primary, Sink::level)
     }
 
     pub(super) fn post(mut self, reply: Result<Reply, NodeError>, at: Stamp) {
-        if let Some(sink) = self.0.take() {
+        if let Some(sink) = self.sink.take() {
             sink.post(reply, at);
         }
     }
@@ -90,7 +101,7 @@ impl Asker {
     /// Posts a yes that had to be confirmed.
     pub(super) fn post_kept(self, reply: Reply, confirmed: Result<u32, NodeError>, at: Stamp) {
         let reply = confirmed.map(|replicas| {
-            if let Some(sink) = &self.0 {
+            if let Some(sink) = &self.sink {
                 sink.keep(replicas);
             }
             reply
@@ -101,7 +112,7 @@ impl Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        if let Some(sink) = self.0.take() {
+        if let Some(sink) = self.sink.take() {
             let detail = "the task of this node's lane ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
             // Only a quarantine is reckoned from the moment of its answer.

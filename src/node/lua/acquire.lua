@@ -10,7 +10,8 @@ local function acquire(k, a, count, ttl, queue)
   for i = 1, count do
     local lock, owner, proposal = KEYS[k + 1], ARGV[a + 1], ARGV[a + 2]
     local p
-    if left <= 0 and call('SET', lock, owner, 'NX', 'PX', ttl) then
+    if left <= 0 and not (settling and rarely().kept(lock, KEYS[k + 2]))
+      and call('SET', lock, owner, 'NX', 'PX', ttl) then
       local fence, number = KEYS[k + 2], tonumber(proposal)
       p = number >= low and number <= high and proposal or in_range(proposal)
       local old = try('SET', fence, p, 'PX', fence_life, 'GET')

@@ -24,7 +24,10 @@ local function claim(k, a)
   local value = h[5] and shown(key)
   if value == nil then return end
   local fence, attempt = tonumber(h[2]) or 0, tonumber(h[4]) or 0
-  local rest = (tonumber(h[3]) or 0) - now_ms
+  local till = tonumber(h[3]) or 0
+  -- The clock of the server before may have been behind.
+  if settling and till > 0 then till = till + apart end
+  local rest = till - now_ms
   if rest > 0 then
     if h[1] == owner then return put_claimed(h, value, fence, attempt) end
     if not h[5] then

@@ -21,6 +21,13 @@ local function is_fence(x)
   return x and x >= 0 and x < 1e18 and x % 1 == 0
 end
 
+-- How far two servers' clocks differ at the most, in ms.
+local apart = math.ceil(clock_error / 500)
+
+-- What stands under a lock that is nobody's, while it is kept from all but its holder; as long as
+-- an owner.
+local KEPT = string.rep('-', 22)
+
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
 local function stored(key)
   local v = try('GET', key)
@@ -111,7 +118,7 @@ end
 -- so that no request within its retention finds it gone by any clock, and its promise outlives
 -- every late request.
 local function keep(key, retention)
-  local ms = math.max(tonumber(retention) + math.ceil(clock_error / 500) + 1, tonumber(fence_life))
+  local ms = math.max(tonumber(retention) + apart + 1, tonumber(fence_life))
   if call('PTTL', key) < ms then call('PEXPIRE', key, digits(ms)) end
 end
 

@@ -6,6 +6,11 @@
 --          since: when it began (0: this server never lost anything); q: the quarantine's length;
 --          agreed: until when that length holds although nobody asks for it; waited: until when
 --          somebody may wait for a hint.
+--          Around a planned handover (`ops/handover`) it is longer: 113 c or s, 114 until_ms 13.
+--          c: closed, by whoever hands the server over: until then nothing at all is answered by
+--          it, nor by a server that its data come to. s: handed over: these data are complete, so
+--          the history goes on from the one before; only leases given there may end early by this
+--          clock, by twice E, until then.
 -- ARGV     1 q: quarantine in ms, by all that is known of the group
 --          2 q where a history begins, with what may be unknown of the group
 --          3 E: clock error in µs            4 fence life in ms
@@ -55,16 +60,26 @@ local function digits(x)
   return format('%.0f', x)
 end
 
-local since, floor, agreed, waited, began
+local since, floor, agreed, waited, began, settling
 local bits, write = 0, false -- bits: see main.lua
 local marker = try('GET', KEYS[1])
 local seen_q
-if type(marker) == 'string' and #marker == 111 then
+if type(marker) == 'string' and (#marker == 111 or #marker == 126) then
   since, floor = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 56, 71))
   seen_q, agreed = tonumber(sub(marker, 73, 81)), tonumber(sub(marker, 83, 95))
   waited, began = tonumber(sub(marker, 97, 109)), sub(marker, 111, 111)
 end
 local known = since and floor and seen_q and agreed and waited -- else it is not ours
+if known and #marker == 126 then
+  local kind, till = sub(marker, 113, 113), tonumber(sub(marker, 114, 126))
+  if till and now_ms < till then
+    if kind == 'c' then
+      return redis.error_reply('HANDOVER closed for another ' .. till - now_ms .. ' ms at most.')
+    end
+    if sub(marker, 1, 40) == replid then settling = till end
+  end
+  write = not settling
+end
 if known and sub(marker, 1, 40) == replid then
   -- All clients share one length, the longest. It holds for one length after the last client that
   -- asked for it, and is not shortened during a quarantine.
@@ -93,7 +108,8 @@ else
 end
 local function mark()
   call('SET', KEYS[1], format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s',
-    replid, since, floor, q, agreed, waited, began))
+    replid, since, floor, q, agreed, waited, began)
+    .. (settling and format(' s%013.0f', settling) or ''))
 end
 if write then mark() end
 local left = since + q - now_ms

@@ -13,6 +13,7 @@ return {
   above = above,
   refuse = refuse,
   forget = forget,
+  kept = kept,
   missed = missed,
   skip = skip,
   wake = wake,

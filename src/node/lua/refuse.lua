@@ -17,6 +17,17 @@ local function above(lock, fence, old, p)
   return p
 end
 
+-- Soon after a handover: whether the lock, absent here, may still be held. Its lease may have ended
+-- early by this clock, so the first who asks for a name that was used lately has it kept for as
+-- long as clocks differ, once.
+local function kept(lock, fence)
+  if call('EXISTS', lock) == 1 or call('EXISTS', fence) == 0 then return false end
+  if try('HSET', 'palisade:settled', lock, 1) == 0 then return false end
+  call('PEXPIRE', 'palisade:settled', digits(settling - now_ms))
+  call('SET', lock, KEPT, 'PX', digits(apart))
+  return true
+end
+
 -- The lock is taken: by whom, and for how long.
 local function refuse(lock, fence, owner, queue)
   local value = try('GET', lock)

@@ -40,8 +40,8 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// The clocks and dice. Default: the machine's.
-    #[doc(hidden)]
+    /// Clocks and dice other than the machine's, for tests and simulators. The handle over the node
+    /// must have the same.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

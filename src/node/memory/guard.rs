@@ -22,6 +22,17 @@ pub(super) struct Marker {
     pub(super) agreed: u64,
     /// This history began without any marker.
     pub(super) began_empty: bool,
+    /// A planned handover goes on.
+    pub(super) handover: Option<Handover>,
+}
+
+/// Where a planned handover stands, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handover {
+    /// Nothing is answered, here and by whom this marker comes to.
+    Closed(u64),
+    /// The data are complete; only leases given before may end early by this clock.
+    Settling(u64),
 }
 
 impl Marker {
@@ -34,7 +45,33 @@ impl Marker {
             quarantine: Duration::ZERO,
             agreed: 0,
             began_empty: false,
+            handover: None,
         }
+    }
+
+    /// Closes the node for `span`; not in a quarantine.
+    pub(super) fn close(&mut self, now: u64, span: Duration) {
+        assert!(self.left(now).is_zero(), "in quarantine not all leases are known");
+        self.handover = Some(Handover::Closed(now.saturating_add(nanos(span))));
+    }
+
+    /// Goes on in a history whose data are certainly complete.
+    pub(super) fn go_on(&mut self, generation: u64, now: u64) {
+        self.generation = generation;
+        self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
+    }
+
+    /// How long the node is closed.
+    pub(super) fn closed(&self, now: u64) -> Option<Duration> {
+        match self.handover {
+            Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
+            _ => None,
+        }
+    }
+
+    /// Whether leases given before a handover may still last.
+    fn settles(&self, now: u64) -> bool {
+        matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
     fn left(&self, now: u64) -> Duration {
@@ -107,6 +144,8 @@ pub(super) struct Header {
     pub(super) began_empty: bool,
     /// The batch came too late to take effect.
     pub(super) late: bool,
+    /// Leases given before a handover may have ended early.
+    pub(super) settling: bool,
     generation: u64,
     window: Duration,
     terms: Terms,
@@ -131,6 +170,8 @@ impl Header {
             m.quarantine = q;
         }
         let quarantine_raised = m.agree(q, clock.now);
+        let settling = m.settles(clock.now);
+        m.handover = m.handover.filter(|_| settling);
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::NoFloor) {
@@ -156,6 +197,7 @@ impl Header {
             marker_missing,
             began_empty: m.began_empty,
             late,
+            settling,
             generation,
             window: windows.longest,
             terms,
@@ -169,7 +211,8 @@ impl Header {
 
     /// The answer of a node that grants nothing yet.
     pub(super) fn quarantined(&self) -> Reply {
-        Reply::Quarantined { remaining: self.quarantine, id: self.id() }
+        let (remaining, began_empty) = (self.quarantine, self.began_empty);
+        Reply::Quarantined { remaining, id: self.id(), began_empty }
     }
 
     /// Whether an extension counts: outside quarantine, or within it if its holder names it.
@@ -215,6 +258,11 @@ impl Header {
             return self.after(retention);
         }
         self.after(kept).max(self.fence_till())
+    }
+
+    /// How far the clocks of two nodes differ at the most.
+    pub(super) fn apart(&self) -> Duration {
+        2 * self.terms.clock_error
     }
 
     /// What this node may have forgotten.
@@ -273,6 +321,7 @@ fn begin(
         quarantine,
         agreed: clock.now.saturating_add(nanos(quarantine)),
         began_empty: before.is_none(),
+        handover: None,
     }
 }
 

@@ -17,6 +17,9 @@ pub(super) struct Entry {
     fence_till: u64,
     /// Until when somebody wants a hint.
     waiter_till: u64,
+    /// Until when nobody but its holder is let in, in which history: its lease may have ended early
+    /// by the clock of a server that took over.
+    kept: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +55,21 @@ impl Entry {
         }
     }
 
+    /// Soon after a handover: how long the lock, free here, is still kept for who may hold it.
+    fn kept(&mut self, h: &Header) -> Option<Duration> {
+        if !h.settling || self.held.is_some() || self.fence_till <= h.now {
+            return None;
+        }
+        let here = h.id().history;
+        let (_, till) = *self
+            .kept
+            .filter(|(history, _)| *history == here)
+            .as_ref()
+            .unwrap_or(&(here, h.after(h.apart())));
+        self.kept = Some((here, till));
+        Some(h.until(till)).filter(|rest| !rest.is_zero())
+    }
+
     fn has_waiter(&self, h: &Header) -> bool {
         self.waiter_till > h.now
     }
@@ -83,6 +101,12 @@ impl Locks {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
+        if let Some(rest) = entry.kept(h) {
+            if wait {
+                entry.waiter_till = h.fence_till();
+            }
+            return Reply::Held { remaining: Some(rest), foreign: false };
+        }
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };

@@ -39,6 +39,14 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
+    /// How long others are kept off.
+    fn claimed_for(&self, h: &Header) -> Option<Duration> {
+        // The clock of the server before may have been behind.
+        let more = if h.settling { h.apart() } else { Duration::ZERO };
+        let till = self.till.map(|t| t.saturating_add(u64::try_from(more.as_nanos()).unwrap_or(0)));
+        till.filter(|t| *t > h.now).map(|t| h.until(t))
+    }
+
     fn is_of_this_life(&self, h: &Header) -> bool {
         self.promised_in == Some(h.id())
     }
@@ -117,7 +125,7 @@ impl Entry {
         if !h.quarantine.is_zero() {
             return Some(h.quarantined());
         }
-        if let Some(remaining) = self.lease(h) {
+        if let Some(remaining) = self.claimed_for(h) {
             if self.own == Some(c.owner) {
                 return Some(self.claimed(h, c));
             }

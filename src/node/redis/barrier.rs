@@ -6,6 +6,7 @@
 //! locks. And a replica that is frozen holds up those who need it and nobody else: each number
 //! waits on a connection of its own.
 
+pub(crate) mod replicas;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use self::replicas::{Count, Known, Place, count};
 use self::wire::{Round, Wire};
 use super::endpoint::Endpoint;
 use crate::durability::Durability;
@@ -77,8 +79,8 @@ impl Barriers {
     }
 
     /// Waits until the replicas that `level` asks for have what the process granted in this
-    /// generation; how many have it. `known`: how many replicas there are, where somebody says so;
-    /// else as many as were ever seen to follow, or are connected.
+    /// generation; how many have it. `known`: which replicas there are, where somebody says so;
+    /// else as many as were ever seen to follow, and those that are attached.
     ///
     /// # Cancellation safety
     /// May be dropped; the round goes on for others.
@@ -86,39 +88,47 @@ impl Barriers {
         &self,
         generation: u64,
         level: Durability,
-        known: Option<u32>,
+        known: Option<Known>,
         deadline: Moment,
     ) -> Result<u32, NodeError> {
         let started = self.server.env.now();
-        let mut wanted = self.wanted(level, known);
+        let told = known.is_some();
+        let mut known = known.unwrap_or_default();
+        let mut wanted = match level {
+            Durability::Primary => 0,
+            Durability::Replicas(k) => k,
+            Durability::AllReplicas => {
+                let attached = self.connected.load(Ordering::Relaxed);
+                if !told {
+                    known.count = self.most.load(Ordering::Relaxed);
+                }
+                attached.max(known.count)
+            }
+        };
         loop {
             let round = self.round(wanted, generation, deadline).await?;
-            self.connected.store(round.connected, Ordering::Relaxed);
-            self.most.fetch_max(round.online, Ordering::Relaxed);
-            // A replica that nobody knew of may have confirmed in the place of one that must: the
-            // number that is enough is judged by who was connected after the wait.
-            let needed = self.wanted(level, known);
-            if round.have >= needed {
-                return Ok(round.have);
+            self.connected.store(round.connected(), Ordering::Relaxed);
+            let most = self.most.fetch_max(round.online(), Ordering::Relaxed).max(round.online());
+            if !told {
+                known.count = most;
+            }
+            let all = level == Durability::AllReplicas;
+            let count = if all {
+                count(&round.attached, round.offset, &known)
+            } else {
+                Count { have: round.have, all: wanted, behind: vec![], absent: vec![] }
+            };
+            if count.is_complete() {
+                return Ok(count.have);
             }
             let now = self.server.env.now();
-            if needed <= wanted || deadline.since(now) < LAST {
-                return Err(too_few(round, needed, level, now.since(started)));
+            // More than were waited for, or an acknowledgement that came in two pieces; what is not
+            // attached does not come within a round.
+            let again = all && count.absent.is_empty() && round.have >= wanted;
+            if !again || deadline.since(now) < LAST {
+                return Err(too_few(&round, &count, level, now.since(started)));
             }
-            wanted = needed;
-        }
-    }
-
-    fn wanted(&self, level: Durability, known: Option<u32>) -> u32 {
-        match (level, known) {
-            (Durability::Primary, _) => 0,
-            (Durability::Replicas(k), _) => k,
-            // Also who is connected and not known: `WAIT` does not say which ones confirmed.
-            (Durability::AllReplicas, Some(n)) => n.max(self.connected.load(Ordering::Relaxed)),
-            (Durability::AllReplicas, None) => {
-                let connected = self.connected.load(Ordering::Relaxed);
-                self.most.load(Ordering::Relaxed).max(connected)
-            }
+            wanted = count.all;
         }
     }
 
@@ -185,7 +195,7 @@ impl Waiter {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
                     // Nobody listens any more: nothing to do.
                     Ok(round) if round.generation == wish.generation => {
-                        let _ = wish.done.send(Ok(*round));
+                        let _ = wish.done.send(Ok(round.clone()));
                     }
                     Ok(_) => {
                         let detail = "the server has another data history since it granted";
@@ -203,7 +213,7 @@ impl Waiter {
     /// Whether another round could not bring more.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
-            || round.connected < self.k
+            || round.connected() < self.k
             || round.generation != wish.generation
             || wish.deadline.since(now) < LAST
     }
@@ -237,7 +247,7 @@ impl Waiter {
             };
             match wire.round(self.k, within).await {
                 Ok(round) => {
-                    self.connected = round.connected;
+                    self.connected = round.connected();
                     self.wire = Some(wire);
                     return Ok(round);
                 }
@@ -258,17 +268,25 @@ impl Waiter {
     }
 }
 
-/// The words that say what to do.
-fn too_few(round: Round, needed: u32, level: Durability, took: Duration) -> NodeError {
-    let Round { have, connected, .. } = round;
-    let why = if connected < needed {
-        format!("only {connected} connected: start the others or let them connect")
+/// What is missing, and what to do.
+fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
+    let Count { have, all, behind, absent } = count;
+    let connected = round.connected();
+    let why = if connected < *all {
+        let absent = list(absent, "not attached");
+        format!("only {connected} connected{absent}: start the others or let them connect")
     } else {
-        "one is frozen, slow or cut off: look at lag in INFO replication".to_owned()
+        let behind = list(behind, "behind");
+        format!("one is frozen, slow or cut off{behind}: look at lag in INFO replication")
     };
     let detail = format!(
-        "{have} of {needed} replicas have it within {} ms, asked for: {level}; {why}",
+        "{have} of {all} replicas have it within {} ms, asked for: {level}; {why}",
         took.as_millis()
     );
     NodeError::maybe_executed(NodeFault::NotDurable, detail)
+}
+
+fn list(places: &[Place], what: &str) -> String {
+    let names: Vec<String> = places.iter().map(ToString::to_string).collect();
+    if names.is_empty() { String::new() } else { format!(" ({what}: {})", names.join(", ")) }
 }

@@ -170,7 +170,8 @@ fn reply(
             QUARANTINED,
         ) => {
             let id = QuarantineId { history: facts.generation, since: facts.since };
-            Reply::Quarantined { remaining: facts.quarantine, id }
+            let began_empty = facts.began_empty;
+            Reply::Quarantined { remaining: facts.quarantine, id, began_empty }
         }
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }

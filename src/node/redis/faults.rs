@@ -112,6 +112,7 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => F::NotMaster,
         "LOADING" => F::Loading,
         "NOREPLICAS" => F::NoReplicas,
+        "HANDOVER" => F::HandingOver,
         "NOAUTH" | "WRONGPASS" => F::Auth,
         "NOPERM" => F::NoPermission,
         _ => F::Server,
@@ -139,6 +140,7 @@ mod tests {
     fn what_a_server_refuses_at_the_door_was_not_executed() {
         for (code, fault) in [
             ("NOREPLICAS", NodeFault::NoReplicas),
+            ("HANDOVER", NodeFault::HandingOver),
             ("READONLY", NodeFault::NotMaster),
             ("MASTERDOWN", NodeFault::NotMaster),
             ("LOADING", NodeFault::Loading),

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use self::barrier::replicas::Known;
 use self::encode::Guarding;
 use self::endpoint::Endpoint;
 use self::facts::ServerFacts;
@@ -327,8 +328,8 @@ impl Resolver for Fixed {
         self.endpoint.is_tls()
     }
 
-    fn replicas(&self) -> Result<Option<u32>, NodeError> {
-        Ok(self.replicas)
+    fn replicas(&self) -> Result<Option<Known>, NodeError> {
+        Ok(self.replicas.map(|count| Known { count, ..Known::default() }))
     }
 
     fn guarding(&self) -> Guarding {

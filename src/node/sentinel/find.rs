@@ -1,5 +1,6 @@
 //! Finds the master and judges it: the [`Resolver`] of a [`SentinelNode`](super::SentinelNode).
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{broadcast, watch};
@@ -11,10 +12,11 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
+use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::Guarding;
 use crate::node::redis::endpoint::Endpoint;
 use crate::node::redis::facts::ServerFacts;
-use crate::node::{BoxFuture, NodeEvent};
+use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::guard::MinReplicas;
@@ -36,6 +38,8 @@ pub(super) struct Finder {
 struct Looked {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
+    /// Every replica that any Sentinel named when the group was looked at last.
+    replicas: BTreeSet<Place>,
 }
 
 impl Finder {
@@ -72,6 +76,11 @@ impl Finder {
             failover_window: judged.window,
             last_error: seen.error.or(judged.error),
         }
+    }
+
+    pub(super) fn failover(&self) -> Option<FailoverTimes> {
+        let down_after = self.group().down_after?;
+        Some(FailoverTimes { down_after, window: self.judge.guarding().failover_window })
     }
 
     fn group(&self) -> Group {
@@ -119,33 +128,40 @@ impl Resolver for Finder {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError> {
-        *self.looked() = Looked {
-            run_id: Some(facts.run_id.clone()),
-            replid: Some(facts.replid.as_str().into()),
-        };
+        let mut looked = self.looked();
+        looked.run_id = Some(facts.run_id.clone());
+        looked.replid = Some(facts.replid.as_str().into());
+        drop(looked);
         self.judge.accept(facts, self.group(), events)
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            let replicas = self.watch.replicas().await;
+            let place = |r: &Address| Place::new(r.host(), r.port());
+            self.looked().replicas = replicas.told.iter().map(place).collect();
             // Else L is what the user says.
             if self.judge.rule().policy == MinReplicas::Require {
-                let replicas = self.watch.replicas().await;
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
-                let servers: Vec<_> = replicas.iter().map(at).collect();
+                let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
                 self.judge.read_others(&servers, self.env.now()).await;
             }
         })
     }
 
-    fn replicas(&self) -> Result<Option<u32>, NodeError> {
-        let known = self.watch.seen().master.and_then(|master| master.replicas);
-        if known.is_none() {
+    fn replicas(&self) -> Result<Option<Known>, NodeError> {
+        let master = self.watch.seen().master;
+        let Some(count) = master.as_ref().and_then(|master| master.replicas) else {
             let detail = "the Sentinels do not say how many replicas there are; allow \
                           `sentinel|master` to this client, or ask for Replicas(k)";
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
+        };
+        let mut named = self.looked().replicas.clone();
+        // One that has not heard of the last failover names the new master among them.
+        if let Some(master) = master {
+            named.remove(&Place::new(master.at.host(), master.at.port()));
         }
-        Ok(known)
+        Ok(Some(Known { count, named }))
     }
 
     fn guarding(&self) -> Guarding {

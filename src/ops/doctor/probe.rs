@@ -8,12 +8,10 @@ use futures_util::future::join_all;
 
 use super::Doctor;
 use super::facts::{Outcome, Probe};
-#[cfg(feature = "tls")]
-use super::login::Certificates;
 use crate::env::{Env, SystemEnv};
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
 use crate::lock::TryAcquire;
-use crate::{LockNode, RedisNode, Redlock, SentinelNode};
+use crate::{LockNode, Redlock};
 
 /// Lease of the probe's lock: if we die it is gone after this.
 const TTL: Duration = Duration::from_secs(5);
@@ -33,13 +31,18 @@ impl Plan {
     /// Names, addresses, certificates or ranges that no application could use.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
         let mut nodes: Vec<Arc<dyn LockNode>> = Vec::new();
-        for watch in &doctor.watches {
+        let deployment = &doctor.deployment;
+        for watch in &deployment.watches {
             for master in &watch.masters {
-                nodes.push(Arc::new(group(doctor, &watch.sentinels, master)?));
+                let mut node = deployment.group_node(watch, master)?;
+                if let Some(max_lag) = doctor.max_lag {
+                    node = node.min_replicas(1, max_lag)?;
+                }
+                nodes.push(Arc::new(node));
             }
         }
-        for url in &doctor.nodes {
-            nodes.push(Arc::new(lone(doctor, url)?));
+        for url in &deployment.nodes {
+            nodes.push(Arc::new(deployment.lone_node(url)?));
         }
         let all = (nodes.len() > 1).then(|| handle(doctor, &nodes));
         let alone = |node: Arc<dyn LockNode>| {
@@ -47,13 +50,7 @@ impl Plan {
             Ok((node, redlock))
         };
         let nodes = nodes.into_iter().map(alone).collect::<Result<_, ConfigError>>()?;
-        Ok(Self { nodes, lone: doctor.nodes.len(), all })
-    }
-
-    /// Where the lone nodes are, without what is secret in their addresses.
-    pub(super) fn lone_names(&self) -> Vec<Arc<str>> {
-        let first = self.nodes.len() - self.lone;
-        self.nodes[first..].iter().map(|(node, _)| node.name()).collect()
+        Ok(Self { nodes, lone: deployment.nodes.len(), all })
     }
 
     /// Tries each node by itself, all at once, then all together.
@@ -76,70 +73,13 @@ impl Plan {
     }
 }
 
-fn group(doctor: &Doctor, at: &[String], master: &str) -> Result<SentinelNode, ConfigError> {
-    let node = SentinelNode::new(master, at.iter().cloned())?;
-    let mut node = node.map_address(doctor.map.iter().cloned())?;
-    if let Some(max_lag) = doctor.max_lag {
-        node = node.min_replicas(1, max_lag)?;
-    }
-    if let Some(name) = &doctor.data.username {
-        node = node.username(name);
-    }
-    if let Some(password) = &doctor.data.password {
-        node = node.password(password);
-    }
-    if let Some(name) = &doctor.sentinels.username {
-        node = node.sentinel_username(name);
-    }
-    if let Some(password) = &doctor.sentinels.password {
-        node = node.sentinel_password(password);
-    }
-    #[cfg(feature = "tls")]
-    {
-        if let Some(Certificates { root, client }) = doctor.tls.clone() {
-            node = node.tls(root, client)?;
-        }
-        if let Some(Certificates { root, client }) = doctor.sentinel_tls.clone() {
-            node = node.sentinel_tls(root, client)?;
-        }
-    }
-    Ok(node)
-}
-
-fn lone(doctor: &Doctor, url: &str) -> Result<RedisNode, ConfigError> {
-    let mut node = RedisNode::builder(url);
-    let (user, password) = told(url);
-    if let (false, Some(name)) = (user, &doctor.data.username) {
-        node = node.username(name);
-    }
-    if let (false, Some(word)) = (password, &doctor.data.password) {
-        node = node.password(word);
-    }
-    #[cfg(feature = "tls")]
-    if let (true, Some(Certificates { root, client })) =
-        (url.starts_with("rediss://"), doctor.node_tls.clone())
-    {
-        node = node.tls(root, client);
-    }
-    node.build()
-}
-
-/// Whether the address itself names a user, and a password.
-fn told(url: &str) -> (bool, bool) {
-    use redis::IntoConnectionInfo as _;
-    // What is no address is refused, without its secrets, by the node that is made from it.
-    url.into_connection_info().map_or((true, true), |info| {
-        let redis = info.redis_settings();
-        (redis.username().is_some(), redis.password().is_some())
-    })
-}
-
 fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, ConfigError> {
     let ttl = TTL.min(doctor.max_ttl);
     let builder = Redlock::builder()
         .ttl(ttl)
         .max_ttl(doctor.max_ttl)
-        .node_deadline(DEADLINE.min(doctor.within).min(ttl / 4))
+        .clock_error(doctor.error_bound())
+        .node_deadline(DEADLINE.min(doctor.deployment.within).min(ttl / 4))
         .allow_even_nodes();
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
@@ -181,7 +121,7 @@ fn refused(e: &AcquireError) -> Outcome {
     for (_, outcome) in nodes {
         match outcome {
             NodeOutcome::Granted => {}
-            NodeOutcome::Quarantined(left) => longest = longest.max(Some(*left)),
+            NodeOutcome::Quarantined { remaining, .. } => longest = longest.max(Some(*remaining)),
             _ => return Outcome::Refused { why: words(nodes), misconfigured },
         }
     }

@@ -51,7 +51,8 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         "stored" => Reply::Completed(record(value)),
         "inflight" => Reply::InFlight { remaining: ms(value) },
         "quarantined" => {
-            Reply::Quarantined { remaining: ms(value), id: QuarantineId { history: 1, since: 1 } }
+            let id = QuarantineId { history: 1, since: 1 };
+            Reply::Quarantined { remaining: ms(value), id, began_empty: false }
         }
         "mismatch" => Reply::Mismatch,
         "old" => Reply::TooOld,

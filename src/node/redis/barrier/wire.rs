@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join, join3, ready};
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::time::{sleep, timeout};
 
 use super::super::endpoint::Endpoint;
-use super::super::facts::{field, is_history, online};
+use super::super::facts::{field, is_history};
 use super::super::faults;
 use super::super::session::ask;
+use super::replicas::{Attached, attached};
 use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
@@ -27,16 +28,27 @@ const LATE: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What one round found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// So many replicas have all that was written before the round.
+    /// So many replicas have all that was written before the round, by `WAIT`.
     pub(super) have: u32,
-    /// So many were connected after it, in whatever state.
-    pub(super) connected: u32,
-    /// So many of them followed.
-    pub(super) online: u32,
+    /// Those that were attached after it, in whatever state.
+    pub(super) attached: Vec<Attached>,
+    /// How long the history was when the round began: who has acknowledged so much has it all.
+    pub(super) offset: u64,
     /// The data history, as batches tell it.
     pub(super) generation: u64,
+}
+
+impl Round {
+    pub(super) fn connected(&self) -> u32 {
+        u32::try_from(self.attached.len()).unwrap_or(u32::MAX)
+    }
+
+    /// So many of them follow.
+    pub(super) fn online(&self) -> u32 {
+        u32::try_from(self.attached.iter().filter(|a| a.online).count()).unwrap_or(u32::MAX)
+    }
 }
 
 /// An open connection to one server process. A blocked `WAIT` blocks all that is on it, so it is
@@ -80,7 +92,11 @@ impl Wire {
     /// Waits until `k` replicas have all that the server executed so far, at the longest for
     /// `within`, and says how many have it. After an error the connection is not to be used.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
-        let set = redis::cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE).take();
+        let mut begin = Pipeline::with_capacity(2);
+        begin.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
+        // How far the history is with it: in one piece with the write, so that hardly anything of
+        // others comes in between.
+        begin.cmd("INFO").arg("replication");
         // Zero would be for ever.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
@@ -92,8 +108,9 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let mut answers = pin!(join3(self.ask(&set), count, self.ask(&info)));
-        let (set, have, info) = tokio::select! {
+        let opened = async { self.con.clone().send_packed_commands(&begin, 0, 2).await };
+        let mut answers = pin!(join3(opened, count, self.ask(&info)));
+        let (opened, have, info) = tokio::select! {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
@@ -104,10 +121,10 @@ impl Wire {
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
             }
         };
-        set.map_err(|e| faults::calling(&e))?;
+        let before = began(opened).map_err(|e| faults::calling(&e))?;
         let have = have.map_err(|e| faults::calling(&e))?;
         let info = text(info).map_err(|e| faults::calling(&e))?;
-        read(&have, &info)
+        read(&before, &have, &info)
     }
 
     async fn ask(&self, cmd: &Cmd) -> Result<Value, RedisError> {
@@ -124,8 +141,15 @@ fn text(answer: Result<Value, RedisError>) -> Result<String, RedisError> {
     answer.and_then(|value| redis::from_redis_value(value).map_err(Into::into))
 }
 
-/// What `WAIT` and the `INFO replication` behind it say.
-fn read(have: &Value, info: &str) -> Result<Round, NodeError> {
+/// What `INFO replication` says right behind the write.
+fn began(answers: Result<Vec<Value>, RedisError>) -> Result<String, RedisError> {
+    let mut answers = answers?.into_iter();
+    answers.next().unwrap_or(Value::Nil).extract_error()?;
+    text(answers.next().unwrap_or(Value::Nil).extract_error())
+}
+
+/// What `WAIT` and the `INFO replication` before and behind it say.
+fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let garbage = |what| NodeError::maybe_executed(NodeFault::Protocol, what);
     let role = field(info, "role");
     if role != Some("master") {
@@ -134,15 +158,15 @@ fn read(have: &Value, info: &str) -> Result<Round, NodeError> {
     }
     let Value::Int(have) = have else { return Err(garbage("WAIT tells no number")) };
     let have = u32::try_from(*have).map_err(|_| garbage("WAIT tells no number of replicas"))?;
-    let connected = field(info, "connected_slaves").and_then(|n| n.parse().ok());
+    let offset = field(before, "master_repl_offset").and_then(|n| n.parse().ok());
     let generation = field(info, "master_replid")
         .filter(|id| is_history(id))
         .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
-    match (connected, generation) {
-        (Some(connected), Some(generation)) => {
-            Ok(Round { have, connected, online: online(info), generation })
+    match (attached(info), offset, generation) {
+        (Some(attached), Some(offset), Some(generation)) => {
+            Ok(Round { have, attached, offset, generation })
         }
-        _ => Err(garbage("INFO lacks connected_slaves or replid")),
+        _ => Err(garbage("INFO lacks the replicas, the offset or replid")),
     }
 }
 
@@ -150,8 +174,10 @@ fn read(have: &Value, info: &str) -> Result<Round, NodeError> {
 mod tests {
     use super::*;
 
+    const BEFORE: &str = "role:master\r\nmaster_repl_offset:40\r\n";
+
     fn info(role: &str, replid: &str, replicas: &str) -> String {
-        let states = "slave0:ip=a,port=1,state=online,offset=1,lag=0\r\n\
+        let states = "slave0:ip=a,port=1,state=online,offset=41,lag=0\r\n\
                       slave1:ip=a,port=0,state=wait_bgsave,offset=0,lag=0\r\n";
         format!("role:{role}\r\nconnected_slaves:{replicas}\r\n{states}master_replid:{replid}\r\n")
     }
@@ -159,23 +185,26 @@ mod tests {
     #[test]
     fn a_round_is_read_whole_or_is_a_fault() {
         let replid = "00000000000000ff0123456789abcdef01234567";
-        let good = read(&Value::Int(2), &info("master", replid, "3")).unwrap();
-        assert_eq!(good, Round { have: 2, connected: 3, online: 1, generation: 255 });
+        let good = read(BEFORE, &Value::Int(1), &info("master", replid, "2")).unwrap();
+        let numbers = (good.have, good.connected(), good.online(), good.offset, good.generation);
+        assert_eq!(numbers, (1, 2, 1, 40, 255));
         let fault = |have: &Value, info: &str| {
-            let e = read(have, info).unwrap_err();
+            let e = read(BEFORE, have, info).unwrap_err();
             assert!(e.is_ambiguous(), "{e}");
             e.fault()
         };
-        assert_eq!(fault(&Value::Int(2), &info("slave", replid, "3")), NodeFault::NotMaster);
+        assert_eq!(fault(&Value::Int(2), &info("slave", replid, "2")), NodeFault::NotMaster);
         for (have, info) in [
-            (Value::Int(-1), info("master", replid, "3")),
-            (Value::Okay, info("master", replid, "3")),
-            (Value::Int(2), info("master", &replid[1..], "3")),
-            (Value::Int(2), info("master", &replid.replace('f', "é"), "3")),
+            (Value::Int(-1), info("master", replid, "2")),
+            (Value::Okay, info("master", replid, "2")),
+            (Value::Int(2), info("master", &replid[1..], "2")),
+            (Value::Int(2), info("master", &replid.replace('f', "é"), "2")),
             (Value::Int(2), info("master", replid, "many")),
+            (Value::Int(2), info("master", replid, "3")),
             (Value::Int(2), "role:master\r\n".to_owned()),
         ] {
             assert_eq!(fault(&have, &info), NodeFault::Protocol, "{have:?} {info}");
         }
+        assert!(read("", &Value::Int(1), &info("master", replid, "2")).is_err());
     }
 }

@@ -123,7 +123,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let quarantined = || {
         let remaining = Duration::from_millis(70);
         let id = QuarantineId { history: 255, since: 5 };
-        Just(Reply::Quarantined { remaining, id }).boxed()
+        Just(Reply::Quarantined { remaining, id, began_empty: false }).boxed()
     };
     let completed = || stored().prop_map(Reply::Completed).boxed();
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
@@ -220,7 +220,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
-        if stood.first() == Some(&Value::Int(-9)) {
+        if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
             }

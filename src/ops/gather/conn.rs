@@ -13,14 +13,14 @@ use super::super::facts::{Fields, Read, host_of};
 use super::super::login::Login;
 
 /// An open connection and when its questions end.
-pub(super) struct Conn {
+pub(crate) struct Conn {
     handle: MultiplexedConnection,
     until: Instant,
 }
 
 impl Conn {
     /// Connects and logs in.
-    pub(super) async fn open(info: ConnectionInfo, until: Instant) -> Result<Self, String> {
+    pub(crate) async fn open(info: ConnectionInfo, until: Instant) -> Result<Self, String> {
         let client = Client::open(info).map_err(|e| words(&e))?;
         // Our own deadline ends every wait.
         let config =
@@ -34,7 +34,7 @@ impl Conn {
     }
 
     /// Asks; `what` is named where it is not allowed.
-    pub(super) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
+    pub(crate) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = self.handle.clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
@@ -44,12 +44,12 @@ impl Conn {
     }
 
     /// As [`Self::ask`], with the words of the command split at spaces.
-    pub(super) async fn say(&self, words: &str, what: &str) -> Read<Value> {
+    pub(crate) async fn say(&self, words: &str, what: &str) -> Read<Value> {
         self.ask(&split(words), what).await
     }
 
     /// Sends a command only to see whether it is allowed.
-    pub(super) async fn try_out(&self, command: &str) -> Tried {
+    pub(crate) async fn try_out(&self, command: &str) -> Tried {
         let (mut handle, command) = (self.handle.clone(), split(command));
         let sent = async { handle.send_packed_command(&command).await };
         match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
@@ -63,7 +63,7 @@ impl Conn {
 }
 
 /// What a command that was only tried came to.
-pub(super) enum Tried {
+pub(crate) enum Tried {
     Allowed,
     Refused(String),
     /// No answer.
@@ -107,7 +107,7 @@ fn words(e: &RedisError) -> String {
 
 impl<T> Read<T> {
     /// The answer as something else; what cannot be understood has failed.
-    pub(super) fn then<U>(self, what: &str, read: impl FnOnce(&T) -> Option<U>) -> Read<U> {
+    pub(crate) fn then<U>(self, what: &str, read: impl FnOnce(&T) -> Option<U>) -> Read<U> {
         match self {
             Self::Got(value) => read(&value)
                 .map_or_else(|| Read::Failed(format!("{what}: answer not understood")), Read::Got),
@@ -117,7 +117,7 @@ impl<T> Read<T> {
     }
 }
 
-pub(super) fn text(value: &Value) -> Option<String> {
+pub(crate) fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
@@ -128,7 +128,7 @@ pub(super) fn text(value: &Value) -> Option<String> {
 }
 
 /// Names with their values, as a map or flat.
-pub(super) fn fields(value: &Value) -> Option<Fields> {
+pub(crate) fn fields(value: &Value) -> Option<Fields> {
     match value {
         Value::Map(pairs) => pairs.iter().map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
         Value::Array(items) if items.len().is_multiple_of(2) => {
@@ -139,14 +139,14 @@ pub(super) fn fields(value: &Value) -> Option<Fields> {
 }
 
 /// `INFO`: a line `name:value` each.
-pub(super) fn info(value: &Value) -> Option<Fields> {
+pub(crate) fn info(value: &Value) -> Option<Fields> {
     let all = text(value)?;
     let pairs = all.lines().filter_map(|line| line.split_once(':'));
     Some(pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect())
 }
 
 /// Where and how to connect to `host:port`.
-pub(super) fn info_for(at: &str, login: &Login) -> RedisResult<ConnectionInfo> {
+pub(crate) fn info_for(at: &str, login: &Login) -> RedisResult<ConnectionInfo> {
     let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
     let (host, port) = (host_of(at).to_owned(), port);
     let addr = match &login.tls {
@@ -169,7 +169,7 @@ pub(super) fn info_for(at: &str, login: &Login) -> RedisResult<ConnectionInfo> {
 }
 
 /// As every connection of ours: RESP3 (one that can subscribe and ask) and no Nagle's delay.
-pub(super) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
+pub(crate) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
     let redis =
         info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true))

@@ -1,7 +1,7 @@
 //! Reads the facts: the given Sentinels, those that they name, the data servers that any of them
 //! names, and the lone nodes. All of a kind at once, each within one deadline.
 
-mod conn;
+pub(super) mod conn;
 #[cfg(test)]
 mod fuzz;
 mod sentinel;
@@ -40,13 +40,13 @@ pub(super) struct Ways<'a> {
     /// Whose rights are looked at, if not our own.
     pub(super) whose: Option<&'a str>,
     /// Where an address that was told is reached.
-    pub(super) map: BTreeMap<String, String>,
+    pub(super) map: &'a BTreeMap<String, String>,
     /// For one server or Sentinel, connecting included.
     pub(super) within: Duration,
 }
 
 impl Ways<'_> {
-    fn reach<'a>(&'a self, at: &'a str) -> &'a str {
+    pub(super) fn reach<'a>(&'a self, at: &'a str) -> &'a str {
         self.map.get(at).map_or(at, String::as_str)
     }
 
@@ -55,8 +55,19 @@ impl Ways<'_> {
     }
 }
 
+/// All groups, and the lone servers.
+pub(super) async fn everything(
+    watches: &[Watch],
+    lone: &[Lone],
+    ways: &Ways<'_>,
+) -> (Vec<Group>, Vec<Server>) {
+    let watched = join_all(watches.iter().map(|watch| groups(watch, ways)));
+    let (groups, nodes) = tokio::join!(watched, nodes(lone, ways));
+    (groups.into_iter().flatten().collect(), nodes)
+}
+
 /// Everything about the groups of one set of Sentinels.
-pub(super) async fn groups(watch: &Watch, ways: &Ways<'_>) -> Vec<Group> {
+async fn groups(watch: &Watch, ways: &Ways<'_>) -> Vec<Group> {
     let mut seen: Vec<Vec<Sentinel>> = sentinels(&watch.sentinels, true, watch, ways).await;
     let mut known: BTreeSet<String> = watch.sentinels.iter().cloned().collect();
     let named = seen.iter().flatten().filter_map(|s| s.others.ok()).flatten();
@@ -122,7 +133,7 @@ async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
 }
 
 /// The lone servers.
-pub(super) async fn nodes(lone: &[Lone], ways: &Ways<'_>) -> Vec<Server> {
+async fn nodes(lone: &[Lone], ways: &Ways<'_>) -> Vec<Server> {
     let until = ways.until();
     let asked = lone.iter().map(|node| {
         let target = Ok(node.target.clone());

@@ -1,0 +1,76 @@
+//! `palisade doctor`.
+
+use std::time::Duration;
+
+use clap::Args;
+use palisade::ops::doctor::{About, Doctor, checks};
+
+use crate::access::{AccessArgs, Sets, seconds};
+use crate::{Done, block_on};
+
+/// Examines a deployment: what would lose locks, why, and the command that mends it.
+///
+/// Reads only, but for a lock of a random name that is taken and released on each node.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+
+    /// ACL user whose rights are looked at, where --user is an operator [default: --user]
+    #[arg(long, value_name = "NAME", help_heading = "Login")]
+    rights_of: Option<String>,
+
+    /// The application's lease in seconds (0.5 is possible): does it outlive a failover?
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    ttl: Option<Duration>,
+    /// The application's longest lease in seconds, if it is not the library's default of 15
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    max_ttl: Option<Duration>,
+    /// The application's clock_error in seconds, if it is not the library's default
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    clock_error: Option<Duration>,
+    /// What the application says by `min_replicas(_, SECONDS)`, if it does
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    max_lag: Option<Duration>,
+    /// Take no lock: write nothing anywhere
+    #[arg(long)]
+    no_probe: bool,
+    /// Everything that was read and found, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Warnings fail, too (exit code 1)
+    #[arg(long)]
+    strict: bool,
+    /// Only say which checks there are
+    #[arg(long)]
+    list: bool,
+}
+
+impl DoctorArgs {
+    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
+        if self.list {
+            let line = |c: About| format!("{:<8} {:<26} {}\n", c.severity, c.id, c.title);
+            return Ok(Done { text: checks().into_iter().map(line).collect(), code: 0 });
+        }
+        let (json, strict) = (self.json, self.strict);
+        let mut doctor = Doctor::new(self.access.deployment(sets)?).probe(!self.no_probe);
+        if let Some(name) = self.rights_of {
+            doctor = doctor.rights_of(name);
+        }
+        if let Some(ttl) = self.ttl {
+            doctor = doctor.ttl(ttl);
+        }
+        if let Some(max_ttl) = self.max_ttl {
+            doctor = doctor.max_ttl(max_ttl);
+        }
+        if let Some(error) = self.clock_error {
+            doctor = doctor.clock_error(error);
+        }
+        if let Some(max_lag) = self.max_lag {
+            doctor = doctor.max_lag(max_lag);
+        }
+        let report = block_on(doctor.examine())?.map_err(|e| e.to_string())?;
+        let text = if json { report.to_json() + "\n" } else { report.to_string() };
+        Ok(Done { text, code: report.exit_code(strict) })
+    }
+}

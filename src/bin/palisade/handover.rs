@@ -1,0 +1,66 @@
+//! `palisade handover`.
+
+use std::io::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use palisade::ops::Handover;
+
+use crate::access::{AccessArgs, Sets, seconds};
+use crate::{Done, block_on};
+
+/// A planned failover of a group, or restart of a lone server, that loses no lock and no key.
+///
+/// One node at a time. A group is handed over to one of its replicas. A lone server is closed, and
+/// restarted by the command behind `--`, or by hand while this waits; it needs persistence.
+#[derive(Debug, Args)]
+pub(crate) struct HandoverArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+
+    /// How long the server stays closed at the most if nobody opens it again
+    /// [default: 20 for a group, 60 for a lone server]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    closed_for: Option<Duration>,
+    /// The application's clock_error in seconds, if it is not the library's default of 2
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    clock_error: Option<Duration>,
+    /// Restarts the lone server
+    #[arg(last = true, value_name = "COMMAND")]
+    restart: Vec<String>,
+}
+
+impl HandoverArgs {
+    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
+        let group = !sets.is_empty();
+        let mut handover = Handover::new(self.access.deployment(sets)?);
+        if let Some(span) = self.closed_for.or((!group).then_some(Duration::from_secs(60))) {
+            handover = handover.closed_for(span);
+        }
+        if let Some(error) = self.clock_error {
+            handover = handover.clock_error(error);
+        }
+        // Whoever closed it has read enough.
+        let tell = |step: &str| drop(writeln!(std::io::stderr(), "{step}"));
+        let done = if group {
+            if !self.restart.is_empty() {
+                return Err("a group is handed over without a command".to_owned());
+            }
+            block_on(handover.group(tell))?
+        } else {
+            block_on(handover.lone(async { restart(&self.restart) }, tell))?
+        };
+        let done = done.map_err(|e| e.to_string())?;
+        Ok(Done { text: format!("{done}\n"), code: done.exit_code() })
+    }
+}
+
+fn restart(command: &[String]) -> Result<(), String> {
+    let [program, args @ ..] = command else { return Ok(()) };
+    match Command::new(program).args(args).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{program}: {status}")),
+        Err(e) => Err(format!("{program}: {e}")),
+    }
+}

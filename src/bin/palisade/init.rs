@@ -1,0 +1,29 @@
+//! `palisade init`.
+
+use clap::Args;
+use palisade::ops;
+
+use crate::access::{AccessArgs, Sets};
+use crate::{Done, block_on};
+
+/// Marks a new deployment: its nodes grant at once, and remember every key from the beginning.
+///
+/// To be run once, when the servers are set up and their replicas attached. Refused where a server
+/// has palisade's marker or any key of the prefix: such a one is not new.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+
+    /// The application's prefix; without it any key that looks like palisade's is refused
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+}
+
+impl InitArgs {
+    pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
+        let deployment = self.access.deployment(sets)?;
+        let done = block_on(ops::init(&deployment, &self.prefix))?.map_err(|e| e.to_string())?;
+        Ok(Done { text: done.to_string(), code: done.exit_code() })
+    }
+}

@@ -1,0 +1,159 @@
+//! The end of a handle: no new work, what is held is waited for, what is owed is sent.
+//!
+//! Nothing that somebody holds is taken away: a lock that was released under running work would be
+//! given to the next holder before the work can notice. What is still held at the end is renewed no
+//! more, so its holder hears of the loss as of any other, at its deadline and before anybody else.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::driver::Core;
+use crate::error::Resource;
+use crate::op::Op;
+
+const OPEN: u8 = 0;
+const CLOSING: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// How often it is looked whether all is done.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What [`Redlock::close`](crate::Redlock::close) left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it says what is still held or owed"]
+pub struct Closed {
+    /// What somebody still holds. It is not renewed any more: its guard tells the loss at its
+    /// deadline, and the nodes forget it then. Dropped or released before that, it is released on
+    /// the nodes as long as the runtime lives.
+    pub held: Vec<Resource>,
+    /// By node, how many releases it has not confirmed. What they are for ends with its ttl.
+    pub owed: Vec<(Arc<str>, usize)>,
+}
+
+impl Closed {
+    /// Nothing is held and nothing is owed.
+    pub fn is_clean(&self) -> bool {
+        self.held.is_empty() && self.owed.is_empty()
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_clean() {
+            return f.write_str("closed, nothing is held and nothing is owed");
+        }
+        f.write_str("closed")?;
+        for of in &self.held {
+            write!(f, "; {of} is still held, until its ttl ends it")?;
+        }
+        for (node, owed) in &self.owed {
+            write!(f, "; {node}: {owed} releases without an answer, their ttl ends what is left")?;
+        }
+        Ok(())
+    }
+}
+
+/// How far the end has come.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    state: AtomicU8,
+    /// Verbs under way that could make a holder.
+    verbs: AtomicUsize,
+    begun: Notify,
+}
+
+/// A verb under way.
+#[derive(Debug)]
+pub(crate) struct Verb<'a>(&'a Closing);
+
+impl Drop for Verb<'_> {
+    fn drop(&mut self) {
+        self.0.verbs.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Closing {
+    /// Begins a verb, unless the end has begun.
+    pub(crate) fn enter(&self) -> Option<Verb<'_>> {
+        self.verbs.fetch_add(1, Ordering::SeqCst);
+        // Counted first: the end waits for it, or it sees the end.
+        let verb = Verb(self);
+        self.is_open().then_some(verb)
+    }
+
+    fn is_open(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == OPEN
+    }
+
+    /// Nothing is renewed any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == CLOSED
+    }
+
+    /// Whether the op begins something that is refused from the beginning of the end on, and that
+    /// no verb of its own has refused.
+    pub(crate) fn refuses(&self, op: &Op) -> bool {
+        matches!(op, Op::Claim(_)) && !self.is_open()
+    }
+
+    fn begin(&self) {
+        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst);
+        self.begun.notify_waiters();
+    }
+
+    /// Resolves when the end begins.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub(crate) async fn begun(&self) {
+        let begun = self.begun.notified();
+        tokio::pin!(begun);
+        begun.as_mut().enable();
+        if self.is_open() {
+            begun.await;
+        }
+    }
+}
+
+impl Core {
+    /// See [`Redlock::close`](crate::Redlock::close).
+    ///
+    /// # Cancellation safety
+    /// Dropped, the handle begins nothing new, and goes on with what it holds.
+    pub(crate) async fn close(&self, within: Duration) -> Closed {
+        self.closing.begin();
+        let end = self.env.now() + within;
+        // Without a runtime nothing is under way that could be waited for.
+        while tokio::runtime::Handle::try_current().is_ok() {
+            let now = self.env.now();
+            if now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
+                break;
+            }
+            tokio::time::sleep(LOOK.min(end.since(now))).await;
+        }
+        let left = self.left();
+        self.closing.state.store(CLOSED, Ordering::SeqCst);
+        left
+    }
+
+    fn left(&self) -> Closed {
+        let now = self.env.now();
+        let held = self.keeper.leases().into_iter().filter(|lease| lease.is_valid(now));
+        let owed = self.names.iter().zip(&self.lanes);
+        let owed = owed.map(|(name, lane)| (Arc::clone(name), lane.load().owed()));
+        Closed {
+            held: held.map(|lease| lease.resource()).collect(),
+            owed: owed.filter(|(_, owed)| *owed > 0).collect(),
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.closing.verbs.load(Ordering::SeqCst) == 0
+            && self.lanes.iter().all(|lane| lane.load().is_idle())
+    }
+}

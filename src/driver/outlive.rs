@@ -1,0 +1,50 @@
+//! Whether what is held outlives a failover of a node that the handle cannot do without; whoever's
+//! ttl is too short for that is told once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::lasts;
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::node::NodeEvent;
+use crate::quorum::majority::majority;
+
+/// What was told of each node.
+#[derive(Debug)]
+pub(crate) struct Outlive(Vec<AtomicBool>);
+
+impl Outlive {
+    /// For so many nodes.
+    pub(crate) fn new(n: usize) -> Self {
+        // While the others are a majority they renew, whatever becomes of one.
+        let spared = n > majority(n);
+        Self((0..n).map(|_| AtomicBool::new(spared)).collect())
+    }
+}
+
+impl Core {
+    /// Looks at a lease that is about to be renewed: one that ends before does not have to outlive
+    /// anything, and by now the nodes know their settings.
+    pub(crate) fn check_outlives(&self, lease: &Lease) {
+        for (node, told) in self.outlive.0.iter().enumerate() {
+            if told.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Some(times) = self.lanes[node].node().failover() else { continue };
+            let (ttl, drift) = (lease.ttl, self.config.drift);
+            if lasts(ttl, drift) >= times.needed() || told.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let event = NodeEvent::TtlTooShort {
+                ttl,
+                lasts: lasts(ttl, drift),
+                needed: times.needed(),
+                down_after: times.down_after,
+                window: times.window,
+                enough: times.shortest_ttl(drift),
+            };
+            event.log(&self.names[node]);
+            self.tell(node, event);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! How a verb ended, and what each node said to it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Advice, ConfigError, NodeError, NodeFault, Resource};
+
+/// What one node said, for error reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeOutcome {
+    /// Said yes.
+    Granted,
+    /// Held by somebody else for this long at most (`None`: without an expiry).
+    Held(Option<Duration>),
+    /// The node may have forgotten what it granted, so it grants nothing for a while.
+    #[non_exhaustive]
+    Quarantined {
+        /// Until grants begin.
+        remaining: Duration,
+        /// There were no data of palisade's on it: it is new, or was emptied. Else it was
+        /// restarted, or another server took its place.
+        began_empty: bool,
+    },
+    /// Said no for another reason of the verb.
+    Refused,
+    /// Its answer was not waited for: the others had decided.
+    Silent,
+    /// Gave no answer that counts.
+    Failed(NodeError),
+}
+
+impl NodeOutcome {
+    /// Of a node that was waited for to the end.
+    pub(crate) fn no_answer() -> Self {
+        Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
+    }
+
+    pub(crate) fn quarantined(remaining: Duration, began_empty: bool) -> Self {
+        Self::Quarantined { remaining, began_empty }
+    }
+}
+
+impl fmt::Display for NodeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted => f.write_str("granted"),
+            Self::Held(Some(d)) => write!(f, "held by another for {d:?} at most"),
+            Self::Held(None) => f.write_str("held by another without expiry"),
+            Self::Quarantined { remaining, began_empty: true } => write!(
+                f,
+                "no palisade data here: new, or emptied; grants begin in {remaining:?}; if this \
+                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
+            ),
+            Self::Quarantined { remaining, began_empty: false } => {
+                write!(f, "after a restart or failover; grants begin in {remaining:?}")
+            }
+            Self::Refused => f.write_str("refused"),
+            Self::Silent => f.write_str("not waited for, the others had decided"),
+            Self::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+/// Too few nodes gave an answer that counts; nobody can say whether the name is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoQuorum {
+    /// What was asked for.
+    pub of: Option<Resource>,
+    /// How many nodes would have been enough.
+    pub needed: usize,
+    /// Every node by name, with what it said.
+    pub nodes: Vec<(Arc<str>, NodeOutcome)>,
+    /// How long was waited for a quorum, by verbs that wait.
+    pub waited: Option<Duration>,
+}
+
+impl NoQuorum {
+    /// The same, about this lock, election or key.
+    pub(crate) fn of(self, resource: Resource) -> Self {
+        Self { of: Some(resource), ..self }
+    }
+
+    /// The most useful advice among the nodes': a passing fault can heal by itself, so retrying is
+    /// worth while unless every failed node needs a person.
+    pub fn advice(&self) -> Advice {
+        let mut wait: Option<Duration> = None;
+        let mut seen = None;
+        for (_, outcome) in &self.nodes {
+            let advice = match outcome {
+                NodeOutcome::Failed(e) => e.advice(),
+                NodeOutcome::Quarantined { remaining, .. } => Advice::RetryAfter(*remaining),
+                _ => continue,
+            };
+            if let Advice::RetryAfter(d) = advice {
+                wait = Some(wait.map_or(d, |w| w.min(d)));
+            }
+            seen = Some(advice);
+        }
+        // Only silence: as a time-out.
+        let silence = Advice::RetryAfter(Duration::from_millis(500));
+        wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
+    }
+
+    /// After how long enough nodes will grant again, if nothing but quarantines prevents it now;
+    /// `None` if other faults do.
+    pub fn quarantine(&self) -> Option<Duration> {
+        let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
+        for (_, outcome) in &self.nodes {
+            match outcome {
+                NodeOutcome::Granted | NodeOutcome::Held(_) | NodeOutcome::Refused => able += 1,
+                NodeOutcome::Silent => silent += 1,
+                NodeOutcome::Quarantined { remaining, .. } => shut.push(*remaining),
+                NodeOutcome::Failed(_) => {}
+            }
+        }
+        shut.sort_unstable();
+        // Nobody knows what the silent would have said: they count only where nothing else helps.
+        let needed = self.needed.checked_sub(able)?;
+        let last = needed.min(shut.len()).checked_sub(1)?;
+        (shut.len() + silent >= needed).then(|| shut[last])
+    }
+}
+
+impl fmt::Display for NoQuorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(of) = &self.of {
+            write!(f, "{of}: ")?;
+        }
+        write!(f, "no quorum: {} of {} nodes needed", self.needed, self.nodes.len())?;
+        for (name, outcome) in &self.nodes {
+            write!(f, "; {name}: {outcome}")?;
+        }
+        if let (Some(waited), Some(left)) = (self.waited, self.quarantine()) {
+            let longer = Duration::from_secs((waited + left).as_secs() + 2);
+            write!(
+                f,
+                "; waited {waited:?}, and the quarantine lasts {left:?} more: a `wait` of \
+                 {longer:?} would have outlasted it"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for NoQuorum {}
+
+/// Somebody else holds the name. A value, not a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Taken {
+    /// When a majority could be free at the latest, if the holder neither renews nor releases.
+    /// Zero when nobody holds a majority (several attempts met); `None` if the key never expires.
+    pub retry_after: Option<Duration>,
+    /// The holder is another program's lock (wrong type or not our kind of token).
+    pub foreign: bool,
+}
+
+/// Why `acquire` or `try_acquire` failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// A setting of this lock is out of range.
+    #[error("not acquired: {0}")]
+    Config(ConfigError),
+    /// Too few nodes answered. Nothing is held; what may have been granted is being released.
+    #[error("not acquired: {0}")]
+    NoQuorum(NoQuorum),
+    /// The waiting deadline passed while somebody else held the lock.
+    #[error("{of}: still taken after waiting {waited:?}; raise `wait`, or look for a stuck holder")]
+    TimedOut {
+        /// The lock.
+        of: Resource,
+        /// How long was waited.
+        waited: Duration,
+        /// The last refusal.
+        taken: Taken,
+    },
+    /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
+    #[error("{0}: not acquired, the handle was closed; build a new one")]
+    Closed(Resource),
+}
+
+impl From<NoQuorum> for AcquireError {
+    fn from(error: NoQuorum) -> Self {
+        Self::NoQuorum(error)
+    }
+}
+
+impl AcquireError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Config(_) => Advice::Misconfigured,
+            Self::NoQuorum(e) => e.advice(),
+            Self::TimedOut { taken, .. } => {
+                taken.retry_after.map_or(Advice::GiveUp, Advice::RetryAfter)
+            }
+            Self::Closed(_) => Advice::Rebuild,
+        }
+    }
+}
+
+/// Why an extension did not succeed. The guard itself says whether the lock is still held.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// It is lost: its deadline passed, a majority of nodes belongs to somebody else, or so many
+    /// forgot it after a failover that no majority can confirm it any more.
+    #[error("{0}: lost; stop the work, a new holder may exist")]
+    Lost(Resource),
+    /// Too few nodes answered; the old deadline stands and the lock is held until then.
+    #[error("not extended, held until the old deadline: {0}")]
+    Unknown(NoQuorum),
+}
+
+impl ExtendError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Lost(_) => Advice::GiveUp,
+            Self::Unknown(e) => e.advice(),
+        }
+    }
+}
+
+/// What a release found.
+///
+/// An outcome, and by [`into_result`](Self::into_result) an error for whoever wants `?`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[must_use = "only `Released` says that the lock was held until the end"]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// The lock was held until this release, and a majority deleted it.
+    #[error("released")]
+    Released,
+    /// The lease had run out before, or the lock was lost otherwise: somebody else may have held
+    /// the name since.
+    #[error("{0}: lost before the release; what was done late needs its fencing token")]
+    AlreadyExpired(Resource),
+    /// A majority belongs to somebody else: the lease had run out and the name was taken.
+    #[error("{0}: held by somebody else already; what was done late needs its fencing token")]
+    TakenByOther(Resource),
+    /// Too few nodes answered; clean-up goes on in the background, at the latest the ttl ends it.
+    #[error("released (unconfirmed), clean-up goes on in the background: {0}")]
+    Unknown(NoQuorum),
+}
+
+impl ReleaseOutcome {
+    /// True if the lock was provably held until this release.
+    pub fn is_released(&self) -> bool {
+        matches!(self, Self::Released)
+    }
+
+    /// `Ok` for [`Released`](Self::Released), anything else as an error.
+    ///
+    /// # Errors
+    /// The outcome itself.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.is_released() { Ok(()) } else { Err(self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_quorum(cells: &str) -> NoQuorum {
+        let outcome = |cell: &str| match cell.parse() {
+            Ok(secs) => NodeOutcome::quarantined(Duration::from_secs(secs), false),
+            Err(_) => match cell {
+                "g" => NodeOutcome::Granted,
+                "h" => NodeOutcome::Held(None),
+                "." => NodeOutcome::Silent,
+                _ => NodeOutcome::Failed(NodeError::not_executed(NodeFault::Unreachable, "")),
+            },
+        };
+        let nodes: Vec<_> = cells.split(' ').map(|cell| (Arc::from(cell), outcome(cell))).collect();
+        NoQuorum { of: None, needed: nodes.len() / 2 + 1, nodes, waited: None }
+    }
+
+    #[test]
+    fn a_quarantine_ends_when_a_majority_can_grant() {
+        for (cells, secs) in [
+            ("5", Some(5)),
+            ("x", None),
+            (".", None),
+            ("5 7 g", Some(5)),
+            ("5 7 h", Some(5)),
+            ("5 7 9", Some(7)),
+            ("5 7 .", Some(7)),
+            ("5 . .", Some(5)),
+            ("5 x .", Some(5)),
+            ("5 7 x", Some(7)),
+            ("5 x g", Some(5)),
+            ("5 x x", None),
+            ("x x .", None),
+            ("5 7 9 . g", Some(7)),
+            ("g g 5", None),
+        ] {
+            let found = no_quorum(cells).quarantine().map(|d| d.as_secs());
+            assert_eq!(found, secs, "{cells}");
+        }
+    }
+
+    #[test]
+    fn who_did_not_wait_long_enough_reads_how_long_would_have_been() {
+        let mut e = no_quorum("5 7 9").of(Resource::Lock("a".into()));
+        assert!(!e.to_string().contains("`wait`"), "{e}");
+        e.waited = Some(Duration::from_secs(2));
+        let text = AcquireError::from(e).to_string();
+        assert!(text.starts_with("not acquired: lock \"a\": no quorum: 2 of 3 nodes"), "{text}");
+        assert!(text.ends_with("lasts 7s more: a `wait` of 11s would have outlasted it"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_node_is_called_what_it_is() {
+        let say = |empty| NodeOutcome::quarantined(Duration::from_secs(10), empty).to_string();
+        assert!(say(true).contains("new, or emptied; grants begin in 10s; if this deployment is"));
+        assert!(say(true).contains("`palisade init`"));
+        assert_eq!(say(false), "after a restart or failover; grants begin in 10s");
+    }
+
+    #[test]
+    fn an_error_has_its_cause_in_its_sentence_or_as_its_source_and_never_both() {
+        let of = || Resource::Lock("a".into());
+        let why = || no_quorum("x x .").of(of());
+        let config = ConfigError::new("ttl", "1s", "too long").of(of());
+        let taken = Taken { retry_after: None, foreign: false };
+        let waited = Duration::from_secs(2);
+        let all: [Box<dyn std::error::Error>; 9] = [
+            Box::new(AcquireError::Config(config)),
+            Box::new(AcquireError::NoQuorum(why())),
+            Box::new(AcquireError::TimedOut { of: of(), waited, taken }),
+            Box::new(AcquireError::Closed(of())),
+            Box::new(ExtendError::Lost(of())),
+            Box::new(ExtendError::Unknown(why())),
+            Box::new(ReleaseOutcome::AlreadyExpired(of())),
+            Box::new(ReleaseOutcome::TakenByOther(of())),
+            Box::new(ReleaseOutcome::Unknown(why())),
+        ];
+        for e in all {
+            assert!(e.to_string().contains("lock \"a\""), "{e} names no lock");
+            assert!(e.source().is_none(), "{e} has a source besides");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What an error or a line of the log is about.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// What an error is about, by the name that the user gave it. Shown as `lock "invoice:42"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Resource {
+    /// A [`Mutex`](crate::Mutex), by its name.
+    Lock(Arc<str>),
+    /// An [`Election`](crate::Election), by its name.
+    Election(Arc<str>),
+    /// An idempotency key, as it is called on the servers.
+    Key(Arc<str>),
+}
+
+impl Resource {
+    /// The name alone.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Lock(name) | Self::Election(name) | Self::Key(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Lock(_) => "lock",
+            Self::Election(_) => "election",
+            Self::Key(_) => "key",
+        };
+        write!(f, "{kind} {:?}", self.name())
+    }
+}

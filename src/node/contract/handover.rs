@@ -1,0 +1,167 @@
+//! A planned handover: closed for a moment, then a new history that forgot nothing.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::bench::{Bench, LONG};
+use super::ops::{
+    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release,
+};
+use super::{Case, list};
+use crate::error::NodeFault;
+use crate::op::{Claim, Facts, Op, Reply};
+
+pub(super) fn cases() -> Vec<Case> {
+    list![
+        Close: a_closed_node_answers_nothing_and_opens_by_itself,
+        HandOver: a_node_that_takes_over_goes_on,
+        HandOver: a_node_that_takes_over_knows_every_key,
+        HandOver: a_lock_that_may_still_be_held_is_kept_for_a_while,
+        HandOver: a_claim_that_may_still_run_is_kept_for_a_while,
+    ]
+}
+
+async fn handed_over(b: &Bench) -> Facts {
+    // Nobody hands over a node that does not know all leases.
+    b.settle().await;
+    if let Some(hook) = &b.hooks.hand_over {
+        hook().await;
+    }
+    b.facts().await
+}
+
+/// The longest lease is what a node settles for: long enough for a slow machine to look.
+async fn slowly(b: Bench) -> Bench {
+    let error = b.terms.clock_error;
+    let b = b.with_terms(Duration::from_secs(5), error);
+    b.settle().await;
+    b
+}
+
+async fn a_closed_node_answers_nothing_and_opens_by_itself(b: Bench) {
+    let (k, r, a) = (b.lock(), b.key(), b.owner());
+    let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    let ballot = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let before = b.facts().await;
+    if let Some(hook) = &b.hooks.close {
+        hook().await;
+    }
+    let ops = vec![
+        acquire(&b.lock(), a, LONG),
+        extend(&k, a, LONG, t),
+        claim(&b.key(), a, LONG),
+        extend_claim(&r, a, ballot, LONG),
+        complete(&r, a, ballot, b"v"),
+        inspect(&k),
+        lookup(&r),
+    ];
+    for item in b.send(ops).await.items {
+        let closed =
+            item.as_ref().is_err_and(|e| e.fault() == NodeFault::HandingOver && !e.is_ambiguous());
+        b.check(closed, "a closed node executes nothing", &item);
+    }
+    let mut tries = 0;
+    let after = loop {
+        let replies = b.send(vec![lookup(&r)]).await;
+        if let Some(facts) = replies.facts {
+            break facts;
+        }
+        tries += 1;
+        b.check(tries < 500, "a closed node opens by itself", &replies.items);
+        sleep(Duration::from_millis(20)).await;
+    };
+    let same = (after.generation, after.since) == (before.generation, before.since);
+    b.check(same && after.quarantine.is_zero(), "and goes on as before", &(before, after));
+    b.expect(complete(&r, a, ballot, b"v"), Reply::Done, "the claimant completes").await;
+    b.expect(extend(&k, a, LONG, t), Reply::Done, "the holder extends").await;
+}
+
+async fn a_node_that_takes_over_goes_on(b: Bench) {
+    let (k, freed, (a, c)) = (b.lock(), b.lock(), b.owners());
+    let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    let old = b.granted(acquire(&freed, a, LONG), "a free lock is granted").await;
+    let r = b.key();
+    let ballot = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    let before = b.facts().await;
+    let after = handed_over(&b).await;
+    b.check(after.generation != before.generation, "a handover begins a new history", &after);
+    b.check(after.since == before.since, "what it knows goes back as far as before", &after);
+    b.check(after.quarantine.is_zero(), "there is no quarantine", &after);
+    let new = b.granted(acquire(&b.lock(), c, LONG), "an unused name is granted at once").await;
+    b.check(new < after.node_micros + 60_000_000, "its token is of the present", &new);
+    let held = b.ask(acquire(&k, c, LONG)).await;
+    b.check(matches!(held, Reply::Held { .. }), "a held lock is held", &held);
+    b.expect(extend(&k, a, LONG, t), Reply::Done, "its holder extends without naming anything")
+        .await;
+    b.expect(extend_claim(&r, a, ballot, LONG), Reply::Done, "so does a claimant").await;
+    b.expect(complete(&r, a, ballot, b"v"), Reply::Done, "and completes").await;
+    b.expect(release(&freed, a), Reply::Done, "a holder releases").await;
+    let free = |reply: &Reply| matches!(reply, Reply::Granted { .. });
+    let next = b.until("a released lock is granted soon", acquire(&freed, c, LONG), free).await;
+    let above = matches!(next, Reply::Granted { fence } if fence > old);
+    b.check(above, "fences rise across a handover", &(old, next));
+}
+
+async fn a_node_that_takes_over_knows_every_key(b: Bench) {
+    let remembers = async |key, born| {
+        let terms = claim_terms(&key, b.owner(), LONG, None, false);
+        match b.ask(Op::Claim(Claim { born, ..terms })).await {
+            Reply::Claimed { unsure, .. } => unsure.is_zero(),
+            other => b.broken("an unused key is claimed at once", &other),
+        }
+    };
+    let now = b.facts().await.node_micros / 1_000;
+    let all = [None, Some(now)];
+    let mut before = Vec::new();
+    for born in all {
+        before.push(remembers(b.key(), born).await);
+    }
+    let (done, a) = (b.key(), b.owner());
+    let t = b.granted(claim(&done, a, LONG), "an unused key is claimed").await;
+    b.expect(complete(&done, a, t, b"v"), Reply::Done, "the claimant completes").await;
+    handed_over(&b).await;
+    for (born, knew) in all.into_iter().zip(before) {
+        let knows = remembers(b.key(), born).await;
+        b.check(knows == knew, "what was remembered is remembered", &(born, knew, knows));
+    }
+    let said = b.ask(claim(&done, b.owner(), LONG)).await;
+    b.check(matches!(said, Reply::Completed(_)), "results are told", &said);
+}
+
+async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
+    let b = slowly(b).await;
+    let (k, (a, c)) = (b.lock(), b.owners());
+    // It ends by the clock of the server that takes over, which may be ahead.
+    b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
+    sleep(Duration::from_millis(20)).await;
+    handed_over(&b).await;
+    let kept = b.ask(acquire(&k, c, LONG)).await;
+    match kept {
+        Reply::Held { remaining: Some(rest), .. } => {
+            b.check(rest <= 2 * b.terms.clock_error, "for as long as clocks differ", &rest);
+        }
+        other => b.broken("a name that was used lately is kept for its holder", &other),
+    }
+    let free = |reply: &Reply| matches!(reply, Reply::Granted { .. });
+    b.until("and granted then", acquire(&k, c, LONG), free).await;
+    b.expect(release(&k, c), Reply::Done, "it is released").await;
+    b.granted(acquire(&k, a, LONG), "once is enough").await;
+}
+
+async fn a_claim_that_may_still_run_is_kept_for_a_while(b: Bench) {
+    let b = slowly(b).await;
+    let (r, (a, c)) = (b.key(), b.owners());
+    let terms = claim_terms(&r, a, Duration::from_millis(10), None, false);
+    b.granted(Op::Claim(terms), "an unused key is claimed").await;
+    sleep(Duration::from_millis(20)).await;
+    handed_over(&b).await;
+    let kept = b.ask(claim(&r, c, LONG)).await;
+    let running = matches!(kept, Reply::InFlight { remaining }
+        if remaining <= 2 * b.terms.clock_error);
+    // A slow machine may take longer than that to hand over.
+    let over = matches!(kept, Reply::Claimed { attempt: 2, .. });
+    b.check(running || over, "a claim that ended lately may still run", &kept);
+    let taken = |reply: &Reply| matches!(reply, Reply::Claimed { attempt: 2, .. });
+    b.until("and is taken over then", claim(&r, c, LONG), taken).await;
+}

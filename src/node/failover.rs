@@ -1,0 +1,72 @@
+//! How long a failover of a node takes, from its last answer until holders are confirmed again.
+
+use std::time::Duration;
+
+use crate::config::lasts;
+use crate::time::Drift;
+
+/// From the moment at which a Sentinel takes the master for dead until the new one accepts writes:
+/// the election, the promotion, and the first replica that the new master counts as good. On
+/// groups as `sentinel-conf` makes them 0.8 s after a crash, and up to 2.3 s after a freeze.
+const TAKEOVER: Duration = Duration::from_millis(2_500);
+
+/// How long a failover of a node takes, as its settings say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailoverTimes {
+    /// How long a master must be silent before it is replaced (`down-after-milliseconds`).
+    pub down_after: Duration,
+    /// L: for how long the replaced master may go on granting once the new one answers. What a
+    /// holder was confirmed must last longer than that, or the new one does not confirm it.
+    pub window: Duration,
+}
+
+impl FailoverTimes {
+    /// How long a lease must last after its last confirmation by the old master in order to outlive
+    /// the failover.
+    pub fn needed(&self) -> Duration {
+        self.down_after + TAKEOVER + self.window
+    }
+
+    /// The shortest ttl, in whole seconds, whose leases outlive the failover whenever it happens.
+    pub fn shortest_ttl(&self, drift: Drift) -> Duration {
+        let needed = self.needed();
+        let mut secs = needed.as_secs();
+        while lasts(Duration::from_secs(secs), drift) < needed {
+            secs += 1;
+        }
+        Duration::from_secs(secs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn times(down_after: u64, window: u64) -> FailoverTimes {
+        FailoverTimes { down_after: S(down_after), window: S(window) }
+    }
+
+    /// The settings of `sentinel-conf`: max-lag 2 s and the shortest down-after that the lag rule
+    /// allows. With what a new user does not set, a failover is outlived whenever it happens.
+    #[test]
+    fn the_defaults_outlive_a_failover_of_the_shipped_groups() {
+        let shipped = times(4, 4);
+        let ttl = crate::config::Config::default().ttl;
+        assert!(lasts(ttl, Drift::DEFAULT) >= shipped.needed());
+        assert_eq!(shipped.shortest_ttl(Drift::DEFAULT), S(15));
+    }
+
+    #[test]
+    fn the_shortest_ttl_is_enough_and_one_second_less_is_not() {
+        for (down_after, window) in [(2, 3), (3, 3), (5, 4), (12, 12), (30, 32)] {
+            let times = times(down_after, window);
+            for drift in [Drift::DEFAULT, Drift::from_ppm(0), Drift::from_ppm(100_000)] {
+                let secs = times.shortest_ttl(drift).as_secs();
+                assert!(lasts(S(secs), drift) >= times.needed());
+                assert!(lasts(S(secs - 1), drift) < times.needed());
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The nodes that an operation is about, and how to log in at them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::facts::is_plain;
+use super::gather::{Lone, Watch, Ways};
+use super::login::{self, Certificates, Login};
+use crate::error::ConfigError;
+use crate::{LockNode as _, RedisNode, SentinelNode};
+
+/// The nodes that an operation is about, as whom to log in, and how long to wait.
+///
+/// ```
+/// use palisade::ops::Deployment;
+/// let group = Deployment::new()
+///     .groups(["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"], ["orders-a"])
+///     .username("operator")
+///     .password("secret");
+/// # drop(group);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it only says where the nodes are"]
+pub struct Deployment {
+    pub(super) watches: Vec<Watch>,
+    pub(super) nodes: Vec<String>,
+    pub(super) data: Login,
+    pub(super) sentinels: Login,
+    pub(super) tls: Option<Certificates>,
+    pub(super) node_tls: Option<Certificates>,
+    pub(super) sentinel_tls: Option<Certificates>,
+    pub(super) within: Duration,
+    pub(super) map: BTreeMap<String, String>,
+}
+
+impl Default for Deployment {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How everybody is met: logins, and lone servers from their addresses.
+pub(super) struct Access {
+    pub(super) data: Login,
+    pub(super) sentinels: Login,
+    pub(super) lone: Vec<Lone>,
+}
+
+impl Deployment {
+    /// No nodes yet.
+    pub fn new() -> Self {
+        Self {
+            watches: Vec::new(),
+            nodes: Vec::new(),
+            data: Login::default(),
+            sentinels: Login::default(),
+            tls: None,
+            node_tls: None,
+            sentinel_tls: None,
+            within: Duration::from_secs(2),
+            map: BTreeMap::new(),
+        }
+    }
+
+    /// Sentinels (`host:port`) and the names of masters that they watch over: one node each.
+    pub fn groups<S, M>(mut self, sentinels: S, masters: M) -> Self
+    where
+        S: IntoIterator,
+        S::Item: Into<String>,
+        M: IntoIterator,
+        M::Item: Into<String>,
+    {
+        self.watches.push(Watch {
+            sentinels: sentinels.into_iter().map(Into::into).collect(),
+            masters: masters.into_iter().map(Into::into).collect(),
+        });
+        self
+    }
+
+    /// A lone server that is a node by itself: `redis://…`, as `RedisNode` takes it.
+    pub fn node(mut self, url: impl Into<String>) -> Self {
+        self.nodes.push(url.into());
+        self
+    }
+
+    /// The ACL user at the groups' data servers, and at lone nodes whose address names none.
+    pub fn username(mut self, name: impl Into<String>) -> Self {
+        self.data.username = Some(name.into());
+        self
+    }
+
+    /// The password at the groups' data servers, and at lone nodes whose address has none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.data.password = Some(password.into());
+        self
+    }
+
+    /// The ACL user at the Sentinels.
+    pub fn sentinel_username(mut self, name: impl Into<String>) -> Self {
+        self.sentinels.username = Some(name.into());
+        self
+    }
+
+    /// The password at the Sentinels.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinels.password = Some(password.into());
+        self
+    }
+
+    /// How long each server and Sentinel may take for all its answers, connecting included; 50 ms
+    /// to one minute, default 2 s. All are asked at once.
+    pub fn timeout(mut self, within: Duration) -> Self {
+        self.within = within;
+        self
+    }
+
+    /// Where an address that Sentinels tell is reached from here (NAT, container networks), both as
+    /// `host:port`; what the application says by `SentinelNode::map_address`.
+    pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
+        self.map.insert(told.into(), reached.into());
+        self
+    }
+
+    /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.
+    /// No secrets.
+    pub fn redis_cli(mut self, words: &str) -> Self {
+        words.clone_into(&mut self.data.more);
+        words.clone_into(&mut self.sentinels.more);
+        self
+    }
+
+    /// Whether what was given makes sense.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let nothing = |field, rule: &str| Err(ConfigError::new(field, "missing", rule));
+        if self.watches.is_empty() && self.nodes.is_empty() {
+            return nothing("node", "name Sentinels with a master, or a node");
+        }
+        for watch in &self.watches {
+            if watch.masters.is_empty() {
+                return nothing("master", "Sentinels need the name of a master");
+            }
+            if let Some(odd) = watch.masters.iter().find(|name| !is_plain(name)) {
+                // It stands in the commands that mend; Sentinels know no others either.
+                let rule = "a master's name has letters, digits and . _ - only";
+                return Err(ConfigError::new("master", format!("{odd:?}"), rule));
+            }
+            if watch.sentinels.is_empty() {
+                return nothing("sentinel", "a master needs the Sentinels that know it");
+            }
+        }
+        for (field, login) in [("username", &self.data), ("sentinel_username", &self.sentinels)] {
+            if let (Some(name), None) = (&login.username, &login.password) {
+                // A client would go on as the default user, and who is examined is another one.
+                let rule = "needs its password; the empty one, if it has none";
+                return Err(ConfigError::new(field, format!("{name:?}"), rule));
+            }
+        }
+        let range = Duration::from_millis(50)..=Duration::from_secs(60);
+        if !range.contains(&self.within) {
+            let value = format!("{:?}", self.within);
+            return Err(ConfigError::new("timeout", value, "between 50 ms and one minute"));
+        }
+        Ok(())
+    }
+
+    /// How to reach everybody.
+    pub(super) fn access(&self) -> Result<Access, ConfigError> {
+        // The nodes as an application makes them refuse what cannot work, in their own words.
+        for watch in &self.watches {
+            for master in &watch.masters {
+                self.group_node(watch, master)?;
+            }
+        }
+        let (data, sentinels) = (self.data.clone(), self.sentinels.clone());
+        let data = data.over("tls", self.tls.as_ref())?;
+        let sentinels = sentinels.over("sentinel_tls", self.sentinel_tls.as_ref())?;
+        let lone = |url: &String| {
+            let name = self.lone_node(url)?.name();
+            login::lone(url, &name, &data, self.node_tls.as_ref())
+        };
+        let lone = self.nodes.iter().map(lone).collect::<Result<_, _>>()?;
+        Ok(Access { data, sentinels, lone })
+    }
+
+    /// The same for those who gather facts; `whose`: whose rights are looked at.
+    pub(super) fn ways<'a>(&'a self, access: &'a Access, whose: Option<&'a str>) -> Ways<'a> {
+        Ways {
+            data: &access.data,
+            sentinels: &access.sentinels,
+            whose,
+            map: &self.map,
+            within: self.within,
+        }
+    }
+
+    /// A group as an application makes it.
+    pub(super) fn group_node(
+        &self,
+        watch: &Watch,
+        master: &str,
+    ) -> Result<SentinelNode, ConfigError> {
+        let node = SentinelNode::new(master, watch.sentinels.iter().cloned())?;
+        let mut node = node.map_address(self.map.clone())?;
+        if let Some(name) = &self.data.username {
+            node = node.username(name);
+        }
+        if let Some(password) = &self.data.password {
+            node = node.password(password);
+        }
+        if let Some(name) = &self.sentinels.username {
+            node = node.sentinel_username(name);
+        }
+        if let Some(password) = &self.sentinels.password {
+            node = node.sentinel_password(password);
+        }
+        #[cfg(feature = "tls")]
+        {
+            if let Some(Certificates { root, client }) = self.tls.clone() {
+                node = node.tls(root, client)?;
+            }
+            if let Some(Certificates { root, client }) = self.sentinel_tls.clone() {
+                node = node.sentinel_tls(root, client)?;
+            }
+        }
+        Ok(node)
+    }
+
+    /// A lone server as an application makes it.
+    pub(super) fn lone_node(&self, url: &str) -> Result<RedisNode, ConfigError> {
+        let mut node = RedisNode::builder(url);
+        let (user, password) = told(url);
+        if let (false, Some(name)) = (user, &self.data.username) {
+            node = node.username(name);
+        }
+        if let (false, Some(word)) = (password, &self.data.password) {
+            node = node.password(word);
+        }
+        #[cfg(feature = "tls")]
+        if let (true, Some(Certificates { root, client })) =
+            (url.starts_with("rediss://"), self.node_tls.clone())
+        {
+            node = node.tls(root, client);
+        }
+        node.build()
+    }
+}
+
+/// Whether the address itself names a user, and a password.
+fn told(url: &str) -> (bool, bool) {
+    use redis::IntoConnectionInfo as _;
+    // What is no address is refused, without its secrets, by the node that is made from it.
+    url.into_connection_info().map_or((true, true), |info| {
+        let redis = info.redis_settings();
+        (redis.username().is_some(), redis.password().is_some())
+    })
+}
+
+#[cfg(feature = "tls")]
+impl Deployment {
+    /// TLS to the groups' data servers, with the system's or the given root certificate (PEM) and,
+    /// if given, a client certificate with its key (PEM).
+    pub fn tls(mut self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
+        self.tls = Some(Certificates { root, client });
+        self
+    }
+
+    /// Certificates for lone nodes whose address begins with `rediss://`.
+    pub fn node_tls(mut self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
+        self.node_tls = Some(Certificates { root, client });
+        self
+    }
+
+    /// TLS to the Sentinels, as [`Self::tls`] and independent of it.
+    pub fn sentinel_tls(
+        mut self,
+        root: Option<Vec<u8>>,
+        client: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
+        self.sentinel_tls = Some(Certificates { root, client });
+        self
+    }
+}

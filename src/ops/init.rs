@@ -1,0 +1,280 @@
+//! Marks a new deployment, so that its nodes grant at once and remember everything.
+//!
+//! A server without palisade's marker is new or was emptied, and nobody can tell which: it grants
+//! nothing for one quarantine, and every idempotency key that it does not know may be one that it
+//! forgot. Whoever has just set it up knows. `init` writes the marker, and refuses where there is
+//! one, or any key that says otherwise. Whatever uses a server writes the marker before anything
+//! else, so nothing can begin between the look and the mark.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::Deployment;
+use super::facts::Read;
+use super::gather::conn::{Conn, text};
+use super::masters::{self, Absent, Master};
+use super::script;
+use crate::error::ConfigError;
+use crate::name::MARKER;
+
+/// Keys asked for at once.
+const SCAN: usize = 1_000;
+/// How long replicas may take to have the marker.
+const REPLICAS: Duration = Duration::from_millis(1_500);
+
+/// What `init` came to, node by node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a refusal is in here"]
+pub struct Initialised {
+    /// Each node with what was done there.
+    pub nodes: Vec<(String, Init)>,
+}
+
+/// What was done at a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Init {
+    /// The server at `at` is marked, and so many replicas have the marker.
+    Marked {
+        /// `host:port`.
+        at: String,
+        /// All that the server has.
+        replicas: usize,
+        /// What has to be known besides.
+        note: Option<String>,
+    },
+    /// Nothing was written there, because another node was refused.
+    Left {
+        /// `host:port`.
+        at: String,
+    },
+    /// Nothing was written there: why, and what to do.
+    Refused(String),
+    /// It could not be reached.
+    Unreachable(String),
+    /// It was marked, but not as it has to be: what to do.
+    Doubtful(String),
+}
+
+impl Initialised {
+    /// Whether every node is marked.
+    pub fn is_done(&self) -> bool {
+        self.nodes.iter().all(|(_, done)| matches!(done, Init::Marked { .. }))
+    }
+
+    /// 0 if every node is marked, 2 if one was refused, 69 if one could not be reached.
+    pub fn exit_code(&self) -> u8 {
+        let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
+        if self.is_done() {
+            0
+        } else if any(|done| matches!(done, Init::Refused(_) | Init::Doubtful(_))) {
+            2
+        } else {
+            69
+        }
+    }
+}
+
+impl fmt::Display for Initialised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (node, done) in &self.nodes {
+            match done {
+                Init::Marked { at, replicas, note } => {
+                    write!(f, "{node}: marked at {at}")?;
+                    match replicas {
+                        0 => {}
+                        1 => write!(f, ", and its replica has it")?,
+                        n => write!(f, ", and its {n} replicas have it")?,
+                    }
+                    if let Some(note) = note {
+                        write!(f, "; {note}")?;
+                    }
+                    writeln!(f)?;
+                }
+                Init::Left { at } => {
+                    writeln!(f, "{node}: not marked at {at}, because of another node")?;
+                }
+                Init::Refused(why) => writeln!(f, "{node}: refused: {why}")?,
+                Init::Unreachable(why) => writeln!(f, "{node}: not reached: {why}")?,
+                Init::Doubtful(why) => writeln!(f, "{node}: {why}")?,
+            }
+        }
+        let end = if self.is_done() {
+            "a new deployment: it grants from now on, and remembers every key"
+        } else {
+            "not initialised"
+        };
+        writeln!(f, "{end}")
+    }
+}
+
+/// Marks all nodes of a new deployment, or none of them if one cannot be.
+///
+/// Refused where a marker stands, and where any key of `prefix` does; with an empty prefix, where a
+/// key looks like one of palisade's: a fence, a record. A group needs its replicas attached: a
+/// server takes a new replication id when its first replica comes.
+///
+/// # Errors
+/// What was given makes no sense. What was found at the nodes is in the result.
+///
+/// # Cancellation safety
+/// Dropped at an await, some of the nodes may be marked; the next call names them.
+pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
+    crate::name::check_text("prefix", prefix)?;
+    let (_, found) = masters::find(deployment).await?;
+    let looks = found.iter().map(|found| async {
+        match &found.master {
+            Ok(master) => look(deployment, master, prefix).await,
+            Err(Absent::Refused(why)) => Err(Init::Refused(why.clone())),
+            Err(Absent::Unreachable(why)) => Err(Init::Unreachable(why.clone())),
+        }
+    });
+    let looks = join_all(looks).await;
+    let all_new = looks.iter().all(Result::is_ok);
+    let mut nodes = Vec::new();
+    for (found, look) in found.into_iter().zip(looks) {
+        let done = match (look, found.master) {
+            (Err(refused), _) => refused,
+            (Ok(()), Ok(master)) if all_new => mark(deployment, &master).await,
+            (Ok(()), Ok(master)) => Init::Left { at: master.at },
+            (Ok(()), Err(_)) => continue,
+        };
+        nodes.push((found.node, done));
+    }
+    Ok(Initialised { nodes })
+}
+
+/// Whether nothing of palisade is there.
+async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<(), Init> {
+    let unreachable = |why: String| Init::Unreachable(format!("{}: {why}", master.at));
+    let conn = master.open(deployment).await.map_err(unreachable)?;
+    match conn.say(&format!("EXISTS {MARKER}"), "EXISTS").await {
+        Read::Got(Value::Int(0)) => {}
+        Read::Got(_) => {
+            return Err(Init::Refused(format!(
+                "{} has the marker {MARKER}: it was initialised or used before; what it says of \
+                 itself stays right, and nothing is to be done",
+                master.at
+            )));
+        }
+        Read::Closed(why) | Read::Failed(why) => return Err(unreachable(why)),
+    }
+    let mut cursor = "0".to_owned();
+    loop {
+        // Each page has the time of one question.
+        let conn = master.open(deployment).await.map_err(unreachable)?;
+        let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
+        if let Some(key) = keys.into_iter().find(|key| is_palisades(key, prefix)) {
+            return Err(Init::Refused(format!(
+                "{} is not new: it has the key {:?}; a server with data is never initialised, it \
+                 grants by itself after one quarantine",
+                master.at,
+                String::from_utf8_lossy(&key)
+            )));
+        }
+        if next == "0" {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
+    let mut command = redis::cmd("SCAN");
+    command.arg(from).arg("COUNT").arg(SCAN);
+    if !prefix.is_empty() {
+        // A lock's side keys have the prefix behind a brace.
+        command.arg("MATCH").arg(format!("*{}*", escaped(prefix)));
+    }
+    let answer = conn.ask(&command, "SCAN").await;
+    let Value::Array(parts) = answer.known()? else { return Err("SCAN: strange answer".into()) };
+    let [cursor, Value::Array(keys)] = parts.as_slice() else {
+        return Err("SCAN: strange answer".into());
+    };
+    let bytes = |key: &Value| match key {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        _ => None,
+    };
+    let cursor = text(cursor).ok_or("SCAN: no cursor")?;
+    Ok((cursor, keys.iter().filter_map(bytes).collect()))
+}
+
+/// As `MATCH` takes it for itself.
+fn escaped(prefix: &str) -> String {
+    let special = |c: char| "*?[]^\\-".contains(c);
+    prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+/// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
+fn is_palisades(key: &[u8], prefix: &str) -> bool {
+    let key = String::from_utf8_lossy(key);
+    if !prefix.is_empty() {
+        return key.starts_with(prefix)
+            || key.strip_prefix('{').is_some_and(|k| k.starts_with(prefix));
+    }
+    let side = [":fence", ":queue", ":meta"].iter().any(|what| key.ends_with(what));
+    side || key.starts_with("idem:") || key.contains(":idem:") || key == MARKER
+}
+
+async fn mark(deployment: &Deployment, master: &Master) -> Init {
+    let conn = match master.open(deployment).await {
+        Ok(conn) => conn,
+        Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
+    };
+    if let Err(refusal) = script::run(&conn, script::INIT, &[]).await {
+        return Init::Refused(format!("{}: {}", master.at, refusal.words()));
+    }
+    let wanted = master.replicas.len();
+    let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
+    if have < wanted {
+        return Init::Doubtful(format!(
+            "marked at {}, but only {have} of its {wanted} replicas have it: before anybody uses \
+             it, see why they lag, delete {MARKER} there and begin again",
+            master.at
+        ));
+    }
+    let note = (wanted == 0 && master.without_backlog).then(|| {
+        "it has no replica: if one is attached later for the first time, the server takes a new \
+         replication id, and that is a quarantine"
+            .to_owned()
+    });
+    Init::Marked { at: master.at.clone(), replicas: wanted, note }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn palisades_keys_are_known_by_their_form_or_by_the_prefix() {
+        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta", MARKER] {
+            assert!(is_palisades(key.as_bytes(), ""), "{key}");
+        }
+        for key in ["users:7", "fence", "session:idempotent", "palisade:barrier"] {
+            assert!(!is_palisades(key.as_bytes(), ""), "{key}");
+        }
+        assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));
+        assert!(!is_palisades(b"other:app:x", "app:"));
+    }
+
+    #[test]
+    fn a_prefix_is_taken_by_its_letters() {
+        assert_eq!(escaped("a*[b]?"), "a\\*\\[b\\]\\?");
+    }
+
+    #[test]
+    fn the_exit_code_says_the_worst() {
+        let of = |all: &[Init]| {
+            let nodes = all.iter().map(|i| ("n".to_owned(), i.clone())).collect();
+            Initialised { nodes }.exit_code()
+        };
+        let marked = Init::Marked { at: "a:1".into(), replicas: 0, note: None };
+        let left = Init::Left { at: "a:1".into() };
+        assert_eq!(of(&[marked.clone()]), 0);
+        assert_eq!(of(&[left.clone(), Init::Refused("x".into())]), 2);
+        assert_eq!(of(&[left, Init::Unreachable("x".into())]), 69);
+    }
+}

@@ -1,0 +1,29 @@
+-- Closes a master for a planned handover; the marker's form stands in node/lua/prelude.lua.
+-- KEYS  1 palisade:generation
+-- ARGV  1 for how long, in ms
+-- Returns  {'ok', the marker as it is now} | {'no', why}
+local info = redis.call('INFO', 'replication')
+if not string.find(info, 'role:master', 1, true) then
+  return {'no', 'it is a replica'}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local marker = redis.call('GET', KEYS[1])
+if not marker or string.sub(marker, 1, 40) ~= string.match(info, 'master_replid:(%x+)') then
+  return {'no', 'nobody has used it since its history began, so nothing is known of it: begin with '
+    .. '`palisade init` or let an application connect'}
+end
+local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
+if since > 0 and now < since + q then
+  return {'no', 'it is in quarantine for another ' .. since + q - now
+    .. ' ms: leases of an earlier life may last until then'}
+end
+if #marker == 126 and string.sub(marker, 113, 113) == 'c' then
+  local left = tonumber(string.sub(marker, 114)) - now
+  if left > 0 then
+    return {'no', 'it is closed by another handover for ' .. left .. ' ms at most'}
+  end
+end
+marker = string.sub(marker, 1, 111) .. string.format(' c%013.0f', now + tonumber(ARGV[1]))
+redis.call('SET', KEYS[1], marker)
+return {'ok', marker}

@@ -1,0 +1,26 @@
+-- Goes on where the server that was closed stopped, on the one that took over. Its data hold the
+-- closing, so they hold all that was written before it, and nothing was answered since.
+-- KEYS  1 palisade:generation   2 palisade:settled
+-- ARGV  1 the marker as the closing left it   2 twice E in ms
+-- Returns  {'ok', since ms} | {'no', why}
+local info = redis.call('INFO', 'replication')
+if not string.find(info, 'role:master', 1, true) then
+  return {'no', 'it is a replica'}
+end
+local marker, replid = ARGV[1], string.match(info, 'master_replid:(%x+)')
+if replid == string.sub(marker, 1, 40) then
+  return {'no', 'it is still the server that was closed'}
+end
+if redis.call('GET', KEYS[1]) ~= marker then
+  return {'no', 'its data do not hold the closing: it lacks writes, or was used since'}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Another server of the group that has the closing, too, may open by its own clock.
+if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114)) then
+  return {'no', 'it took longer than the server was closed for'}
+end
+redis.call('DEL', KEYS[2])
+redis.call('SET', KEYS[1], replid .. string.sub(marker, 41, 111)
+  .. string.format(' s%013.0f', now + tonumber(string.sub(marker, 73, 81))))
+return {'ok', string.sub(marker, 42, 54)}

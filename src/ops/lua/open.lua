@@ -1,0 +1,9 @@
+-- Opens a server again that was closed by this handover.
+-- KEYS  1 palisade:generation
+-- ARGV  1 the marker as the closing left it
+-- Returns  {'ok'} | {'no', why}
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return {'no', 'it is not closed by this handover any more'}
+end
+redis.call('SET', KEYS[1], string.sub(ARGV[1], 1, 111))
+return {'ok'}

@@ -1,0 +1,175 @@
+//! Whom an operation changes: of each node the one server that may be written to, if all is as it
+//! has to be.
+
+use std::collections::BTreeSet;
+
+use redis::ConnectionInfo;
+
+use super::deployment::Access;
+use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
+use super::gather::conn::{Conn, info_for};
+use super::{Deployment, gather};
+use crate::error::ConfigError;
+
+/// What was found of one node.
+pub(super) struct Found {
+    /// The group's name, or `node`.
+    pub(super) node: String,
+    /// The server that may be written to, or why there is none.
+    pub(super) master: Result<Master, Absent>,
+}
+
+/// Why no server may be written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Absent {
+    Unreachable(String),
+    Refused(String),
+}
+
+/// A server that may be written to.
+#[derive(Clone)]
+pub(super) struct Master {
+    /// `host:port`, as it is known in the group.
+    pub(super) at: String,
+    pub(super) target: ConnectionInfo,
+    /// Replicas that follow, all of those that anybody knows.
+    pub(super) replicas: Vec<String>,
+    /// Whether a first replica would begin a new history.
+    pub(super) without_backlog: bool,
+    /// What the server was, when it was looked at.
+    pub(super) run_id: String,
+}
+
+/// Looks at all nodes. Groups have their replicas, all of them online.
+pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
+    deployment.check()?;
+    let access = deployment.access()?;
+    let ways = deployment.ways(&access, None);
+    let (groups, nodes) = gather::everything(&deployment.watches, &access.lone, &ways).await;
+    let mut found: Vec<Found> = Vec::new();
+    for group in &groups {
+        let master = of_group(group).and_then(|server| {
+            let replicas = following(server, &known_replicas(group))?;
+            if replicas.is_empty() {
+                let why = "no replica follows it yet: when the first one comes the server takes a \
+                           new replication id; attach the replicas first";
+                return Err(Absent::Refused(format!("{}: {why}", server.at)));
+            }
+            let target = info_for(ways.reach(&server.at), &access.data);
+            let target = target.map_err(|e| Absent::Refused(e.to_string()))?;
+            Ok(master(server, target, replicas))
+        });
+        found.push(Found { node: group.name.clone(), master });
+    }
+    for (server, lone) in nodes.iter().zip(&access.lone) {
+        let ready = is_master(server).and_then(|()| {
+            Ok(master(server, lone.target.clone(), following(server, &BTreeSet::new())?))
+        });
+        found.push(Found { node: format!("node {}", server.at), master: ready });
+    }
+    Ok((access, found))
+}
+
+/// The server that a majority of the known Sentinels name, if it is one and well.
+fn of_group(group: &Group) -> Result<&Server, Absent> {
+    let heard: Vec<&Sentinel> = group.heard().collect();
+    if heard.is_empty() {
+        let why = group.sentinels.iter().filter_map(|s| s.reached.clone().err());
+        let why: Vec<String> = why.collect();
+        return Err(Absent::Unreachable(format!("no Sentinel: {}", why.join("; "))));
+    }
+    let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
+    let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
+    let Some(at) = group.master_at() else {
+        let why = heard.iter().filter_map(|s| s.master.known().err()).next().unwrap_or_default();
+        return Err(Absent::Refused(format!("no Sentinel names a master: {why}")));
+    };
+    let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
+    if voices < known / 2 + 1 {
+        let why = format!("{voices} of {known} Sentinels name {at}, a majority is needed");
+        return Err(Absent::Refused(why));
+    }
+    let down = |s: &&&Sentinel| {
+        let master = s.master.ok();
+        master.is_some_and(|m| flagged(m, "s_down") || flagged(m, "o_down"))
+    };
+    if let Some(s) = heard.iter().find(down) {
+        return Err(Absent::Refused(format!("Sentinel {} sees {at} as down", s.at)));
+    }
+    let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} is not known")))?;
+    is_master(server)?;
+    Ok(server)
+}
+
+fn is_master(server: &Server) -> Result<(), Absent> {
+    if let Err(why) = &server.reached {
+        return Err(Absent::Unreachable(format!("{}: {why}", server.at)));
+    }
+    match &server.role {
+        Read::Got(Role::Master { .. }) => Ok(()),
+        Read::Got(Role::Replica { master, .. }) => {
+            let why = format!("{} is a replica, of {master}: name the master", server.at);
+            Err(Absent::Refused(why))
+        }
+        Read::Got(Role::Sentinel) => {
+            Err(Absent::Refused(format!("{} is a Sentinel, not a data server", server.at)))
+        }
+        Read::Closed(why) | Read::Failed(why) => {
+            Err(Absent::Refused(format!("{}: {why}", server.at)))
+        }
+    }
+}
+
+/// Every replica that any Sentinel knows.
+fn known_replicas(group: &Group) -> BTreeSet<String> {
+    group.heard().filter_map(|s| s.replicas.ok()).flatten().filter_map(place).collect()
+}
+
+/// All replicas of the server, if each follows and nobody knows of more.
+fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
+    let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
+    let lines = (0..).map_while(|n| server.info(&format!("slave{n}")).ok());
+    let mut online = Vec::new();
+    for line in lines {
+        let field = |name: &str| {
+            let pair = line.split(',').filter_map(|p| p.split_once('='));
+            pair.filter(|(n, _)| *n == name).map(|(_, v)| v).next().unwrap_or_default()
+        };
+        let at = super::facts::join(field("ip"), field("port"));
+        if field("state") != "online" {
+            return refused(format!("its replica {at} does not follow yet ({})", field("state")));
+        }
+        online.push(at);
+    }
+    if let Some(absent) = known.iter().find(|at| !online.contains(at)) {
+        let why = format!(
+            "its replica {absent} is not attached: start it, or have every Sentinel forget it \
+             (SENTINEL RESET)"
+        );
+        return refused(why);
+    }
+    Ok(online)
+}
+
+fn master(server: &Server, target: ConnectionInfo, replicas: Vec<String>) -> Master {
+    Master {
+        at: server.at.clone(),
+        target,
+        replicas,
+        without_backlog: server.info("repl_backlog_active") == Ok("0"),
+        run_id: server.info("run_id").unwrap_or_default().to_owned(),
+    }
+}
+
+impl Master {
+    /// A connection whose questions end after the deployment's time-out.
+    pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
+        open(&self.target, deployment).await
+    }
+}
+
+/// As [`Master::open`], to any server.
+pub(super) async fn open(target: &ConnectionInfo, deployment: &Deployment) -> Result<Conn, String> {
+    let until = tokio::time::Instant::now() + deployment.within;
+    Conn::open(super::gather::conn::tuned(target.clone()), until).await
+}

@@ -1,0 +1,51 @@
+//! Scripts of operations: each is atomic on its server and answers `ok` or why not.
+
+use redis::Value;
+
+use super::facts::Read;
+use super::gather::conn::{Conn, text};
+use crate::name::{MARKER, SETTLED};
+
+pub(super) const INIT: &str = include_str!("lua/init.lua");
+pub(super) const CLOSE: &str = include_str!("lua/close.lua");
+pub(super) const OPEN: &str = include_str!("lua/open.lua");
+pub(super) const FINISH: &str = include_str!("lua/finish.lua");
+
+/// Why a script did nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The script's own word: it found things not as they have to be.
+    Said(String),
+    /// No answer, or the server's refusal.
+    Failed(String),
+}
+
+impl Refusal {
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Said(why) | Self::Failed(why) => why,
+        }
+    }
+}
+
+/// Runs one; what it says besides `ok`.
+pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
+    match conn.ask(&command, "EVAL").await {
+        Read::Got(Value::Array(said)) => {
+            let word = |n| said.get(n).and_then(text).unwrap_or_default();
+            if word(0) == "ok" { Ok(word(1)) } else { Err(Refusal::Said(word(1))) }
+        }
+        Read::Got(_) => Err(Refusal::Failed("EVAL: answer not understood".to_owned())),
+        Read::Closed(why) | Read::Failed(why) => Err(Refusal::Failed(why)),
+    }
+}
+
+/// Waits until so many replicas have all that this connection wrote; how many have it.
+pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
+    let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
+    let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();
+    let told = conn.ask(&command, "WAIT").await;
+    told.ok().and_then(text).and_then(|n| n.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,237 @@
+//! A planned failover, and a planned restart, lose no lock, no key and hardly a second; what goes
+//! wrong on the way is a failover as any other.
+
+use std::time::Instant;
+
+use palisade::error::{AcquireError, NodeFault, NodeOutcome};
+use palisade::ops::{HandedOver, Handover, init};
+use palisade::{
+    Failed, Idempotency, LockGuard, Outcome, RedisNode, Redlock, SentinelNode, TryAcquire,
+};
+
+use super::support::group::cli;
+use super::*;
+
+const DURABLE: &[&str] = &["--appendonly", "yes"];
+
+fn on_group(groups: &Groups) -> Redlock {
+    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    Redlock::builder().node(node).build().unwrap()
+}
+
+fn on(server: &Server) -> Redlock {
+    Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap()
+}
+
+fn orders(redlock: &Redlock) -> Idempotency {
+    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
+}
+
+/// A lock of a name that nobody has used, as soon as it is granted.
+async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
+    let begun = Instant::now();
+    for n in 0.. {
+        let mutex = redlock.mutex(format!("fresh-{what}-{n}"));
+        match mutex.try_acquire().await {
+            Ok(TryAcquire::Acquired(guard)) => return guard,
+            other => assert!(begun.elapsed() < SOON, "{what}: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    unreachable!()
+}
+
+async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
+    let begun = Instant::now();
+    loop {
+        match orders.key(key).run(|_| async { Ok::<_, Failed>(42) }).await {
+            Ok(outcome) => return outcome,
+            Err(e) => assert!(begun.elapsed() < SOON, "{e}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What was there before is there after, and what is new is granted and run at once.
+async fn nothing_is_lost(
+    redlock: &Redlock,
+    turn: &str,
+    hand_over: impl AsyncFnOnce() -> HandedOver,
+) {
+    let (before, after) = (format!("before-{turn}"), format!("after-{turn}"));
+    let held = redlock.mutex("held").acquire().await.unwrap();
+    let token = held.fencing_token();
+    let orders = orders(redlock);
+    assert!(run(&orders, &before).await.is_executed());
+    let done = hand_over().await;
+    assert!(matches!(done, HandedOver::Done { .. }), "{done}");
+    let soon = fresh(redlock, &after).await;
+    assert!(soon.fencing_token() > token);
+    assert!(matches!(run(&orders, &before).await, Outcome::Replayed(42)));
+    // Without a birth: the server knows that nobody has asked for it since ever.
+    let new = run(&orders, &after).await;
+    assert!(matches!(new, Outcome::Executed { value: 42, .. }), "{new:?}");
+    held.extend().await.expect("the holder goes on");
+    assert!(held.is_valid());
+    assert!(held.release().await.is_released());
+    let next = redlock.mutex("held").wait(SOON).acquire().await.expect("free soon");
+    assert!(next.fencing_token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    let mut masters = Vec::new();
+    for turn in ["first", "second"] {
+        nothing_is_lost(&redlock, turn, async || {
+            let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+            if let HandedOver::Done { at, closed } = &done {
+                masters.push(at.clone());
+                assert!(*closed < SOON, "closed for {closed:?}");
+            }
+            done
+        })
+        .await;
+    }
+    assert_ne!(masters[0], masters[1]);
+    assert_ne!(masters[0], groups.servers(0)[0]);
+    // Nothing was forgotten since ever.
+    let mark = cli(&masters[1], &["GET", "palisade:generation"]);
+    assert!(mark.contains(" 0000000000000 "), "{mark}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_restarted_as_planned_and_nothing_is_lost() {
+    let mut server = Server::start(DURABLE);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let redlock = on(&server);
+    nothing_is_lost(&redlock, "only", async || {
+        let handover = Handover::new(lone(&server));
+        let restart = async {
+            server.restart();
+            Ok(())
+        };
+        handover.lone(restart, |_| ()).await.unwrap()
+    })
+    .await;
+}
+
+#[test]
+fn the_program_restarts_a_server_by_the_command_it_is_given() {
+    let server = Server::start(DURABLE);
+    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    let out = palisade(&["handover", "--node", &server.url(), "--", "false"]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(words(&out).contains("is open again"), "{}", words(&out));
+    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" c"), "open");
+    let out = palisade(&["handover", "--node", &server.url(), "--closed-for", "3"]);
+    assert_eq!(out.status.code(), Some(64), "{}", words(&out));
+    assert!(words(&out).contains("more than 2·clock_error + 2 s"), "{}", words(&out));
+}
+
+/// What the only node says to one who wants a lock.
+async fn said(redlock: &Redlock) -> NodeOutcome {
+    match redlock.mutex("any").try_acquire().await {
+        Err(AcquireError::NoQuorum(no)) => no.nodes[0].1.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
+    let mut server = Server::start(&[]);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let redlock = on(&server);
+    drop(fresh(&redlock, "before").await);
+    let handover = Handover::new(lone(&server));
+    let restart = async {
+        server.restart();
+        Ok(())
+    };
+    let done = handover.lone(restart, |_| ()).await.unwrap();
+    assert_eq!(done.exit_code(), 2);
+    let HandedOver::FellBack(why) = done else { panic!("{done}") };
+    assert!(why.contains("do not hold the closing"), "{why}");
+    let outcome = said(&redlock).await;
+    assert!(matches!(outcome, NodeOutcome::Quarantined { .. }), "{outcome}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_nobody_lets_go_on_stays_closed_and_begins_with_a_quarantine() {
+    let mut server = Server::start(DURABLE);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let redlock = on(&server);
+    drop(fresh(&redlock, "before").await);
+    let brief = Handover::new(lone(&server))
+        .clock_error(Duration::from_millis(50))
+        .closed_for(Duration::from_secs(6));
+    let restart = async {
+        server.restart();
+        // The operator's machine goes down here.
+        std::future::pending().await
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(2), brief.lone(restart, |_| ())).await;
+    assert!(gone.is_err(), "{gone:?}");
+    let begun = Instant::now();
+    let mut closed = false;
+    loop {
+        match said(&redlock).await {
+            NodeOutcome::Failed(e) if e.fault() == NodeFault::HandingOver => closed = true,
+            NodeOutcome::Failed(_) => {}
+            NodeOutcome::Quarantined { .. } => break,
+            other => panic!("{other}"),
+        }
+        assert!(begun.elapsed() < SOON, "it opens by itself");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(closed, "until then it answers nobody");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_ready_is_left_as_it_is() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    let master = groups.servers(0)[0].clone();
+    let refused = async |what: &str| {
+        let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+        assert_eq!(done.exit_code(), 2, "{done}");
+        let HandedOver::Refused(why) = done else { panic!("{what}: {done}") };
+        assert!(why.contains(what), "{why}");
+        let mark = cli(&master, &["GET", "palisade:generation"]);
+        assert!(!mark.contains(" c"), "{what}: still closed: {mark}");
+        assert!(fresh(&redlock, what).await.release().await.is_released());
+    };
+    // Nobody may be promoted.
+    for server in &groups.servers(0)[1..] {
+        assert_eq!(cli(server, &["CONFIG", "SET", "replica-priority", "0"]), "OK");
+    }
+    let replicas = || {
+        let words = ["SENTINEL", "REPLICAS", &groups.name(0)];
+        groups.sentinels(0).iter().map(|s| cli(s, &words)).collect::<Vec<_>>()
+    };
+    let begun = Instant::now();
+    while replicas().iter().any(|r| r.contains("slave-priority\n100")) {
+        assert!(begun.elapsed() < 2 * SOON, "the Sentinels hear of it");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    refused("no Sentinel begins a failover").await;
+    // One replica does not answer: it is connected and confirms nothing.
+    groups.break_("freeze", 0, &["--server", "a3"]);
+    let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+    assert!(done.to_string().contains("replicas of"), "{done}");
+    groups.break_("resume", 0, &["--server", "a3"]);
+    drop(fresh(&redlock, "resumed").await);
+    // After a restart nothing is known for a while.
+    groups.break_("restart", 0, &["--server", "a1"]);
+    let begun = Instant::now();
+    loop {
+        let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
+        let why = done.to_string();
+        if why.contains("nobody has used it since") || why.contains("in quarantine") {
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "{why}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

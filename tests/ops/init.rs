@@ -1,0 +1,118 @@
+//! A new deployment grants and remembers at once; what is not new is refused.
+
+use palisade::ops::{Init, Initialised, init};
+use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, SentinelNode};
+
+use super::support::group::cli;
+use super::*;
+
+async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
+    init(deployment, prefix).await.unwrap()
+}
+
+/// A lock is granted at once; a key that nobody has seen runs, and is replayed.
+async fn serves(redlock: &Redlock) {
+    let guard = redlock.mutex("job").try_acquire().await.unwrap().acquired();
+    assert!(guard.expect("granted at once").release().await.is_released());
+    let orders = Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap();
+    let run = async || orders.key("7").run(|_| async { Ok::<_, Failed>(42) }).await.unwrap();
+    let first = run().await;
+    assert!(matches!(first, Outcome::Executed { value: 42, .. }), "{first:?}");
+    let again = run().await;
+    assert!(matches!(again, Outcome::Replayed(42)), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_new_server_grants_at_once_and_remembers_everything() {
+    let server = Server::start(&[]);
+    let out = palisade(&["init", "--node", &server.url()]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert!(words(&out).contains(&format!("marked at {}", server.addr())), "{}", words(&out));
+    assert!(words(&out).contains("if one is attached later"), "{}", words(&out));
+    let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
+    serves(&redlock).await;
+
+    let out = palisade(&["init", "--node", &server.url()]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_grants_at_once_and_its_replicas_know() {
+    let groups = Groups::up_with(1, 5_000, 2, &["--no-marker", "--acl"]);
+    let done = begun(&group(&groups), "").await;
+    assert!(done.is_done(), "{done}");
+    assert!(done.to_string().contains("its 2 replicas have it"), "{done}");
+    let secret = groups.password().expect("users");
+    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    let node = node.min_replicas(1, Duration::from_secs(2)).unwrap();
+    let node = node.username("palisade").password(&*secret);
+    let node = node.sentinel_username("palisade").sentinel_password(secret);
+    serves(&Redlock::builder().node(node).build().unwrap()).await;
+    for server in groups.servers(0) {
+        let mark = groups.cli(&server, &["GET", "palisade:generation"]);
+        assert!(mark.contains(" 0000000000000 "), "{server}: {mark}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_new_is_refused_and_the_key_is_named() {
+    let server = Server::start(&[]);
+    server.cli(&["SET", "users:7", "x"]);
+    server.cli(&["SET", "{job}:fence", "17"]);
+    for n in 0..3_000 {
+        server.cli(&["SET", &format!("filler:{n}"), "x"]);
+        if n == 20 {
+            break;
+        }
+    }
+    let refused = begun(&lone(&server), "").await;
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("\"{job}:fence\""), "{refused}");
+    assert_eq!(server.cli(&["EXISTS", "palisade:generation"]), "0");
+    server.cli(&["DEL", "{job}:fence"]);
+    let refused = begun(&lone(&server), "users:").await;
+    assert!(refused.to_string().contains("\"users:7\""), "{refused}");
+    let done = begun(&lone(&server), "orders:").await;
+    assert!(done.is_done(), "another application's keys are none of ours: {done}");
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_and_none_is_marked_with_it() {
+    let (first, master) = (Server::start(&[]), Server::start(&[]));
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let both = lone(&first).node(replica.url());
+    let refused = begun(&both, "").await;
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("is a replica, of"), "{refused}");
+    assert!(matches!(refused.nodes[0].1, Init::Left { .. }), "{refused}");
+    assert_eq!(first.cli(&["EXISTS", "palisade:generation"]), "0");
+}
+
+#[tokio::test]
+async fn a_group_without_all_of_its_replicas_is_refused() {
+    let groups = Groups::up_with(1, 5_000, 2, &["--no-marker"]);
+    groups.break_("kill", 0, &["--server", "a3"]);
+    let end = std::time::Instant::now() + SOON;
+    loop {
+        let refused = begun(&group(&groups), "").await;
+        assert_eq!(refused.exit_code(), 2, "{refused}");
+        if refused.to_string().contains("is not attached: start it") {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "{refused}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(cli(&groups.servers(0)[0], &["EXISTS", "palisade:generation"]), "0");
+}
+
+#[test]
+fn nobody_there_and_wrong_use_have_their_exit_codes() {
+    let gone = format!("redis://127.0.0.1:{}", support::server::free_port());
+    let out = palisade(&["init", "--node", &gone]);
+    assert_eq!(out.status.code(), Some(69), "{}", words(&out));
+    let out = palisade(&["init"]);
+    assert_eq!(out.status.code(), Some(64), "{}", words(&out));
+    let out = palisade(&["init", "--master", "orders-a"]);
+    assert_eq!(out.status.code(), Some(64), "{}", words(&out));
+}
