@@ -41,6 +41,8 @@ pub enum Bug {
     FingerprintOfClaimsOnly,
     /// A new history says "never seen" of a key that is younger than its own beginning.
     BirthsWithoutMargin,
+    /// After a planned handover leases end by the new server's clock alone.
+    HandoverWithoutSettling,
     /// Only nodes that have answered are released after an attempt (§5.1, §5.4).
     LateGrantsStay,
     /// The validity is counted from the answer (§6).

@@ -4,6 +4,7 @@
 mod clock;
 mod copies;
 mod describe;
+mod handover;
 mod server;
 
 use std::collections::VecDeque;
@@ -38,6 +39,8 @@ pub(crate) struct Node {
     /// The shortest `max_ttl` of any process.
     least_lease: Duration,
     drift_ppm: u32,
+    /// No clock is further from true time.
+    error: Duration,
     cross: bool,
     events: broadcast::Sender<NodeEvent>,
     hints: Mutex<Dice>,
@@ -99,6 +102,7 @@ impl Node {
             longest: ms(node.window()),
             least_lease: ms(least),
             drift_ppm: plan.truth.drift_ppm,
+            error: Duration::from_micros(plan.truth.error),
             cross: plan.cross,
             events: broadcast::Sender::new(256),
             hints: Mutex::new(plan.dice(1_500 + index as u64)),

@@ -140,6 +140,8 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted; the clients in `old` keep talking to whom they
     /// talk to until that one refuses. The replaced master freezes for `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
+    /// The master is closed, and after `takes` another server of the group goes on in its place.
+    Handover { node: usize, to: usize, takes: Ms },
     /// A client process stops; the library's timers come back `lag` after the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
     /// A client process dies, and a new one takes its place.

@@ -244,6 +244,11 @@ impl Stage {
                     self.freeze(node, server, freeze);
                 }
             }
+            Fault::Handover { node, to, takes } => {
+                if let Some(life) = self.nodes[node].close(takes) {
+                    self.later(takes, move |s| s.nodes[node].hand_over(to, life));
+                }
+            }
             Fault::Pause { client, span, lag } => {
                 let process = Arc::clone(&self.seats()[client].process);
                 process.stop();

@@ -92,6 +92,7 @@ known_bugs! {
     two_masters_vote: TwoMastersVote in OLD_MASTER,
     extend_by_copy: ExtendByCopy in OLD_MASTER,
     named_by_who_lapses: NamedByWhoLapses in OLD_MASTER,
+    handover_without_settling: HandoverWithoutSettling in FAILOVERS,
     raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
     late_requests_run: LateRequestsRun in FAILOVERS,
     promises_expire_early: PromisesExpireEarly in ORDERS,

@@ -157,8 +157,8 @@ impl Plan {
         if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
-        // Where a node may forget, or comes without memories, running again what may be forgotten is
-        // the user's risk and no promise of ours.
+        // Where a node may forget, or comes without memories, running again what may be forgotten
+        // is the user's risk and no promise of ours.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {

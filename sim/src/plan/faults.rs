@@ -9,6 +9,7 @@ use crate::dice::Dice;
 enum Kind {
     Crash,
     Failover,
+    Handover,
     Flush,
     Freeze,
     Cut,
@@ -20,7 +21,7 @@ enum Kind {
 impl Theme {
     /// The kinds that belong to it, with their odds per thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
-        use Kind::{Crash, Cut, Failover, Flush, Freeze, Kill, Pause};
+        use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {
             Self::Mixed | Self::Fleet => &[
                 (Crash, 350),
@@ -33,6 +34,7 @@ impl Theme {
             ],
             Self::Failovers => &[
                 (Failover, 950),
+                (Handover, 300),
                 (Crash, 150),
                 (Freeze, 250),
                 (Cut, 250),
@@ -43,6 +45,7 @@ impl Theme {
             Self::Orders => &[
                 (Crash, 500),
                 (Failover, 500),
+                (Handover, 300),
                 (Flush, 100),
                 (Freeze, 250),
                 (Cut, 250),
@@ -54,6 +57,7 @@ impl Theme {
             Self::Anything => &[
                 (Crash, 350),
                 (Failover, 350),
+                (Handover, 300),
                 (Flush, 100),
                 (Freeze, 350),
                 (Cut, 350),
@@ -130,7 +134,11 @@ impl Plan {
                 old: d.range(0, 15),
                 freeze: d.pick(&[0, 0, 0, 20, plan.window(), 2 * ttl]),
             },
-            Kind::Failover | Kind::Crash => {
+            // Who hands over relies on clocks within E.
+            Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
+                Fault::Handover { node, to: server, takes: d.range(0, ttl) }
+            }
+            Kind::Handover | Kind::Failover | Kind::Crash => {
                 let copy = self.copy(d);
                 let copy = d.pick(&[Copy::Behind(0), copy, Copy::Empty]);
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }

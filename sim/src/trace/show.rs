@@ -56,6 +56,10 @@ impl fmt::Display for Fault {
                     "the clock of node {node}/{server} is {by} µs further ahead for {span} ms"
                 )
             }
+            Self::Handover { node, to, takes } => {
+                let to = letter(to);
+                write!(f, "node {node} is closed, and handed over to {to} {takes} ms later")
+            }
             Self::Failover { node, to, copy, old, freeze } => {
                 let mut who: Vec<String> = Vec::new();
                 who.extend((0..8).filter(|c| old >> c & 1 == 1).map(|c: u64| c.to_string()));

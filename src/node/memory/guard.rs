@@ -171,6 +171,8 @@ impl Header {
         }
         let quarantine_raised = m.agree(q, clock.now);
         let settling = m.settles(clock.now);
+        #[cfg(feature = "sim-bugs")]
+        let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
         m.handover = m.handover.filter(|_| settling);
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
