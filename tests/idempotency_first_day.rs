@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::{ParkedReason, Status};
-use palisade::{Advice, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use palisade::{Advice, Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use support::server::Server;
 
 fn payments(server: &Server, marked_as_new: bool) -> Idempotency {
@@ -75,7 +75,6 @@ async fn a_claim_that_its_handler_ended_is_decided_by_the_next_call() {
     let failed = |failed: palisade::Failed| {
         payments.key("k").run(|_| std::future::ready(Err::<String, _>(failed)))
     };
-    use palisade::Failed;
     for again in [Failed::no_effect("closed"), Failed::retry("busy")] {
         assert!(matches!(failed(again).await, Err(RunError::Handler { attempt: 1, .. })));
     }

@@ -48,14 +48,13 @@ impl Case {
         match (self.lapsed, forgotten, &self.probe) {
             (false, false, _) => Want::Runs(1),
             (_, _, Some(Probed::Found(value))) => Want::Replays(*value),
-            (_, _, Some(Probed::NotFound)) => Want::Runs(next),
             (true, _, Some(Probed::Unknown)) => Want::Parks(ParkedReason::Lapsed),
             (false, _, Some(Probed::Unknown)) => Want::Parks(ParkedReason::Forgotten),
             (true, _, None) if self.on_lapsed == Lapsed::Park => Want::Parks(ParkedReason::Lapsed),
             (_, true, None) if self.on_forgotten == Forgotten::Park => {
                 Want::Parks(ParkedReason::Forgotten)
             }
-            (_, _, None) => Want::Runs(next),
+            (_, _, Some(Probed::NotFound) | None) => Want::Runs(next),
         }
     }
 
@@ -302,8 +301,8 @@ async fn a_failure_speaks_for_its_own_attempt_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_is_no_json_leaves_a_lapsed_attempt() {
-    let w = World::new(3);
     type Odd = std::collections::BTreeMap<(u8, u8), u8>;
+    let w = World::new(3);
     let call = w.orders().key("k");
     let out = call.run(|_| async { Ok::<_, String>(Odd::from([((1, 2), 3)])) }).await;
     let error = out.unwrap_err();
