@@ -9,5 +9,8 @@ pub mod what_a_failover_can_do_to_you {}
 #[doc = include_str!("how_this_is_tested.md")]
 pub mod how_this_is_tested {}
 
+#[doc = include_str!("changing_settings.md")]
+pub mod changing_settings {}
+
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}
