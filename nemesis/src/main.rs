@@ -3,6 +3,7 @@
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
 //! nemesis table                     what each fault does to one group, as a table
+//! nemesis ordinary                  what ordinary events cost ordinary deployments
 //! nemesis judge target/nemesis/events.jsonl    the judgement again
 //! ```
 
@@ -15,6 +16,7 @@ mod judge;
 mod kind;
 mod ledger;
 mod machine;
+mod ordinary;
 mod report;
 mod table;
 mod timeline;
@@ -79,6 +81,8 @@ enum Verb {
     Judge { events: PathBuf },
     /// What each fault of a Sentinel group does to those who use it, one row a fault.
     Table(table::Args),
+    /// What ordinary events cost ordinary deployments, on real servers.
+    Ordinary(ordinary::Args),
     /// A client of the table; started by it.
     #[command(hide = true)]
     TableClient(table::client::Args),
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         Some(Verb::Table(table)) => possible()
             .map_err(|why| Cannot(why).into())
             .and_then(|()| table::table(table, &args.out)),
+        Some(Verb::Ordinary(ordinary)) => ordinary::ordinary(ordinary),
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),
@@ -235,6 +240,15 @@ impl Signals {
             _ = self.int.recv() => true,
             _ = self.term.recv() => true,
             () = sleep(length) => false,
+        }
+    }
+
+    /// Waits until somebody wants this to end.
+    async fn any(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.int.recv() => {}
+            _ = self.term.recv() => {}
         }
     }
 }

@@ -288,17 +288,17 @@ pub(crate) fn signal(pid: u32, name: &str) {
         Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
 }
 
-fn good(what: &str, out: Output) -> Result<Output, Failure> {
+pub(crate) fn good(what: &str, out: Output) -> Result<Output, Failure> {
     if out.status.success() {
         return Ok(out);
     }
     Err(format!("{what}: {}", words(&out.stderr)).into())
 }
 
-fn words(bytes: &[u8]) -> String {
+pub(crate) fn words(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }
