@@ -12,6 +12,7 @@ mod clients;
 mod cut;
 mod event;
 mod faults;
+mod handover;
 mod judge;
 mod kind;
 mod ledger;
@@ -92,6 +93,9 @@ enum Verb {
     /// The table's plain writer; started by it.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
+    /// A planned handover of a group; started by nemesis and table.
+    #[command(hide = true)]
+    Handover(handover::Args),
     /// A client; started by the nemesis.
     #[command(hide = true)]
     Client(client::Args),
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),
+        Some(Verb::Handover(of)) => handover::run(of),
         Some(Verb::Client(client)) => client::run(client).map(|()| true),
         Some(Verb::Hold) => world::hold().map(|()| true).map_err(Failure::from),
         None => possible().map_err(|why| Cannot(why).into()).and_then(|()| torment(&args)),
@@ -163,7 +168,10 @@ fn torment(args: &Args) -> Result<bool, Failure> {
 
 async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let world = Rc::new(World::up(CLIENTS, &args.out)?);
+    let mut world = World::up(CLIENTS, &args.out)?;
+    let dice = &mut StdRng::seed_from_u64(seed ^ 0xc10c);
+    println!("{}", world.make_unequal(dice, client::CLOCK_ERROR).await?);
+    let world = Rc::new(world);
     let listener = UnixListener::bind(world.socket())?;
     let serving = tokio::task::spawn_local(ledger::serve(Rc::clone(&ledger), listener));
     let clients = Clients::start(Rc::clone(&world), Rc::clone(&ledger), seed, CLIENTS)?;

@@ -72,7 +72,6 @@ impl Kind {
 
 /// A running deployment; gone with this value, and with this process.
 pub(super) struct Fleet {
-    pub(super) kind: Kind,
     lone: Vec<Server>,
     groups: Option<Groups>,
 }
@@ -102,10 +101,10 @@ impl Fleet {
     pub(super) async fn up(kind: Kind) -> Result<Self, Failure> {
         if kind.has_replicas() {
             let groups = Some(Groups::up(kind.nodes()).await?);
-            return Ok(Self { kind, lone: Vec::new(), groups });
+            return Ok(Self { lone: Vec::new(), groups });
         }
         let start = || (0..kind.nodes()).map(|_| Server::start(kind.arguments())).collect();
-        Ok(Self { kind, lone: block_in_place(start), groups: None })
+        Ok(Self { lone: block_in_place(start), groups: None })
     }
 
     /// As an application names its nodes; with every setting at its default.

@@ -32,7 +32,12 @@ pub(super) struct Row {
 
 impl Row {
     /// What was seen from this moment on.
-    pub(super) fn of((kind, what): (Kind, Happening), births: bool, seen: &Seen, t: Instant) -> Self {
+    pub(super) fn of(
+        (kind, what): (Kind, Happening),
+        births: bool,
+        seen: &Seen,
+        t: Instant,
+    ) -> Self {
         let (locks, locks_end) = gap(&seen.grants, t);
         let requests = || seen.requests[usize::from(births)].iter();
         let parked = requests().filter_map(|(_, end)| match end {

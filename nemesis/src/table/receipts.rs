@@ -1,6 +1,7 @@
 //! Receipts: a client is granted as many locks as it can around the fault, keeps all of them, and
 //! asks each in the end what became of it. Whether the new master has the write it looks up itself,
-//! in plain Redis protocol: the fence key of a name that nobody else uses.
+//! in plain Redis protocol, as soon as there is a new master: the fence key of a name that nobody
+//! else uses.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead as _};
@@ -32,7 +33,7 @@ pub(super) fn fate(fate: palisade::Fate) -> Fate {
     }
 }
 
-/// Does what its input says: `write`, and later `judge host:port`.
+/// Does what its input says: `write`, later `look host:port` and in the end `judge`.
 pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Result<()> {
     let mut lines = input();
     let guards = Rc::new(RefCell::new(Vec::new()));
@@ -40,10 +41,11 @@ pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Resu
     let mut kept = Vec::new();
     let mut writing = JoinSet::new();
     while let Some(line) = lines.recv().await {
-        if let Some(master) = line.strip_prefix("judge ") {
+        if let Some(master) = line.strip_prefix("look ") {
             writing.abort_all();
-            kept.extend(guards.take());
-            judge(&kept, master, &mut ledger).await?;
+            kept = look(guards.take(), master).await?;
+        } else if line == "judge" {
+            judge(&kept, &mut ledger).await?;
         } else {
             for task in 0..TASKS {
                 let guards = Rc::clone(&guards);
@@ -65,20 +67,27 @@ async fn write(redlock: Locks, who: String, guards: Rc<RefCell<Vec<LockGuard>>>)
     }
 }
 
-async fn judge(guards: &[LockGuard], master: &str, ledger: &mut Ledger) -> io::Result<()> {
+/// Each guard, and whether the new master has its grant.
+async fn look(guards: Vec<LockGuard>, master: &str) -> io::Result<Vec<(LockGuard, bool)>> {
     let mut line = Line::to(master);
+    let mut there = Vec::new();
     for some in guards.chunks(100) {
         let fences = some.iter().map(|g| format!("{{{PREFIX}{}}}:fence", g.name()));
         let question = format!("MGET {}", fences.collect::<Vec<_>>().join(" "));
         let Some(Reply::List(tokens)) = line.ask(&question).await else {
             return Err(io::Error::other("the new master does not say what it has"));
         };
-        for (guard, token) in some.iter().zip(tokens) {
-            let there = token == guard.fencing_token().get().to_string();
-            let Some(receipt) = guard.receipts().into_iter().next() else { continue };
-            let (name, fate) = (guard.name().into(), fate(receipt.fate));
-            ledger.say(What::Receipt { name, fate, there }).await?;
-        }
+        let pairs = some.iter().zip(tokens);
+        there.extend(pairs.map(|(guard, at)| at == guard.fencing_token().get().to_string()));
+    }
+    Ok(guards.into_iter().zip(there).collect())
+}
+
+async fn judge(guards: &[(LockGuard, bool)], ledger: &mut Ledger) -> io::Result<()> {
+    for (guard, there) in guards {
+        let Some(receipt) = guard.receipts().into_iter().next() else { continue };
+        let (name, fate, there) = (guard.name().into(), fate(receipt.fate), *there);
+        ledger.say(What::Receipt { name, fate, there }).await?;
     }
     ledger.say(What::Receipted).await
 }
