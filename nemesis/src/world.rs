@@ -25,7 +25,7 @@ use serde::Deserialize;
 use crate::machine::{self, Part};
 
 /// Between which numbers of seconds the servers' min-replicas-max-lag lies.
-const LAGS: std::ops::RangeInclusive<u64> = 1..=3;
+const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
 /// The exit code of scripts and programs here for what is not possible on this machine.
 pub(crate) const CANNOT: u8 = 77;
@@ -102,7 +102,7 @@ pub(crate) struct World {
 impl World {
     /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
-        let shape = ["--groups", "3", "--down-after", "3000", "--max-lag", "1"];
+        let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
