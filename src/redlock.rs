@@ -21,10 +21,11 @@ use crate::time::Drift;
 /// **Runtimes.** Each verb keeps its own deadlines on the tokio runtime that polls it, which needs
 /// time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind the
 /// handle (one for each node's requests and one for its connection, one that renews, one that hears
-/// of releases) run on the runtime on which a verb first needed them, and start anew on another when
-/// that one has ended. While it lives but is not driven (`block_on` of a current-thread runtime has
-/// returned) nothing is sent and nothing is renewed: verbs elsewhere then answer that the nodes are
-/// silent. So make the first call on a runtime that is driven for as long as locks are held.
+/// of releases) run on the runtime on which a verb first needed them, and start anew on another
+/// when that one has ended. While it lives but is not driven (`block_on` of a current-thread
+/// runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere then answer that
+/// the nodes are silent. So make the first call on a runtime that is driven for as long as locks
+/// are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///

@@ -34,7 +34,7 @@ async fn nothing_new_is_begun() {
     let election = Election::new(&redlock, "e");
     let mut observer = election.observe().unwrap();
     assert_eq!(observer.next().await, Some(Observation::Vacant));
-    let orders = Idempotency::builder(&redlock).namespace("n").build().unwrap();
+    let orders = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
     let left = redlock.close(S).await;
     assert!(left.is_clean(), "{left}");
 

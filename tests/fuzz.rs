@@ -293,7 +293,8 @@ proptest! {
         let told = paid.clone();
         let (first, second) = block_on(async {
             let redlock = redlock(&MemoryNode::new());
-            let idem = Idempotency::builder(&redlock).namespace("pay").at_most_once().build().unwrap();
+            let idem = Idempotency::builder(&redlock).namespace("pay").at_most_once();
+            let idem = idem.build().unwrap();
             let first = idem.key("k").run(async |_| Ok::<_, Infallible>(told)).await;
             (first, idem.key("k").lookup::<Paid>().await)
         });

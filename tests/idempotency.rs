@@ -289,7 +289,7 @@ async fn losing_all_nodes_is_told_and_not_run_again_in_silence() {
         w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
         match w.orders().key("k").run(|_| e.act(secs(1))).await {
             Err(RunError::NoQuorum { error, .. }) => {
-                assert!(error.to_string().contains("quarantine"));
+                assert!(error.to_string().contains("new, or emptied; grants begin in"), "{error}");
             }
             other => panic!("{other:?}"),
         }
@@ -411,23 +411,6 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
     for k in 0..80 {
         let status = w.orders().key(format!("k{k}")).lookup::<u32>().await.unwrap();
         assert_eq!(status, Status::Absent);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn big_values_and_odd_keys() {
-    let w = World::new(3);
-    let big = "ü".repeat((1 << 19) - 1);
-    for key in ["größe 📦", "a:b:c", "{tag}", "x"] {
-        let run = || {
-            let big = big.clone();
-            w.orders().key(key).run(|cx| async move {
-                assert_eq!(cx.key(), key);
-                Ok::<_, &str>(big)
-            })
-        };
-        assert!(run().await.unwrap().is_executed());
-        assert_eq!(run().await.unwrap(), Outcome::Replayed(big.clone()));
     }
 }
 

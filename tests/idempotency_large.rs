@@ -1,5 +1,5 @@
-//! Results above `max_result`: the fact is stored, the value is not, and the handler never runs
-//! again.
+//! Large results. Above `max_result` the fact is stored, the value is not, and the handler never
+//! runs again.
 
 #[path = "support/idem.rs"]
 mod idem;
@@ -120,5 +120,22 @@ async fn a_late_result_that_is_too_large_is_told_as_its_own() {
         assert!(matches!(out, Outcome::Executed { kept: false, .. }), "{out:?}");
         let again = orders(&w.redlock, LARGE).key("k").run(|_| never()).await;
         assert_eq!(again.unwrap(), Outcome::NotKept, "in quarantine, too");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn big_values_and_odd_keys() {
+    let w = World::new(3);
+    let big = "ü".repeat((1 << 19) - 1);
+    for key in ["größe 📦", "a:b:c", "{tag}", "x"] {
+        let run = || {
+            let big = big.clone();
+            w.orders().key(key).run(|cx| async move {
+                assert_eq!(cx.key(), key);
+                Ok::<_, &str>(big)
+            })
+        };
+        assert!(run().await.unwrap().is_executed());
+        assert_eq!(run().await.unwrap(), Outcome::Replayed(big.clone()));
     }
 }

@@ -1,5 +1,5 @@
-//! What leaves for a node: never more than it takes, each answer to its asker, no release before its
-//! own acquire, and large results one after the other.
+//! What leaves for a node: never more than it takes, each answer to its asker, no release before
+//! its own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -231,7 +231,8 @@ impl LockNode for Stingy {
 async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
-    let calls = Idempotency::builder(&redlock).namespace("n").build().expect("a namespace");
+    let calls =
+        Idempotency::builder(&redlock).namespace("n").at_most_once().build().expect("a namespace");
     let done = calls.key("k").run(async |_| Ok::<_, String>(7)).await;
     assert!(matches!(done, Ok(Outcome::Executed { .. })), "{done:?}");
     (redlock, calls)

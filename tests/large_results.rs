@@ -44,7 +44,7 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
     let server = Server::start(&[]);
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(3)).build().unwrap();
-    let orders = Idempotency::builder(&redlock).namespace("orders").build().unwrap();
+    let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build().unwrap();
     let stored = orders.key("large").run(async |_| Ok::<_, String>(large('x'))).await;
     assert!(matches!(stored, Ok(Outcome::Executed { kept: true, .. })), "it is stored");
     let mut guards = Vec::new();

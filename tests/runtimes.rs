@@ -40,7 +40,11 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
     let (first, second) = (runtime(), runtime());
     let guard = first.block_on(async { redlock.mutex("n").acquire().await.expect("free") });
-    let calls = Idempotency::builder(&redlock).namespace("calls").build().expect("a namespace");
+    let calls = Idempotency::builder(&redlock)
+        .namespace("calls")
+        .at_most_once()
+        .build()
+        .expect("a namespace");
     second.block_on(async {
         let begun = Instant::now();
         // Twice the node's deadline, and what a busy machine adds.
@@ -84,7 +88,11 @@ fn closed(why: &NoQuorum, words: &str) {
 fn without_a_runtime_each_verb_says_what_is_missing() {
     let outside = "polled outside of a tokio runtime";
     let redlock = handle();
-    let calls = Idempotency::builder(&redlock).namespace("calls").build().expect("a namespace");
+    let calls = Idempotency::builder(&redlock)
+        .namespace("calls")
+        .at_most_once()
+        .build()
+        .expect("a namespace");
     for mutex in [redlock.mutex("n"), redlock.mutex("m").wait(Duration::from_secs(600))] {
         match block_on(mutex.acquire()) {
             Err(AcquireError::NoQuorum(why)) => closed(&why, outside),

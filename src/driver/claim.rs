@@ -142,6 +142,23 @@ impl Drop for Held {
     }
 }
 
+impl ClaimTerms {
+    fn claim(&self, owner: OwnerToken, proposal: u64, force: bool) -> Op {
+        Op::Claim(Claim {
+            key: Arc::clone(&self.key),
+            owner,
+            lease: self.lease,
+            retention: self.retention,
+            proposal,
+            fingerprint: self.fingerprint,
+            force,
+            born: self.born,
+            // A repair, and what an operator says, are not bound by the request's age.
+            created: self.created.filter(|_| !force),
+        })
+    }
+}
+
 impl Core {
     /// One attempt to claim, with a fresh owner token. `force`: granted on top of a record.
     pub(crate) async fn claim(self: &Arc<Self>, terms: &ClaimTerms, force: bool) -> Claimed {
@@ -161,19 +178,11 @@ impl Core {
             mailbox: Arc::clone(&mailbox),
             armed: true,
         };
-        let claim = Op::Claim(Claim {
-            key: Arc::clone(&terms.key),
-            owner,
-            lease: terms.lease,
-            retention: terms.retention,
-            proposal,
-            fingerprint: terms.fingerprint,
-            force,
-            born: terms.born,
-            // A repair, and what an operator says, are not bound by the request's age.
-            created: terms.created.filter(|_| !force),
-        });
-        self.send_all(&claim, self.node_deadline(sent).min(until), &mailbox);
+        self.send_all(
+            &terms.claim(owner, proposal, force),
+            self.node_deadline(sent).min(until),
+            &mailbox,
+        );
         let mut step = Step::Wait(machine.by());
         loop {
             step = match step {

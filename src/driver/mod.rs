@@ -135,8 +135,8 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one by
-    /// then.
+    /// For how long the answer to a request is awaited: a lane that somebody drives has posted one
+    /// by then.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }

@@ -1,6 +1,6 @@
-//! What a verb needs of where it is polled: a tokio runtime with timers. Lanes and the keeper run on
-//! the runtime that used them first; each verb keeps its own time on the runtime that polls it, so
-//! that it ends by its deadline whatever becomes of the others.
+//! What a verb needs of where it is polled: a tokio runtime with timers. Lanes and the keeper run
+//! on the runtime that used them first; each verb keeps its own time on the runtime that polls it,
+//! so that it ends by its deadline whatever becomes of the others.
 
 use std::future::Future;
 use std::panic::catch_unwind;

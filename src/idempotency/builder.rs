@@ -47,8 +47,8 @@ pub struct IdempotencyBuilder {
 }
 
 impl Idempotency {
-    /// Begins with the lease of the handle's ttl and a retention of 24 hours. What is to happen with
-    /// a key whose past is not known has to be chosen.
+    /// Begins with the lease of the handle's ttl and a retention of 24 hours. What is to happen
+    /// with a key whose past is not known has to be chosen.
     pub fn builder(redlock: &Redlock) -> IdempotencyBuilder {
         let core = Arc::clone(&redlock.core);
         let of = Self {
@@ -103,10 +103,10 @@ impl IdempotencyBuilder {
 
     /// How long a result (and the trace of an attempt without one) is kept after it was last
     /// written, at most 366 days. Must be longer than anything may take to send the request again:
-    /// a broker's redelivery, a client's retry, a replay by hand. What comes later all the same runs
-    /// again, unless its [age is known](Call::created_at). The same in every process that handles
-    /// the keys: it may grow from one version of a program to the next, and shrinks safely only
-    /// when nothing older than the shorter one can come again. Default 24 hours.
+    /// a broker's redelivery, a client's retry, a replay by hand. What comes later all the same
+    /// runs again, unless its [age is known](Call::created_at). The same in every process that
+    /// handles the keys: it may grow from one version of a program to the next, and shrinks safely
+    /// only when nothing older than the shorter one can come again. Default 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.of.retention = retention;
         self

@@ -82,17 +82,17 @@ impl Call {
     /// The time is taken for right within `clock_error`. A clock that is behind costs nothing but
     /// an answer that is too careful. One that is ahead by more may let a request that was run
     /// shortly before a node lost its data run again; a time further ahead of this machine's clock
-    /// than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on machines
-    /// whose clocks nobody looks after (browsers, phones), give the time at which your own first
-    /// server received them.
+    /// than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on
+    /// machines whose clocks nobody looks after (browsers, phones), give the time at which your own
+    /// first server received them.
     pub fn created_at(mut self, created: SystemTime) -> Self {
         self.created = Some(millis_since_1970(created));
         self
     }
 
     /// As [`created_at`](Self::created_at) with the time in the key, which is a version 7 UUID (for
-    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key that is none
-    /// is an error of the verb.
+    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key that is
+    /// none is an error of the verb.
     pub fn created_in_uuid_v7(self) -> Self {
         let created = birth::created_in_uuid_v7(&self.key);
         self.created_in(created, "a version 7 UUID")

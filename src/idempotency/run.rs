@@ -270,15 +270,14 @@ where
     };
     // A value that is too large leaves the fact that there is a result.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
+    let executed =
+        |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
     // Held until the result stands: a node that begins a new life takes it only from a holder.
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
     let (nodes, refused) = match done {
-        Step::Stored => {
-            let durability = held.lease.durability();
-            return Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() });
-        }
+        Step::Stored => return Ok(executed(value, held.lease.durability())),
         Step::Overtaken(nodes) => (nodes, true),
         Step::Unknown(nodes) => (nodes, false),
         Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
@@ -297,7 +296,7 @@ where
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
         return if record.token == held.lease.token || same {
-            Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() })
+            Ok(executed(value, durability))
         } else {
             replayed(call, record.value.as_deref())
         };
@@ -309,9 +308,7 @@ where
     // again. A claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
-            Store::Ours => {
-                return Ok(Outcome::Executed { value, attempt, durability, kept: kept.is_some() });
-            }
+            Store::Ours => return Ok(executed(value, durability)),
             Store::Other(stored) => return replayed(call, stored.as_deref()),
             Store::Forgotten(_) | Store::Refused(_) | Store::Unsure(_) => {}
         }

@@ -139,6 +139,10 @@ impl GenerationCause {
     }
 }
 
+/// Why a node without data grants nothing, and what to do.
+const EMPTY: &str = "it has no palisade data: new, or emptied; if this deployment is new, run \
+                     `palisade init`";
+
 impl NodeEvent {
     /// Writes it to the log. What needs a person is a warning.
     pub(crate) fn log(&self, node: &str) {
@@ -162,21 +166,16 @@ impl NodeEvent {
                     cause = cause.word()
                 );
             }
-            Self::QuarantineBegun { remaining, began_empty: false } => say!(
-                warn,
-                "quarantine_begun",
-                "node grants nothing for now, after a restart or failover",
-                remaining_ms = millis(*remaining),
-                began_empty = false
-            ),
-            Self::QuarantineBegun { remaining, began_empty: true } => say!(
-                warn,
-                "quarantine_begun",
-                "node grants nothing for now, it has no palisade data: new, or emptied; if this \
-                 deployment is new, run `palisade init`",
-                remaining_ms = millis(*remaining),
-                began_empty = true
-            ),
+            Self::QuarantineBegun { remaining, began_empty } => {
+                let why = if *began_empty { EMPTY } else { "after a restart or failover" };
+                say!(
+                    warn,
+                    "quarantine_begun",
+                    "node grants nothing for now, {why}",
+                    remaining_ms = millis(*remaining),
+                    began_empty = *began_empty
+                );
+            }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
             Self::Reasserted { leases } => {
                 say!(info, "reasserted", "holders took their places again", leases = *leases);

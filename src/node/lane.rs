@@ -11,8 +11,8 @@
 //!   then, so that it knows it;
 //! - keeps *owed* releases (`owed`): a release is repeated until it is answered at a time at which
 //!   nothing that got no answer can take effect any more;
-//! - asks again, in a later batch, what a node puts off because it has shown enough results at once,
-//!   and lets no batch grow beyond what may be stored at once;
+//! - asks again, in a later batch, what a node puts off because it has shown enough results at
+//!   once, and lets no batch grow beyond what may be stored at once;
 //! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
 
@@ -314,8 +314,8 @@ impl Worker {
         }
     }
 
-    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it was
-    /// taken already.
+    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it
+    /// was taken already.
     fn launch(&mut self, first: Option<Job>, depth: usize) -> Option<BoxFuture<'static, Answered>> {
         let now = self.settings.env.now();
         // Never less than a node may take: who asks may want the answer sooner, but a time-out ends

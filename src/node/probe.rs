@@ -53,8 +53,8 @@ pub(crate) struct Probe {
     tally: Arc<Tally>,
     /// The last reading of the node's clock.
     last: Option<Reading>,
-    /// Two older ones, between one and two ttl old while the node is used: what a clock gains little
-    /// by little does not show between neighbours.
+    /// Two older ones, between one and two ttl old while the node is used: what a clock gains
+    /// little by little does not show between neighbours.
     anchors: [Option<Reading>; 2],
     /// Until when the node's votes are discounted after a clock step.
     discounted: Option<Moment>,

@@ -178,8 +178,8 @@ impl SentinelNode {
         self
     }
 
-    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory` set
-    /// and a policy other than `noeviction`). Default `false`; as
+    /// Lets the group vote although its master deletes keys when its memory is full (`maxmemory`
+    /// set and a policy other than `noeviction`). Default `false`; as
     /// [`RedisNodeBuilder::allow_eviction`](super::RedisNodeBuilder::allow_eviction).
     #[must_use]
     pub fn allow_eviction(mut self, allow: bool) -> Self {

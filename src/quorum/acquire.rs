@@ -88,8 +88,8 @@ pub struct Acquire {
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
-    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
-    /// for `patience` from when it was asked for.
+    /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is
+    /// awaited for `patience` from when it was asked for.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
         let by = until.min(sent + patience);
         Self { sent, until, patience, by, votes: vec![Vote::Silent; n], phase: Phase::Asking }

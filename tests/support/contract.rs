@@ -97,6 +97,9 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [a, b, c, d, e, f] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
+        // A server on a busy disk puts off what it writes to its file, and would lose it.
+        let settle = ["CONFIG", "SET", "appendfsync", "always"];
+        assert_eq!(groups.cli(&groups.servers(0)[0], &settle), "OK");
         groups.break_(how, 0, &["--server", "a1"]);
         await_complete(groups);
         std::future::ready(())

@@ -95,8 +95,7 @@ async fn a_result_is_told_in_quarantine(b: Bench) {
         hook().await;
     }
     // A server that writes to its disk once a second may have lost it.
-    let kept = |reply: Reply| matches!(reply, Reply::Record { state: Some(state), .. } if state.record.is_some());
-    if kept(b.ask(lookup(&r)).await) {
+    if b.ask(lookup(&r)).await.shows_result() {
         let said = b.ask(super::ops::claim(&r, c, LONG)).await;
         b.check(matches!(said, Reply::Completed(_)), "a result is told in quarantine", &said);
     }

@@ -59,8 +59,8 @@ impl Eviction {
         let Self { max_memory, policy } = self;
         let detail = format!(
             "maxmemory is {max_memory} bytes and the policy {policy}; \
-             `CONFIG SET maxmemory-policy noeviction`, use a server of its own for locks, or accept \
-             it by `allow_eviction(true)`"
+             `CONFIG SET maxmemory-policy noeviction`, use a server of its own for locks, or \
+             accept it by `allow_eviction(true)`"
         );
         NodeError::not_executed(NodeFault::Eviction, detail)
     }

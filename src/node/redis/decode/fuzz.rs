@@ -220,7 +220,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
-        if stood.first() == Some(&Value::Int(-9)) {
+        if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
             }
