@@ -12,6 +12,7 @@ use super::client::{SITTING, clock_error};
 use super::facts::Facts;
 use super::fault::Fault;
 use super::old::OldMaster;
+use super::witness::PREFIX;
 use crate::Signals;
 use crate::cut::{Cut, cut, mend};
 use crate::event::{Event, Nanos, What, now};
@@ -241,8 +242,7 @@ impl Group {
             Some((named.max(writable), master.to_string()))
         };
         let (_, master) = self.until(stop, since, "a master to take writes", writable).await?;
-        // While the clients' fences are still there.
-        self.say(&format!("look {master}"))?;
+        self.look(&master).await?;
         self.until(stop, since, "the new master to be through its quarantine", |events| {
             let facts = Facts::of(events);
             let (begun, master) = writable(events)?;
@@ -256,6 +256,20 @@ impl Group {
             (now() > begun.max(ready) + 2_000_000_000).then_some(())
         })
         .await
+    }
+
+    /// Has the clients know which of their grants the new master has, while the fences are there.
+    async fn look(&mut self, master: &str) -> Result<(), Failure> {
+        const READ: &str = "local all = {} for _, key in ipairs(redis.call('KEYS', ARGV[1])) do \
+             all[#all + 1] = key .. ' ' .. (redis.call('GET', key) or '') end return all";
+        let fences = format!("{{{PREFIX}receipt-*}}:fence");
+        let text = self.world.ask(master, &["EVAL", READ, "0", &fences]).await;
+        if !text.is_empty() && !text.starts_with('{') {
+            return Err(format!("the new master does not say what it has: {text}").into());
+        }
+        let file = self.world.socket().with_file_name("fences");
+        std::fs::write(&file, text)?;
+        self.say(&format!("look {}", file.display()))
     }
 
     /// Begins to hand the group over.

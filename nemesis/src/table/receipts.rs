@@ -1,9 +1,9 @@
 //! Receipts: a client is granted as many locks as it can around the fault, keeps all of them, and
-//! asks each in the end what became of it. Whether the new master has the write it looks up itself,
-//! in plain Redis protocol, as soon as there is a new master: the fence key of a name that nobody
-//! else uses.
+//! asks each in the end what became of it. Whether the new master has the write is asked there in
+//! plain Redis protocol, as soon as it is master: the fence key of a name that nobody else uses.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{self, BufRead as _};
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::client::Locks;
-use super::watch::{Line, Reply};
 use super::witness::PREFIX;
 use crate::event::{Fate, What};
 use crate::wire::Ledger;
@@ -33,7 +32,7 @@ pub(super) fn fate(fate: palisade::Fate) -> Fate {
     }
 }
 
-/// Does what its input says: `write`, later `look host:port` and in the end `judge`.
+/// Does what its input says: `write`, later `look FILE` and in the end `judge`.
 pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Result<()> {
     let mut lines = input();
     let guards = Rc::new(RefCell::new(Vec::new()));
@@ -41,9 +40,9 @@ pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Resu
     let mut kept = Vec::new();
     let mut writing = JoinSet::new();
     while let Some(line) = lines.recv().await {
-        if let Some(master) = line.strip_prefix("look ") {
+        if let Some(file) = line.strip_prefix("look ") {
             writing.abort_all();
-            kept = look(guards.take(), master).await?;
+            kept = look(guards.take(), file)?;
         } else if line == "judge" {
             judge(&kept, &mut ledger).await?;
         } else {
@@ -67,20 +66,15 @@ async fn write(redlock: Locks, who: String, guards: Rc<RefCell<Vec<LockGuard>>>)
     }
 }
 
-/// Each guard, and whether the new master has its grant.
-async fn look(guards: Vec<LockGuard>, master: &str) -> io::Result<Vec<(LockGuard, bool)>> {
-    let mut line = Line::to(master);
-    let mut there = Vec::new();
-    for some in guards.chunks(100) {
-        let fences = some.iter().map(|g| format!("{{{PREFIX}{}}}:fence", g.name()));
-        let question = format!("MGET {}", fences.collect::<Vec<_>>().join(" "));
-        let Some(Reply::List(tokens)) = line.ask(&question).await else {
-            return Err(io::Error::other("the new master does not say what it has"));
-        };
-        let pairs = some.iter().zip(tokens);
-        there.extend(pairs.map(|(guard, at)| at == guard.fencing_token().get().to_string()));
-    }
-    Ok(guards.into_iter().zip(there).collect())
+/// Each guard, and whether the new master has its grant: a fence and its token each line.
+fn look(guards: Vec<LockGuard>, file: &str) -> io::Result<Vec<(LockGuard, bool)>> {
+    let text = std::fs::read_to_string(file)?;
+    let fences: BTreeSet<&str> = text.lines().collect();
+    let there = |guard: &LockGuard| {
+        let fence = format!("{{{PREFIX}{}}}:fence {}", guard.name(), guard.fencing_token().get());
+        fences.contains(&*fence)
+    };
+    Ok(guards.into_iter().map(|guard| (there(&guard), guard)).map(|(t, g)| (g, t)).collect())
 }
 
 async fn judge(guards: &[(LockGuard, bool)], ledger: &mut Ledger) -> io::Result<()> {

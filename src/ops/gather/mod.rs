@@ -61,8 +61,8 @@ pub(super) async fn everything(
     lone: &[Lone],
     ways: &Ways<'_>,
 ) -> (Vec<Group>, Vec<Server>) {
-    let watched = join_all(watches.iter().map(|watch| groups(watch, ways)));
-    let (groups, nodes) = tokio::join!(watched, nodes(lone, ways));
+    let sets = join_all(watches.iter().map(|watch| groups(watch, ways)));
+    let (groups, nodes) = tokio::join!(sets, nodes(lone, ways));
     (groups.into_iter().flatten().collect(), nodes)
 }
 

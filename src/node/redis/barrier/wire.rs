@@ -108,9 +108,9 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let begun = async { self.con.clone().send_packed_commands(&begin, 0, 2).await };
-        let mut answers = pin!(join3(begun, count, self.ask(&info)));
-        let (begun, have, info) = tokio::select! {
+        let first = async { self.con.clone().send_packed_commands(&begin, 0, 2).await };
+        let mut answers = pin!(join3(first, count, self.ask(&info)));
+        let (first, have, info) = tokio::select! {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
@@ -121,7 +121,7 @@ impl Wire {
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
             }
         };
-        let before = began(begun).map_err(|e| faults::calling(&e))?;
+        let before = began(first).map_err(|e| faults::calling(&e))?;
         let have = have.map_err(|e| faults::calling(&e))?;
         let info = text(info).map_err(|e| faults::calling(&e))?;
         read(&before, &have, &info)
