@@ -31,12 +31,15 @@ pub(super) enum End {
     Parked(Duration),
 }
 
+/// When a request was made, and what became of it when.
+pub(super) type Request = (Instant, Option<(Instant, End)>);
+
 /// What was seen, and when.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) grants: Vec<Instant>,
-    /// Requests without a birth, and with one: when they were made, and what became of them when.
-    pub(super) requests: [VecDeque<(Instant, Option<(Instant, End)>)>; 2],
+    /// Requests without a birth, and with one, in the order in which they were made.
+    pub(super) requests: [Vec<Request>; 2],
     /// Deliveries of what has a result: when, and whether it was replayed.
     pub(super) old: Vec<(Instant, bool)>,
     /// What must not be.
@@ -163,7 +166,7 @@ impl Orders {
         for n in 0.. {
             beat.tick().await;
             for births in [false, true] {
-                lock(&self.seen).requests[usize::from(births)].push_back((Instant::now(), None));
+                lock(&self.seen).requests[usize::from(births)].push((Instant::now(), None));
                 deliveries.spawn(self.clone().deliver(n, births));
             }
             while deliveries.try_join_next().is_some() {}

@@ -114,10 +114,9 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     };
     let all: Vec<_> = all.filter(named).collect();
     if all.is_empty() {
-        let names: Vec<_> = Kind::ALL.iter().map(|k| k.name()).collect();
-        let events: Vec<_> = Happening::ALL.iter().map(|w| w.name()).collect();
-        let (names, events) = (names.join(", "), events.join(", "));
-        return Err(format!("no cell of that name; there are: {names}; each: {events}").into());
+        let kinds = Kind::ALL.map(Kind::name).join(", ");
+        let events = Happening::ALL.map(Happening::name).join(", ");
+        return Err(format!("no cell of that name; there are: {kinds}; each: {events}").into());
     }
     Ok(all)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use palisade::LockGuard;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::client::Locks;
 use super::witness::PREFIX;
@@ -21,6 +21,8 @@ use crate::wire::Ledger;
 /// At once, and how many each is granted at most.
 const TASKS: u32 = 6;
 const EACH: u32 = 500;
+/// How long nothing is struck yet.
+const BEFORE: Duration = Duration::from_millis(700);
 
 /// The library's word in the ledger's.
 pub(super) fn fate(fate: palisade::Fate) -> Fate {
@@ -56,12 +58,16 @@ pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Resu
     std::future::pending().await
 }
 
-/// Until the first that is not granted: that is the fault.
+/// Until the first that is not granted: that is the fault, unless nothing was struck yet.
 async fn write(redlock: Locks, who: String, guards: Rc<RefCell<Vec<LockGuard>>>) {
+    let begun = Instant::now();
     for n in 0..EACH {
         let mutex = redlock.mutex(format!("receipt-{who}-{n}")).auto_renew(false);
-        let Ok(taken) = mutex.try_acquire().await else { return };
-        guards.borrow_mut().extend(taken.acquired());
+        match mutex.try_acquire().await {
+            Ok(taken) => guards.borrow_mut().extend(taken.acquired()),
+            Err(_) if begun.elapsed() < BEFORE => {}
+            Err(_) => return,
+        }
         sleep(Duration::from_millis(4)).await;
     }
 }

@@ -12,6 +12,7 @@ use crate::{Done, block_on};
 ///
 /// Reads only, but for a lock of a random name that is taken and released on each node.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     access: AccessArgs,
@@ -26,7 +27,7 @@ pub(crate) struct DoctorArgs {
     /// The application's longest lease in seconds, if it is not the library's default of 15
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_ttl: Option<Duration>,
-    /// The application's clock_error in seconds, if it is not the library's default
+    /// The application's `clock_error` in seconds, if it is not the library's default
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     clock_error: Option<Duration>,
     /// What the application says by `min_replicas(_, SECONDS)`, if it does

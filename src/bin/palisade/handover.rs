@@ -23,7 +23,7 @@ pub(crate) struct HandoverArgs {
     /// [default: 20 for a group, 60 for a lone server]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     closed_for: Option<Duration>,
-    /// The application's clock_error in seconds, if it is not the library's default of 2
+    /// The application's `clock_error` in seconds, if it is not the library's default of 2
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     clock_error: Option<Duration>,
     /// Restarts the lone server
