@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::{ParkedReason, Status};
-use palisade::{Advice, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use palisade::{Advice, Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use support::server::Server;
 
 fn payments(server: &Server, marked_as_new: bool) -> Idempotency {
@@ -72,10 +72,8 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
 async fn a_claim_that_its_handler_ended_is_decided_by_the_next_call() {
     let server = Server::start(&[]);
     let payments = payments(&server, true);
-    let failed = |failed: palisade::Failed| {
-        payments.key("k").run(|_| std::future::ready(Err::<String, _>(failed)))
-    };
-    use palisade::Failed;
+    let failed =
+        |failed: Failed| payments.key("k").run(|_| std::future::ready(Err::<String, _>(failed)));
     for again in [Failed::no_effect("closed"), Failed::retry("busy")] {
         assert!(matches!(failed(again).await, Err(RunError::Handler { attempt: 1, .. })));
     }

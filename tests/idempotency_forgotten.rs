@@ -27,7 +27,9 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
 
 /// Nodes lose their data and are out of their quarantine.
 async fn lose(w: &World, nodes: &[usize]) {
-    nodes.iter().for_each(|i| w.nodes[*i].restart_empty());
+    for node in nodes {
+        w.nodes[*node].restart_empty();
+    }
     let _ = w.orders().key("look").lookup::<u32>().await;
     sleep(secs(31)).await;
 }

@@ -302,8 +302,8 @@ async fn a_failure_speaks_for_its_own_attempt_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_is_no_json_leaves_a_lapsed_attempt() {
-    let w = World::new(3);
     type Odd = std::collections::BTreeMap<(u8, u8), u8>;
+    let w = World::new(3);
     let call = w.orders().key("k");
     let out = call.run(|_| async { Ok::<_, String>(Odd::from([((1, 2), 3)])) }).await;
     let error = out.unwrap_err();

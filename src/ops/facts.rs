@@ -42,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) ttl: Option<Duration>,
     /// The application's longest lease.
     pub(crate) max_ttl: Duration,
+    /// E, as the application has it.
+    pub(crate) clock_error: Duration,
     /// A grant and a release on each node and, if there are several, on all together.
     pub(crate) probes: Vec<Probe>,
 }

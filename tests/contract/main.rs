@@ -52,31 +52,31 @@ fn memory() -> MemoryNode {
 }
 
 fn hooks(node: &MemoryNode) -> Hooks {
-    let [a, b, c, d, e, f] = [(); 6].map(|()| node.clone());
+    let [emptied, kept, flushed, stranger, closed, handed] = [(); 6].map(|()| node.clone());
     Hooks::default()
         .restart_empty(move || {
-            a.restart_empty();
+            emptied.restart_empty();
             std::future::ready(())
         })
         .restart_keeping(move || {
-            b.restart_keeping();
+            kept.restart_keeping();
             std::future::ready(())
         })
         .flush(move || {
-            c.flush_all();
+            flushed.flush_all();
             std::future::ready(())
         })
         .close(move || {
-            e.close(Duration::from_secs(1));
+            closed.close(Duration::from_secs(1));
             std::future::ready(())
         })
         .hand_over(move || {
-            f.close(Duration::from_secs(30));
-            f.hand_over();
+            handed.close(Duration::from_secs(30));
+            handed.hand_over();
             std::future::ready(())
         })
         .put_foreign(move |key, ttl| {
-            d.put_foreign(&key, ttl);
+            stranger.put_foreign(&key, ttl);
             std::future::ready(())
         })
 }

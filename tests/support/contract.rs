@@ -95,7 +95,7 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
 
 /// For the first group, whose first server stays the master until it is handed over.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
-    let [a, b, c, d, e, f] = [(); 6].map(|()| groups.clone());
+    let [emptied, kept, flushed, stranger, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
         // A server on a busy disk puts off what it writes to its file, and would lose it.
         let settle = ["CONFIG", "SET", "appendfsync", "always"];
@@ -105,27 +105,27 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
         std::future::ready(())
     };
     Hooks::default()
-        .restart_empty(move || restart(&a, "restart-empty"))
-        .restart_keeping(move || restart(&b, "restart"))
+        .restart_empty(move || restart(&emptied, "restart-empty"))
+        .restart_keeping(move || restart(&kept, "restart"))
         .flush(move || {
-            c.break_("flushall", 0, &[]);
+            flushed.break_("flushall", 0, &[]);
             std::future::ready(())
         })
         .close(move || {
-            let deployment = e.operated();
-            let master = format!("redis://{}", e.servers(0)[0]);
+            let deployment = closed.operated();
+            let master = format!("redis://{}", closed.servers(0)[0]);
             async move { close(deployment.node(master)).await }
         })
         .hand_over(move || {
-            let groups = Arc::clone(&f);
+            let groups = Arc::clone(&handed);
             async move { to_another(&groups).await }
         })
         .put_foreign(move |key, ttl| {
-            let master = d.servers(0)[0].clone();
-            d.cli(&master, &["DEL", &key]);
-            assert_eq!(d.cli(&master, &["HSET", &key, "field", "1"]), "1");
+            let master = stranger.servers(0)[0].clone();
+            stranger.cli(&master, &["DEL", &key]);
+            assert_eq!(stranger.cli(&master, &["HSET", &key, "field", "1"]), "1");
             if let Some(ttl) = ttl {
-                d.cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
+                stranger.cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
             }
             std::future::ready(())
         })

@@ -119,7 +119,7 @@ impl Fault {
             }
             Self::HandoverBack => {
                 group.hand_over()?.end().await?;
-                group.until_ready_for_failover(stop).await?;
+                group.until_ready_for_failover(3, stop).await?;
                 group.hand_over()?.end().await?;
                 group.until_served(self, at, stop).await?;
             }

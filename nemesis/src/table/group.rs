@@ -277,14 +277,18 @@ impl Group {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
 
-    /// Until the Sentinels see both replicas well, the one of priority 10 among them.
-    pub(super) async fn until_ready_for_failover(&self, stop: &mut Stop) -> Result<(), Failure> {
+    /// Until so many Sentinels see both replicas well, the one of priority 10 among them.
+    pub(super) async fn until_ready_for_failover(
+        &self,
+        sentinels: usize,
+        stop: &mut Stop,
+    ) -> Result<(), Failure> {
         let begun = now();
         loop {
             stop.wait(Duration::from_millis(500)).await?;
             let question = ["SENTINEL", "REPLICAS", self.name()];
             let mut good = true;
-            for sentinel in &self.world.groups[0].sentinels {
+            for sentinel in self.world.groups[0].sentinels.iter().take(sentinels) {
                 let text = self.world.ask(sentinel, &question).await;
                 good &= text.matches("\nok\n").count() >= 2 && text.contains("\n10\n");
             }
@@ -301,7 +305,7 @@ impl Group {
     pub(super) async fn until_master_is(&self, n: usize, stop: &mut Stop) -> Result<(), Failure> {
         let begun = now();
         loop {
-            self.until_ready_for_failover(stop).await?;
+            self.until_ready_for_failover(1, stop).await?;
             if self.world.break_(&["failover", self.name()]).await.is_ok() {
                 break;
             }

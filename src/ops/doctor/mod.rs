@@ -157,8 +157,14 @@ impl Doctor {
         let ways = self.deployment.ways(&access, self.whose.as_deref());
         let (groups, nodes) =
             gather::everything(&self.deployment.watches, &access.lone, &ways).await;
-        let mut facts =
-            Facts { groups, nodes, ttl: self.ttl, max_ttl: self.max_ttl, probes: Vec::new() };
+        let mut facts = Facts {
+            groups,
+            nodes,
+            ttl: self.ttl,
+            max_ttl: self.max_ttl,
+            clock_error: self.error_bound(),
+            probes: Vec::new(),
+        };
         // After everything was read: the probe itself must not show in what is judged.
         if self.probe && facts.any_reached() {
             facts.probes = plan.run().await;

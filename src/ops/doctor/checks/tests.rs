@@ -18,6 +18,7 @@ pub(crate) fn good() -> Facts {
         nodes: Vec::new(),
         ttl: Some(Duration::from_secs(10)),
         max_ttl: Duration::from_secs(15),
+        clock_error: Duration::from_secs(2),
         probes: vec![Probe {
             subject: "orders-a".into(),
             came_to: Outcome::Granted {
