@@ -48,14 +48,13 @@ impl Case {
         match (self.lapsed, forgotten, &self.probe) {
             (false, false, _) => Want::Runs(1),
             (_, _, Some(Probed::Found(value))) => Want::Replays(*value),
-            (_, _, Some(Probed::NotFound)) => Want::Runs(next),
             (true, _, Some(Probed::Unknown)) => Want::Parks(ParkedReason::Lapsed),
             (false, _, Some(Probed::Unknown)) => Want::Parks(ParkedReason::Forgotten),
             (true, _, None) if self.on_lapsed == Lapsed::Park => Want::Parks(ParkedReason::Lapsed),
             (_, true, None) if self.on_forgotten == Forgotten::Park => {
                 Want::Parks(ParkedReason::Forgotten)
             }
-            (_, _, None) => Want::Runs(next),
+            (_, _, Some(Probed::NotFound) | None) => Want::Runs(next),
         }
     }
 

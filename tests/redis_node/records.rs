@@ -141,6 +141,7 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
 /// However many results are asked for at once, an answer has a mebibyte of them, or one.
 #[tokio::test]
 async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
+    const KB: usize = 1_024;
     let server = Server::start(&[]);
     let node = fresh(&server);
     let keep = |name: &str, length: usize| {
@@ -166,7 +167,6 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         };
         got.items.into_iter().map(length).collect::<Vec<_>>()
     };
-    const KB: usize = 1_024;
     for (name, length) in [("a", 100 * KB), ("b", 100 * KB), ("c", 100 * KB), ("d", 100 * KB)] {
         keep(name, length);
     }
