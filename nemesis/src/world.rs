@@ -136,8 +136,8 @@ impl World {
         Ok(world)
     }
 
-    /// Gives each server and each client a clock that is off by up to `clock_error`, and each server
-    /// a min-replicas-max-lag of its own. What it set, in one line.
+    /// Gives each server and each client a clock that is off by up to `clock_error`, and each
+    /// server a min-replicas-max-lag of its own. What it set, in one line.
     pub(crate) async fn make_unequal(
         &mut self,
         dice: &mut StdRng,
