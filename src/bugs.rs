@@ -9,57 +9,61 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The largest granted counter is the token, without a raise (§5.2).
+    /// The largest granted counter is the token, without a raise (locks 3).
     MaxWithoutRaise,
-    /// The fence is forgotten with its lock (§5.2).
+    /// The fence is forgotten with its lock (locks 5).
     FenceDiesWithLock,
-    /// A late answer to a renewal makes a lapsed hold valid again (§5.3).
+    /// A late answer to a renewal makes a lapsed hold valid again (renewal 1).
     Revival,
-    /// A renewal is confirmed although the term was overtaken (§5.3).
+    /// A renewal is confirmed although the term was overtaken (renewal 1).
     OvertakenRenewed,
-    /// A failed renewal releases the lock (§5.3).
+    /// A failed renewal releases the lock (renewal 2).
     FailureReleases,
-    /// A quarantined node puts back whatever a holder asks for (§5.3).
+    /// A quarantined node puts back whatever a holder asks for (quarantine 6).
     RecreateInQuarantine,
-    /// A new master counts renewals while its predecessor may still grant (§5.3).
+    /// A new master counts renewals while its predecessor may still grant (quarantine 6).
     TwoMastersVote,
-    /// A new master counts a renewal by how long its own copy of the lock lasts.
+    /// A new master counts a renewal by how long its own copy of the lock lasts
+    /// (quarantine 6).
     ExtendByCopy,
-    /// A quarantine is named by a holder whose lease ends before a replaced server has stopped.
+    /// A quarantine is named by a holder whose lease ends before a replaced server has stopped
+    /// (quarantine 6).
     NamedByWhoLapses,
-    /// A token is raised, and a promise renewed, during a quarantine.
+    /// A token is raised, and a promise renewed, during a quarantine (quarantine 3).
     RaiseInQuarantine,
-    /// A promoted server's quarantine is as long as its own settings say, whatever its data say.
+    /// A promoted server's quarantine is as long as its own settings say, whatever its data say
+    /// (quarantine 7).
     QuarantineNotKept,
-    /// A quarantine is named by when it began, without the data history.
+    /// A quarantine is named by when it began, without the data history (quarantine 5).
     NamedBySinceAlone,
-    /// The floor after a loss leaves out what a replaced server goes on granting.
+    /// The floor after a loss leaves out what a replaced server goes on granting (quarantine 8).
     FloorWithoutWindow,
-    /// A request that lay in a frozen server takes effect when it thaws.
+    /// A request that lay in a frozen server takes effect when it thaws (overview 3).
     LateRequestsRun,
-    /// A record, and with it its promise, is forgotten with its retention.
+    /// A record, and with it its promise, is forgotten with its retention (idempotency 4).
     PromisesExpireEarly,
-    /// Only claims carry the request's fingerprint.
+    /// Only claims carry the request's fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
-    /// A new history says "never seen" of a key that is younger than its own beginning.
+    /// A new history says "never seen" of a key that is younger than its own beginning
+    /// (idempotency 6).
     BirthsWithoutMargin,
-    /// Only nodes that have answered are released after an attempt (§5.1, §5.4).
+    /// Only nodes that have answered are released after an attempt (locks 8).
     LateGrantsStay,
-    /// The validity is counted from the answer (§6).
+    /// The validity is counted from the answer (locks 2).
     ValidityFromAnswer,
-    /// The validity leaves nothing for drift (§6).
+    /// The validity leaves nothing for drift (locks 2).
     DriftForgotten,
-    /// The generation is the process's, not the data's (§5.5).
+    /// The generation is the process's, not the data's (quarantine 1).
     ProcessAsGeneration,
-    /// The quarantine is a millisecond short (§5.5).
+    /// The quarantine is a millisecond short (quarantine 4).
     QuarantineShort,
-    /// No floor under the tokens after a loss of data (§5.5).
+    /// No floor under the tokens after a loss of data (quarantine 8).
     NoFloor,
-    /// A completion is checked against the record's token alone (§5.7).
+    /// A completion is checked against the record's token alone (idempotency 2).
     CompleteByRecord,
-    /// A record seen on one node is answered without a repair (§5.7).
+    /// A record seen on one node is answered without a repair (idempotency 1).
     RecordOfOneNode,
-    /// A yes counts before replicas have it (§5.6).
+    /// A yes counts before replicas have it (durability 1).
     YesBeforeReplicas,
 }
 

@@ -1,8 +1,8 @@
 //! How many replicas must have a grant before it counts, and how many had it.
 //!
 //! A master answers before its replicas know. What it granted is lost if one of them takes its
-//! place too early; the quarantine (§5.5) keeps others away from it then, and a durability level
-//! (§5.6) keeps it from being lost at all.
+//! place too early; the quarantine keeps others away from it then, and a durability level
+//! (durability 1) keeps it from being lost at all.
 
 use std::fmt;
 use std::sync::Arc;

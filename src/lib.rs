@@ -22,6 +22,8 @@ pub mod env;
 mod fuzzing;
 // what a refused handshake means
 mod tls;
+
+mod dial;
 // who is the master of a Sentinel group
 pub mod sentinel;
 // nodes: one vote each

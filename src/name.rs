@@ -10,12 +10,12 @@ use crate::error::ConfigError;
 /// Longest name or prefix in bytes.
 pub const NAME_MAX: usize = 512;
 
-/// Where a server keeps the mark of its data history (§5.5).
+/// Where a server keeps the mark of its data history (quarantine 2).
 pub(crate) const MARKER: &str = "palisade:generation";
-/// What is written there so that replicas have something to confirm (§5.6).
+/// What is written there so that replicas have something to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
-/// Names that were kept for their holders soon after a planned handover.
+/// Names that were kept for their holders soon after a planned handover (quarantine 11).
 pub(crate) const SETTLED: &str = "palisade:settled";
 
 /// Checks a user-supplied name: not empty, at most [`NAME_MAX`] bytes, no control characters.

@@ -39,9 +39,9 @@ pub enum Op {
         wait: bool,
     },
     /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
-    /// and `token` is not further ahead than an honest clock can have proposed (the node's own
-    /// clock + 4E). In quarantine the answer is `Quarantined`: a token that was granted before a
-    /// failover is not raised on the new master.
+    /// and `token` is not further ahead than honest clocks and nodes can bring it (the node's own
+    /// clock + 6E + 1 s, locks 6). In quarantine the answer is `Quarantined`: a token that was
+    /// granted before a failover is not raised on the new master (quarantine 3).
     Raise {
         /// The lock's keys.
         keys: LockKeys,
@@ -419,7 +419,8 @@ pub struct Facts {
     pub identity: Arc<str>,
     /// Rest of the quarantine; zero outside.
     pub quarantine: Duration,
-    /// The quarantine's length as agreed on the node: the largest that any client asked for.
+    /// The quarantine's length as agreed on the node: the largest that any client asked for
+    /// lately (quarantine 7).
     pub quarantine_len: Duration,
     /// What this batch asked it to be: its `max_ttl` and the node's failover window.
     pub quarantine_asked: Duration,

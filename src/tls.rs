@@ -33,7 +33,7 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
 
 /// The first cause of this type. An `io::Error` and an `Arc` do not name what they hold as their
 /// source, only its source, so they are opened.
-fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
+pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {
         if let Some(found) = e.downcast_ref::<T>() {
@@ -56,7 +56,24 @@ pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<String> {
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use self::handshake::{check, provider, refusal, server_name};
+pub(crate) use self::handshake::{Tls, refusal, server_name};
+
+/// Nobody has one without the feature.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone)]
+pub(crate) enum Tls {}
+
+#[cfg(not(feature = "tls"))]
+impl Tls {
+    pub(crate) fn named(self, _: Option<&Arc<str>>) -> Self {
+        self
+    }
+
+    #[expect(clippy::unused_async, reason = "as with the feature")]
+    pub(crate) async fn over<S>(&self, _: &str, _: S) -> io::Result<S> {
+        match *self {}
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,5 @@
-//! Claims of idempotency keys: one attempt, giving it back, storing a result, looking (§5.7).
+//! Claims of idempotency keys: one attempt, giving it back, storing a result, looking
+//! (idempotency 1 to 4).
 //!
 //! Cancellation: until the handler is about to start, whatever was granted is given back when the
 //! attempt is dropped; from then on a claim is never freed, only left to lapse, so that a crash
@@ -229,7 +230,7 @@ impl Core {
     }
 
     /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
-    /// for a lease that was lost: the ballot decides (§5.7). Never `Wait`.
+    /// for a lease that was lost: the ballot decides (idempotency 2). Never `Wait`.
     ///
     /// A node in a new life takes a result only under a promise that was renewed there, and refuses
     /// it as for a higher ballot. So whoever still holds the claim renews it once and asks again.

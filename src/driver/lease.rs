@@ -1,7 +1,8 @@
 //! A lease: what is held, until when, and whether it still is.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by an extension that a majority answered in time (§5.3).
+//! 1. `until` only grows, and only by an extension that a majority answered in time
+//!    (renewal 1).
 //! 2. The state leaves `HELD` once and never returns: a lost lease cannot become held again.
 //! 3. `is_valid` asks the suspend-proof clock each time; no timer has to have fired for it to be
 //!    right, so a process that wakes from a pause finds the truth at its first question.
@@ -171,7 +172,8 @@ impl Lease {
     }
 
     /// Whether the node confirmed this lease for a time that is not over: if it forgot the lease
-    /// since, nobody else was granted there in between, and the holder may put it back (§5.3).
+    /// since, nobody else was granted there in between, and the holder may put it back
+    /// (quarantine 6).
     fn is_confirmed(&self, node: usize, now: Moment) -> bool {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);

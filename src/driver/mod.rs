@@ -182,7 +182,7 @@ impl Core {
         self.lanes[node].submit(op, deadline, sink);
     }
 
-    /// The fence to propose for a key: our clock, or just above what was seen for it (§5.2).
+    /// The fence to propose for a key: our clock, or just above what was seen for it (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! One extension of a lease over the nodes (design §5.3).
+//! One extension of a lease over the nodes (renewal 1, 9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Core {
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
         let deadline = self.node_deadline(sent);
-        // What a renewal promises must last as the grant does (§5.6).
+        // What a renewal promises must last as the grant does (durability 1).
         let mailbox = Mailbox::at(self.n(), lease.durability().level);
         let mut machine = Extend::new(self.n(), old, new, deadline);
         let max_ttl = self.config.max_ttl;

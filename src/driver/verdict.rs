@@ -1,10 +1,10 @@
 //! Verdicts: when a node becomes another server, every held lease is told what became of its last
 //! confirmed write there, before anything renews it.
 //!
-//! Nothing about safety rests on a verdict: a lease is held as long as its deadline says, and what
-//! a node may put back is decided by the rules of `reassert` alone (§5.3). A bad one makes the
-//! keeper renew at once, so that what was lost is back within a round trip or the guard fails. A
-//! claim is renewed at once in any case.
+//! Nothing about safety rests on a verdict (durability 7): a lease is held as long as its deadline
+//! says, and what may be put back is decided by what nodes confirmed (quarantine 6). A bad one
+//! makes the keeper renew at once, so that what was lost is back within a round trip or the guard
+//! fails. A claim is renewed at once in any case.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,7 +82,7 @@ impl Verdicts {
             // again what is lost.
             Told::First if fate.is_safe() && !lease.is_claim() => {}
             // A claim's promise counts in a new life of the node only once it was renewed there: a
-            // result that came before would be refused (§5.7).
+            // result that came before would be refused (idempotency 3).
             Told::First => self.keeper.renew_now(lease, self.env.now()),
         }
         let (node, token, offset) = (&self.names[node], lease.token, written.offset);

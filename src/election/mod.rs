@@ -30,9 +30,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What holds: two leaderships of a name are never valid at once, and terms only grow (§1.1, §1.2
-//! of the design); a leader stops at the deadline of its own clock, before anyone else can win; no
-//! reader is ever shown one leader's value under another's term.
+//! What holds: two leaderships of a name are never valid at once, and terms only grow; a leader
+//! stops at the deadline of its own clock, before anyone else can win; no reader is ever shown one
+//! leader's value under another's term.
 //!
 //! Whether a process is *ready* should not depend on whether it leads: of n replicas all but one
 //! follow, and that is health.

@@ -115,7 +115,7 @@ where
         }
     }
     if !cx.is_valid() {
-        // Paused between the promise and here: somebody else may hold the key by now (§5.7). The
+        // Paused between the promise and here: somebody else may hold the key by now. The
         // claim is given back by its drop.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
@@ -289,7 +289,8 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // One's own value is never answered on one's own word (§5.7): read what a majority says.
+    // One's own value is never answered on one's own word (idempotency 1): read what a
+    // majority says.
     let found = core.look(terms).await;
     // Stored by others, or in pieces: certain is what the level asks for.
     let durability = Achieved::at_least(terms.durability);

@@ -2,7 +2,7 @@
 //!
 //! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try are all
 //! this one protocol: claim with `force`, adopt what the promises show, complete it under the own
-//! ballot (§5.7). Nothing here starts a handler, and nothing takes a running claim away.
+//! ballot (idempotency 1). Nothing here starts a handler, and nothing takes a running claim away.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! When a node's yes counts only if replicas have it: what has to be confirmed, and by whom (§5.6).
+//! When a node's yes counts only if replicas have it: what has to be confirmed, and by whom
+//! (durability 1).
 //!
 //! A yes below its level never counts: it is a fault, and one that may have been executed, so that
 //! whoever asked rolls it back by token on all nodes.
@@ -44,7 +45,8 @@ pub(super) async fn confirm(
 }
 
 /// What somebody will believe from now on: a yes, or a result that stands. A result, too, because
-/// it was perhaps written without being confirmed, and once told it may not be lost (§5.7).
+/// it was perhaps written without being confirmed, and once it is answered it may not
+/// be lost (idempotency 1).
 pub(super) fn must_last(reply: &Reply) -> bool {
     #[cfg(feature = "sim-bugs")]
     if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {

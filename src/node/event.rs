@@ -70,10 +70,10 @@ pub enum NodeEvent {
     /// The guard is as asked again. Log: `guard_restored`.
     GuardRestored,
     /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
-    /// window), or this one had a longer one before; the longest counts, until the node loses its
-    /// data. Set the same `max_ttl` everywhere: a client with a shorter one, alone with a node that
-    /// lost all its data, would end the quarantine too early. Log: `settings_disagree` with
-    /// `ours_ms` and `node_ms`.
+    /// window), or this one had a longer one before. The longest counts, until one to two such
+    /// lengths after the last client that asked for it (quarantine 7). Set the same `max_ttl`
+    /// everywhere: a client with a shorter one, alone with a node that lost all its data, would end
+    /// the quarantine too early. Log: `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
         /// What this handle asks for.

@@ -11,9 +11,9 @@ use tokio::sync::broadcast;
 
 use super::NodeEvent;
 use super::redis::encode::Guarding;
-use super::redis::endpoint::Endpoint;
 use super::redis::facts::ServerFacts;
 use super::redis::guard::max_lag_at;
+use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
 use crate::time::Moment;
@@ -90,7 +90,7 @@ impl Judge {
         let last = self.lock();
         // No master that this node let vote has a larger lag.
         let longest = self.rule.max_lag + LAG_SLACK;
-        let own = last.window.unwrap_or(self.rule.window.max(longest));
+        let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
         let known = read.map(|lag| lag.min(self.rule.max_lag) + LAG_SLACK).fold(own, Duration::max);
         let all_read = last.lags_known && last.lags.values().all(|(lag, _)| lag.is_some());

@@ -13,8 +13,10 @@
 //!   nothing that got no answer can take effect any more;
 //! - asks again, in a later batch, what a node puts off because it has shown enough results at
 //!   once, and lets no batch grow beyond what may be stored at once;
-//! - holds a yes back until as many replicas have it as its asker wants (§5.6); others go on;
-//! - watches the facts of each batch: clock steps, new generations, two nodes on one server (§6).
+//! - holds a yes back until as many replicas have it as its caller asked for
+//!   (durability 1); others go on;
+//! - watches the facts of each batch: clock steps, new generations, two nodes on one server
+//!   (clocks 4, quarantine 7, overview 8).
 
 mod gather;
 pub(crate) mod load;

@@ -2,7 +2,7 @@
 //!
 //! It answers at once and expires by the clock of its [`Env`]. What an operator or a fault does to
 //! a real server (restart, flush, failover, a stepped clock) it offers as methods, so that tests
-//! and simulations meet the crash guard as production does.
+//! and simulations meet quarantines as production does.
 
 mod builder;
 mod guard;

@@ -1,4 +1,5 @@
-//! What a batch's facts prove about a node: its clock, its history, its identity (design §6).
+//! What a batch's facts prove about a node: its clock, its history, its identity
+//! (clocks 4, quarantine 7).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -161,8 +162,8 @@ impl Probe {
         }
     }
 
-    /// All clients of a node must agree on the quarantine's length (§5.5): the node keeps the
-    /// longest, so whoever asks for another one is told, once.
+    /// All clients of a node must agree on the quarantine's length (quarantine 7): the node uses
+    /// the longest, so whoever asks for another one is told, once.
     fn settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts in whole milliseconds.

@@ -22,8 +22,6 @@ pub use crate::sentinel::guard::MinReplicas;
 use self::find::Finder;
 use self::settings::Settings;
 use super::link::{self, Link, LinkOptions};
-#[cfg(feature = "tls")]
-use super::redis::endpoint::tls_transport;
 use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
@@ -31,6 +29,9 @@ use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
 use crate::sentinel::guard::check_guard;
 use crate::time::Moment;
+#[cfg(feature = "tls")]
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// Longest time to connect to the master and log in, once it is found.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
 /// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
-/// lease plus that bound. Without the guard nothing bounds it. [`MinReplicas::Apply`] sets it.
+/// lease plus that bound. Without it nothing bounds that; the error names the command.
 ///
 /// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
 /// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
@@ -60,10 +61,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
 /// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
 ///
-/// **Durability.** All replicas are those that the Sentinels know (the largest number that one of
-/// them tells in `SENTINEL MASTER`), those included that are down, and any that is connected
-/// without being known. A replica with priority 0 cannot be promoted, but `WAIT` does not say who
-/// confirmed, so it is waited for, too. One that left the group for good has to be forgotten
+/// **Durability.** All replicas are those that the Sentinels know, those included that are down,
+/// and any that is attached without being known; each is counted for itself (durability 3). One
+/// with priority 0 is waited for, too. One that left the group for good has to be forgotten
 /// (`SENTINEL RESET`).
 ///
 /// **What it asks.** Sentinels: every second (and after each event) the master's address, its
@@ -156,16 +156,17 @@ impl SentinelNode {
     }
 
     /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
-    /// with [`MinReplicas::Warn`] or `Off`, or where `CONFIG GET` is not allowed. Default 15 s: a
-    /// master that was cut off is demoted about eleven seconds after the *heal*. How long the cut
-    /// itself lasts nobody knows, so this is a hope and not a bound. All clients must agree; on the
-    /// server the longest wins.
+    /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
+    /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
+    /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted
+    /// on; by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on
+    /// the server the longest wins.
     ///
     /// # Errors
     /// More than one day.
     pub fn failover_window(mut self, window: Duration) -> Result<Self, ConfigError> {
         settings::check_span("failover_window", window, Duration::ZERO)?;
-        self.settings.rule.window = window;
+        self.settings.rule.window = Some(window);
         Ok(self)
     }
 
@@ -259,12 +260,13 @@ impl SentinelNode {
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.data.tls = Some(tls_transport("tls", root, client)?);
+        self.settings.data.tls = Some(transport("tls", root.as_deref(), client.as_ref())?);
         Ok(self)
     }
 
@@ -272,12 +274,14 @@ impl SentinelNode {
     ///
     /// # Errors
     /// PEM that cannot be used; no rustls crypto provider installed in this process.
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(
         mut self,
         root: Option<Vec<u8>>,
         client: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, ConfigError> {
-        self.settings.access.tls = Some(tls_transport("sentinel_tls", root, client)?);
+        self.settings.access.tls =
+            Some(transport("sentinel_tls", root.as_deref(), client.as_ref())?);
         Ok(self)
     }
 
@@ -350,4 +354,13 @@ impl fmt::Debug for SentinelNode {
             .field("sentinels", &self.settings.sentinels)
             .finish_non_exhaustive()
     }
+}
+
+#[cfg(feature = "tls")]
+fn transport(
+    field: &'static str,
+    root: Option<&[u8]>,
+    client: Option<&(Vec<u8>, Vec<u8>)>,
+) -> Result<Tls, ConfigError> {
+    Tls::new(field, root, client.map(|(chain, key)| (&chain[..], &key[..])))
 }

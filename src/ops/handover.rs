@@ -40,7 +40,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
@@ -51,6 +50,7 @@ use super::gather::conn::{Conn, info, info_for, text};
 use super::masters::{self, Absent, Found, Master};
 use super::script;
 use crate::config::default_clock_error;
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::MARKER;
 
@@ -192,7 +192,7 @@ impl Handover {
         }
         tell(&format!("{} is its replica", master.at));
         let target = promotion.target(&new);
-        match self.finish(target.as_ref(), &new, &closed).await {
+        match self.finish(&target, &new, &closed).await {
             Ok(()) => {}
             Err(why) => return Ok(HandedOver::FellBack(why)),
         }
@@ -244,7 +244,7 @@ impl Handover {
             sleep(LOOK).await;
         }
         tell(&format!("{} is back", master.at));
-        Ok(match self.finish(Ok(&master.target), &master.at, &closed).await {
+        Ok(match self.finish(&master.target, &master.at, &closed).await {
             Ok(()) => HandedOver::Done { at: master.at, closed: closed.since.elapsed() },
             Err(why) => HandedOver::FellBack(why),
         })
@@ -323,13 +323,7 @@ impl Handover {
     }
 
     /// Has the server go on, as soon as it takes writes.
-    async fn finish(
-        &self,
-        target: Result<&ConnectionInfo, &String>,
-        at: &str,
-        closed: &Closed,
-    ) -> Result<(), String> {
-        let target = target.map_err(Clone::clone)?;
+    async fn finish(&self, target: &Endpoint, at: &str, closed: &Closed) -> Result<(), String> {
         let apart = (2 * self.clock_error).as_millis().to_string();
         loop {
             let done = match masters::open(target, &self.deployment).await {
@@ -378,8 +372,8 @@ impl Promotion<'_> {
         let until = self.of.until(closed);
         loop {
             for at in &self.master.replicas {
-                let Ok(target) = self.target(at) else { continue };
-                let Ok(conn) = masters::open(&target, &self.of.deployment).await else { continue };
+                let opened = masters::open(&self.target(at), &self.of.deployment).await;
+                let Ok(conn) = opened else { continue };
                 if role(&conn).await.as_deref() == Some("master") {
                     return Ok(at.clone());
                 }
@@ -413,14 +407,14 @@ impl Promotion<'_> {
     }
 
     async fn sentinel(&self, at: &str) -> Result<Conn, String> {
-        let target = info_for(at, &self.access.sentinels).map_err(|e| e.to_string())?;
+        let target = info_for(at, &self.access.sentinels);
         masters::open(&target, &self.of.deployment).await
     }
 
     /// How to reach a server of the group.
-    fn target(&self, at: &str) -> Result<ConnectionInfo, String> {
+    fn target(&self, at: &str) -> Endpoint {
         let ways = self.of.deployment.ways(self.access, None);
-        info_for(ways.reach(at), &self.access.data).map_err(|e| e.to_string())
+        info_for(ways.reach(at), &self.access.data)
     }
 
     /// Makes the old master a replica of the new one, if it has answered nothing since it was

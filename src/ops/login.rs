@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use redis::{ConnectionAddr, IntoConnectionInfo as _};
-
 use super::facts::{host_of, is_plain};
 use super::gather::Lone;
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
+use crate::tls::Tls;
 
 /// PEM: a root certificate in place of the system's, and a client certificate with its key.
 #[derive(Clone, Default)]
@@ -27,8 +27,8 @@ impl fmt::Debug for Certificates {
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    /// Plain TCP if `None`; else TLS with these parameters, whatever address stands in it.
-    pub(crate) tls: Option<ConnectionAddr>,
+    /// Plain TCP if `None`.
+    pub(crate) tls: Option<Tls>,
     /// What else `redis-cli` needs.
     pub(crate) more: String,
 }
@@ -68,55 +68,35 @@ pub(crate) fn lone(
     data: &Login,
     tls: Option<&Certificates>,
 ) -> Result<Lone, ConfigError> {
-    // The node was made from the same address before: this does not fail.
-    let refused = |_| ConfigError::new("node", name, "must be an address that Redis clients take");
-    let mut target = url.into_connection_info().map_err(refused)?;
-    let mut redis = target.redis_settings().clone();
-    if let (None, Some(user)) = (redis.username(), &data.username) {
-        redis = redis.set_username(user);
+    let mut target = Endpoint::parse(url)?;
+    if let (None, Some(user)) = (target.login().0, &data.username) {
+        target = target.username(user);
     }
-    if let (None, Some(password)) = (redis.password(), &data.password) {
-        redis = redis.set_password(password);
+    if let (false, Some(password)) = (target.login().1, &data.password) {
+        target = target.password(password);
     }
-    let mut over_tls = false;
-    if let ConnectionAddr::TcpTls { host, port, .. } = target.addr() {
-        over_tls = true;
-        let (host, port) = (host.clone(), *port);
-        if let Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) =
-            tls.map(|certificates| transport("tls", certificates)).transpose()?
-        {
-            target = target.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params });
-        }
+    #[cfg(feature = "tls")]
+    if let (true, Some(Certificates { root, client })) = (target.is_tls(), tls) {
+        target = target.tls(root.as_deref(), pair(client.as_ref()))?;
     }
-    let login = (redis.username(), redis.password().is_some());
-    let hand = by_hand(name, login, over_tls, &data.more);
-    Ok(Lone { at: name.to_owned(), hand, target: target.set_redis_settings(redis) })
+    #[cfg(not(feature = "tls"))]
+    let _ = tls;
+    let hand = by_hand(name, target.login(), target.is_tls(), &data.more);
+    Ok(Lone { at: name.to_owned(), hand, target })
 }
 
-/// TLS with these certificates. The address in the result means nothing.
 #[cfg(feature = "tls")]
-fn transport(field: &'static str, given: &Certificates) -> Result<ConnectionAddr, ConfigError> {
-    let addr = ConnectionAddr::TcpTls {
-        host: "localhost".to_owned(),
-        port: 1,
-        insecure: false,
-        tls_params: None,
-    };
-    let client_tls = given.client.clone();
-    let certificates = redis::TlsCertificates {
-        client_tls: client_tls
-            .map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key }),
-        root_cert: given.root.clone(),
-    };
-    let build = |info| redis::Client::build_with_tls(info, certificates);
-    let client = addr.into_connection_info().and_then(build).map_err(|_| {
-        ConfigError::new(field, "given", "certificates and key must be PEM that rustls can use")
-    })?;
-    Ok(client.get_connection_info().addr().clone())
+fn transport(field: &'static str, given: &Certificates) -> Result<Tls, ConfigError> {
+    Tls::new(field, given.root.as_deref(), pair(given.client.as_ref()))
+}
+
+#[cfg(feature = "tls")]
+fn pair(client: Option<&(Vec<u8>, Vec<u8>)>) -> Option<(&[u8], &[u8])> {
+    client.map(|(chain, key)| (&chain[..], &key[..]))
 }
 
 #[cfg(not(feature = "tls"))]
-fn transport(field: &'static str, _: &Certificates) -> Result<ConnectionAddr, ConfigError> {
+fn transport(field: &'static str, _: &Certificates) -> Result<Tls, ConfigError> {
     Err(ConfigError::new(field, "given", "TLS needs the cargo feature `tls` of palisade"))
 }
 

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use redis::ConnectionInfo;
-
 use super::deployment::Access;
 use super::facts::{Group, Read, Role, Sentinel, Server, flagged, place};
 use super::gather::conn::{Conn, info_for};
 use super::{Deployment, gather};
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 
 /// What was found of one node.
@@ -31,7 +30,7 @@ pub(super) enum Absent {
 pub(super) struct Master {
     /// `host:port`, as it is known in the group.
     pub(super) at: String,
-    pub(super) target: ConnectionInfo,
+    pub(super) target: Endpoint,
     /// Replicas that follow, all of those that anybody knows.
     pub(super) replicas: Vec<String>,
     /// Whether a first replica would begin a new history.
@@ -56,7 +55,6 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
             let target = info_for(ways.reach(&server.at), &access.data);
-            let target = target.map_err(|e| Absent::Refused(e.to_string()))?;
             Ok(master(server, target, replicas))
         });
         found.push(Found { node: group.name.clone(), master });
@@ -151,7 +149,7 @@ fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, A
     Ok(online)
 }
 
-fn master(server: &Server, target: ConnectionInfo, replicas: Vec<String>) -> Master {
+fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
     Master {
         at: server.at.clone(),
         target,
@@ -169,7 +167,7 @@ impl Master {
 }
 
 /// As [`Master::open`], to any server.
-pub(super) async fn open(target: &ConnectionInfo, deployment: &Deployment) -> Result<Conn, String> {
+pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
-    Conn::open(super::gather::conn::tuned(target.clone()), until).await
+    Conn::open(target, until).await
 }

@@ -1,4 +1,4 @@
-//! One attempt to acquire: ask all, decide at the majority, settle one token (design §5.1, §5.2).
+//! One attempt to acquire: ask all, decide at the majority, settle one token (locks 2, 3).
 //!
 //! The same machine serves an idempotency claim's grants; see `record`.
 

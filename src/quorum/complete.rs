@@ -1,4 +1,4 @@
-//! Storing a result (phase 2 of consensus on a key, design §5.7), and reading what stands there.
+//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading what stands there.
 //!
 //! A result is stored when a majority accepted it under its ballot, and not before: fewer, or a
 //! refusal by a higher ballot, is *not known to be stored*.

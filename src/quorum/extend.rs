@@ -1,4 +1,4 @@
-//! One attempt to extend (design §5.3).
+//! One attempt to extend (renewal 1).
 //!
 //! Counts from its own send; needs a majority before the old validity ends *and* inside the new
 //! one; revives nothing; releases nothing.

@@ -1,4 +1,4 @@
-//! Settling one fencing token out of what the nodes granted (design §5.2).
+//! Settling one fencing token out of what the nodes granted (locks 3).
 //!
 //! "The largest granted" alone is not enough: counters 5,3,3 then 4,1,1 on overlapping majorities
 //! hand out 5 and then 4. Either one value already stands on a majority, or the largest is raised

@@ -8,14 +8,15 @@
 //! ```
 //!
 //! No clock, no socket, no dice: time is handed in with every input, so that whole histories run in
-//! a test. Invariants upheld here (numbers of the design):
-//! 1. A win needs a majority of grants **and** one fencing token standing on a majority, both
-//!    before `send + validity` (§5.1, §5.2).
+//! a test. Invariants upheld here (the rules are in `docs/design/`):
+//! 1. A win needs a majority of grants **and** one fencing token on a majority, both
+//!    before `send + validity` (locks 2, 3).
 //! 2. A token is either a value that a majority granted, or the largest granted, raised on a
-//!    majority under the owner check (§5.2).
+//!    majority under the owner check (locks 3).
 //! 3. An extension counts from its own send, and only if a majority answered before the old
-//!    validity ended (§5.3). A failed extension releases nothing.
-//! 4. "Taken" is said only when a majority could speak; otherwise it is "no quorum" with causes.
+//!    validity ended (renewal 1). A failed extension releases nothing.
+//! 4. "Taken" is answered only when a majority could speak; otherwise it is "no quorum" with causes
+//!    (locks 7).
 
 pub mod acquire;
 pub mod backoff;

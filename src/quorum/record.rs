@@ -1,4 +1,4 @@
-//! One claim of an idempotency key over the nodes (design §5.7): phase 1 of consensus on the
+//! One claim of an idempotency key over the nodes (idempotency 1): phase 1 of consensus on the
 //! key's result, with the fencing token as ballot.
 //!
 //! ```text

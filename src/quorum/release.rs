@@ -1,4 +1,4 @@
-//! What a release found (design §5.4): by token on all nodes, outcome from what they say.
+//! What a release found (renewal 5, 6): by token on all nodes, outcome from what they say.
 
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;

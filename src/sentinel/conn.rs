@@ -1,22 +1,22 @@
 //! One RESP3 connection to one Sentinel: questions and events on the same socket.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo as _, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, RedisResult, Value,
 };
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
-use super::{named, words};
-use crate::tls;
+use super::words;
+use crate::dial::frames::Limits;
+use crate::dial::{Line, Place, dial};
+use crate::tls::{self, Tls};
 
 /// What a change of the group shows itself by. Hints only: messages may be lost.
 const CHANNELS: [&str; 8] = [
@@ -35,8 +35,8 @@ const CHANNELS: [&str; 8] = [
 pub(crate) struct Access {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    /// Plain TCP if `None`; else TLS with these parameters, whatever address stands in it.
-    pub(crate) tls: Option<ConnectionAddr>,
+    /// Plain TCP if `None`.
+    pub(crate) tls: Option<Tls>,
     /// The name that is looked for in a certificate, if it is not the host.
     pub(crate) tls_name: Option<Arc<str>>,
 }
@@ -53,7 +53,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    fn client(&self, at: &Address) -> RedisResult<(Client, AsyncConnectionConfig)> {
+    async fn dial(&self, at: &Address, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let mut login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name();
@@ -63,28 +63,16 @@ impl Access {
         if let Some(password) = &self.password {
             login = login.set_password(password);
         }
-        let (host, port) = (at.host().to_owned(), at.port());
-        let addr = match &self.tls {
-            Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let (addr, config) = named::under(self.tls_name.as_ref(), addr);
-        let info: ConnectionInfo = addr.into_connection_info()?;
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let client = Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))?;
-        Ok((client, config))
+        let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
+        let place = Place::Tcp(at.host().into(), at.port());
+        dial(&place, tls.as_ref(), &login, config, Limits::WORDS).await
     }
 }
 
 /// An open connection. Dropped after any time-out or error: an answer that comes late must never
 /// be taken for the answer to the next question.
 pub(crate) struct SentinelConn {
-    handle: MultiplexedConnection,
+    handle: Line,
     id: Option<Box<str>>,
 }
 
@@ -105,10 +93,9 @@ impl SentinelConn {
         hint: Arc<Notify>,
         within: Duration,
     ) -> Result<(Self, Heard), (Trouble, Box<str>)> {
-        let (client, config) = access.client(at).map_err(|e| trouble(&e))?;
         let ours = name.clone();
-        let config = config
-            .set_connection_timeout(Some(within))
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
                 if concerns(&push, &ours) {
@@ -116,16 +103,16 @@ impl SentinelConn {
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
-        let mut handle = client
-            .get_multiplexed_async_connection_with_config(&config)
+        let mut handle = timeout(within, access.dial(at, config))
             .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(|e| no_connection(&e, access.tls.is_some()))?;
         let heard = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Heard::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
             Err(e) => Heard::PollOnly(words::said(&e)),
         };
-        let id = own_id(redis::cmd("SENTINEL").arg("MYID").query_async(&mut handle).await)?;
+        let id = own_id(redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await)?;
         Ok((Self { handle, id }, heard))
     }
 
@@ -138,7 +125,7 @@ impl SentinelConn {
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
         pipe.cmd("SENTINEL").arg("SENTINELS").arg(name);
         pipe.ignore_errors();
-        let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut self.handle).await;
+        let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut *self.handle).await;
         let said = match got.map(<[RedisResult<Value>; 3]>::try_from) {
             Ok(Ok([facts, address, peers])) => said(facts, address, peers),
             Ok(Err(_)) => Said::Failed(Trouble::Strange, "wrong number of answers".into()),
@@ -153,7 +140,7 @@ impl SentinelConn {
     /// Where the group's replicas are, dead or alive.
     pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<Vec<Address>> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
-        ask.query_async(&mut self.handle).await.map(|value: Value| places(&value))
+        ask.query_async(&mut *self.handle).await.map(|value: Value| places(&value))
     }
 }
 

@@ -217,7 +217,7 @@ impl Discovery {
         };
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         // A voice below the highest epoch told, now or before, is stale: it has not heard of the
-        // last failover and would lead back to the master that was replaced (DESIGN §5.5).
+        // last failover and would lead back to the master that was replaced (sentinel 1).
         // Epochs go back only when somebody resets the Sentinels; then all of them say so.
         let everybody = named.len() >= self.known(answers)
             && named.iter().all(|(at, v)| at == first && v.epoch() == top);

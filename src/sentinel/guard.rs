@@ -15,6 +15,9 @@ use crate::error::ConfigError;
 /// seconds and looked at once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
+/// What is hoped of a server without the guard.
+const UNGUARDED: Duration = Duration::from_secs(15);
+
 /// Whether a master without a sufficient min-replicas guard may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
@@ -37,18 +40,19 @@ pub struct GuardRule {
     pub replicas: u32,
     /// … within this age at most, in whole seconds.
     pub max_lag: Duration,
-    /// L where the guard gives none.
-    pub window: Duration,
+    /// L at least, where the servers do not tell how strong their guard is; `None`: what `max_lag`
+    /// comes to, which the nodes' scripts keep, and 15 s without a guard.
+    pub window: Option<Duration>,
 }
 
 impl Default for GuardRule {
-    /// One replica, ten seconds (the server's own default for the lag), required; window 15 s.
+    /// One replica, ten seconds (the server's own default for the lag), required.
     fn default() -> Self {
         Self {
             policy: MinReplicas::Require,
             replicas: 1,
             max_lag: Duration::from_secs(10),
-            window: Duration::from_secs(15),
+            window: None,
         }
     }
 }
@@ -159,20 +163,30 @@ impl GuardRule {
         replicas: Option<u32>,
     ) -> Verdict {
         if self.policy == MinReplicas::Off {
-            return Verdict { fault: None, warning: None, window: self.window };
+            return Verdict { fault: None, warning: None, window: self.hope() };
         }
         let wrong = self.wrong(facts, down_after);
         if self.policy == MinReplicas::Warn {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
-            return Verdict { fault: None, warning, window: self.window };
+            return Verdict { fault: None, warning, window: self.hope() };
         }
         // Where CONFIG is closed the guard is seen to be on, but not how strong it is: it may vote,
-        // and L is taken from what the user said of the window.
+        // and the script counts the replicas by what is asked for here.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
-            _ => self.window.max(self.max_lag + LAG_SLACK),
+            _ => self.unread(),
         };
         Verdict { fault: wrong, warning: two_halves(facts, replicas), window }
+    }
+
+    /// L where no guard gives one.
+    fn hope(&self) -> Duration {
+        self.window.unwrap_or(UNGUARDED)
+    }
+
+    /// L of a guarded server that does not say how strong its guard is.
+    pub(crate) fn unread(&self) -> Duration {
+        self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
     /// What is wrong with the guard and the command that mends it; nothing under `Off`.
@@ -203,7 +217,7 @@ impl GuardRule {
 }
 
 /// `max_lag + 2 s ≤ down-after`: else the old master still writes when the new one begins
-/// (DESIGN §6; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+/// (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
 fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -> Option<String> {
     let down_after = down_after?;
     let lag = facts.max_lag.unwrap_or(asked);
@@ -274,7 +288,7 @@ mod tests {
     }
 
     fn rule(policy: MinReplicas, replicas: u32, lag: u64) -> GuardRule {
-        GuardRule { policy, replicas, max_lag: S(lag), window: S(15) }
+        GuardRule { policy, replicas, max_lag: S(lag), window: None }
     }
 
     fn facts(k: &str, lag: &str) -> GuardFacts {
@@ -322,12 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn closed_config_degrades_to_unknown_and_the_longer_window() {
+    fn closed_config_takes_what_was_asked_for() {
         let facts = GuardFacts::parse(INFO_ON, None);
         assert!(facts.is_on());
         assert!(facts.to_string().contains("unknown (CONFIG not allowed)"), "{facts}");
         let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts, Some(S(5)), Some(2));
-        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(15) });
+        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(5) });
+        let stated = GuardRule { window: Some(S(15)), ..rule(MinReplicas::Require, 1, 3) };
+        assert_eq!(stated.judge(&facts, Some(S(5)), Some(2)).window, S(15));
         let long = rule(MinReplicas::Require, 1, 20).judge(&facts, None, None);
         assert_eq!(long.window, S(22));
         let fault = rule(MinReplicas::Require, 1, 10).judge(&facts, Some(S(5)), None).fault;

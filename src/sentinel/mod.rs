@@ -8,6 +8,5 @@ pub(crate) mod ask;
 pub(crate) mod conn;
 pub mod discovery;
 pub mod guard;
-pub(crate) mod named;
 pub(crate) mod watch;
 pub(crate) mod words;

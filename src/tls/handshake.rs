@@ -1,20 +1,85 @@
 //! The part that knows rustls: certificates before a handshake, the reason after a refused one.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::inside;
 use crate::error::ConfigError;
 
+/// How TLS is spoken with a server: which certificates are believed, and which one we show.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    config: Arc<ClientConfig>,
+    /// The name that is looked for in the server's certificate, if it is not the host.
+    name: Option<Arc<str>>,
+}
+
+impl Tls {
+    /// With this root certificate, else the system's, and this client certificate with its key, all
+    /// PEM. Says nothing of what is in the PEM, not even rustls' words: they may quote the line
+    /// that holds the key.
+    pub(crate) fn new(
+        field: &'static str,
+        root: Option<&[u8]>,
+        client: Option<(&[u8], &[u8])>,
+    ) -> Result<Self, ConfigError> {
+        let provider = provider(field)?;
+        let roots = match root {
+            Some(pem) => given(field, pem)?,
+            None => systems(),
+        };
+        let config = ClientConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|_| {
+                let rule = "the process' crypto provider must be able to speak TLS 1.2 or 1.3";
+                ConfigError::new(field, "given", rule)
+            })?
+            .with_root_certificates(roots);
+        let config = match client {
+            Some((chain, key)) => {
+                let (chain, key) = shown(field, provider, chain, key)?;
+                config.with_client_auth_cert(chain, key).map_err(|_| {
+                    let rule = "must be of a kind that the crypto provider can use";
+                    ConfigError::new(field, "a client key (not shown)", rule)
+                })?
+            }
+            None => config.with_no_client_auth(),
+        };
+        Ok(Self { config: Arc::new(config), name: None })
+    }
+
+    /// Looks for this name in the server's certificate, wherever the server is; else for its host.
+    pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
+        Self { name: name.cloned(), ..self }
+    }
+
+    /// The handshake.
+    pub(crate) async fn over(
+        &self,
+        host: &str,
+        tcp: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(self.name.as_deref().unwrap_or(host))
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?
+            .to_owned();
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        connector.connect(name, tcp).await
+    }
+}
+
 /// The crypto provider of this process. Without one rustls would panic in the task that
 /// connects, and the user would only see that connecting was cut off.
-pub(crate) fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
+fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
         let rule = "TLS needs a crypto provider; install one when the program starts, as \
                     `rustls::crypto::ring::default_provider().install_default()`";
@@ -22,39 +87,43 @@ pub(crate) fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvide
     })
 }
 
-/// Certificates and key are such that rustls will take them. Says nothing of what is in the
-/// PEM, not even rustls' words: they may quote the line that holds the key.
-pub(crate) fn check(
+/// What the system believes in. If that is nothing, the handshake says so.
+fn systems() -> RootCertStore {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    store
+}
+
+fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> {
+    let what = || format!("a root certificate of {} bytes", pem.len());
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem, field, &what)? {
+        let rule = "must be an X.509 certificate (version 3) that rustls can use as a root";
+        store.add(certificate).map_err(|_| ConfigError::new(field, what(), rule))?;
+    }
+    Ok(store)
+}
+
+/// What we show of ourselves, if it fits together.
+fn shown(
     field: &'static str,
-    root: Option<&[u8]>,
-    client: Option<(&[u8], &[u8])>,
-) -> Result<(), ConfigError> {
-    let provider = provider(field)?;
-    if let Some(pem) = root {
-        let what = || format!("a root certificate of {} bytes", pem.len());
-        let mut store = RootCertStore::empty();
-        for certificate in certificates(pem, field, &what)? {
-            let rule = "must be an X.509 certificate (version 3) that rustls can use as a root";
-            store.add(certificate).map_err(|_| ConfigError::new(field, what(), rule))?;
+    provider: &CryptoProvider,
+    chain: &[u8],
+    key: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ConfigError> {
+    let what = || format!("a client certificate of {} bytes", chain.len());
+    let chain = certificates(chain, field, &what)?;
+    let refuse = |rule| ConfigError::new(field, "a client key (not shown)", rule);
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| refuse("must be PEM with one private key, without a passphrase"))?;
+    CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|e| match e {
+        rustls::Error::InconsistentKeys(_) => refuse("must belong to the first client certificate"),
+        rustls::Error::InvalidCertificate(_) => {
+            ConfigError::new(field, what(), "must be an X.509 certificate (version 3)")
         }
-    }
-    if let Some((chain, key)) = client {
-        let what = || format!("a client certificate of {} bytes", chain.len());
-        let chain = certificates(chain, field, &what)?;
-        let refuse = |rule| ConfigError::new(field, "a client key (not shown)", rule);
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|_| refuse("must be PEM with one private key, without a passphrase"))?;
-        CertifiedKey::from_der(chain, key, provider).map_err(|e| match e {
-            rustls::Error::InconsistentKeys(_) => {
-                refuse("must belong to the first client certificate")
-            }
-            rustls::Error::InvalidCertificate(_) => {
-                ConfigError::new(field, what(), "must be an X.509 certificate (version 3)")
-            }
-            _ => refuse("must be of a kind that the crypto provider can use"),
-        })?;
-    }
-    Ok(())
+        _ => refuse("must be of a kind that the crypto provider can use"),
+    })?;
+    Ok((chain, key))
 }
 
 /// A name that can stand in a certificate.

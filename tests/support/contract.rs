@@ -95,7 +95,7 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
 
 /// For the first group, whose first server stays the master until it is handed over.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
-    let [emptied, kept, flushed, stranger, closed, handed] = [(); 6].map(|()| groups.clone());
+    let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
         // A server on a busy disk puts off what it writes to its file, and would lose it.
         let settle = ["CONFIG", "SET", "appendfsync", "always"];
@@ -106,7 +106,7 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     };
     Hooks::default()
         .restart_empty(move || restart(&emptied, "restart-empty"))
-        .restart_keeping(move || restart(&kept, "restart"))
+        .restart_keeping(move || restart(&restarted, "restart"))
         .flush(move || {
             flushed.break_("flushall", 0, &[]);
             std::future::ready(())
@@ -121,11 +121,11 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
             async move { to_another(&groups).await }
         })
         .put_foreign(move |key, ttl| {
-            let master = stranger.servers(0)[0].clone();
-            stranger.cli(&master, &["DEL", &key]);
-            assert_eq!(stranger.cli(&master, &["HSET", &key, "field", "1"]), "1");
+            let master = lost.servers(0)[0].clone();
+            lost.cli(&master, &["DEL", &key]);
+            assert_eq!(lost.cli(&master, &["HSET", &key, "field", "1"]), "1");
             if let Some(ttl) = ttl {
-                stranger.cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
+                lost.cli(&master, &["PEXPIRE", &key, &ttl.as_millis().to_string()]);
             }
             std::future::ready(())
         })

@@ -8,6 +8,7 @@ use crate::source::Source;
 const FLOORS: &[&[&str]] = &[
     &["bugs", "name", "token", "time", "op", "error", "config", "durability", "receipt"],
     &["env", "tls", "fuzzing"],
+    &["dial"],
     &["sentinel", "quorum"],
     &["node"],
     &["driver"],

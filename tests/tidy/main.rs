@@ -3,6 +3,7 @@
 //! Each rule is also shown a sample that breaks it, so that a rule that no longer sees anything
 //! is seen itself.
 
+mod cited;
 mod layers;
 mod rules;
 mod samples;

@@ -12,7 +12,7 @@ use crate::{Done, block_on};
 ///
 /// Reads only, but for a lock of a random name that is taken and released on each node.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     access: AccessArgs,

@@ -1,4 +1,4 @@
-//! The crash guard (DESIGN 5.5), with hooks that restart or empty the server.
+//! Quarantine (quarantine 1 to 8), with hooks that restart or empty the server.
 
 use std::sync::Arc;
 use std::time::Duration;

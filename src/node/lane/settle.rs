@@ -93,7 +93,7 @@ impl Worker {
     /// others their results.
     fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
         let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
-        let Some(((op, deadline), caller)) = again else {
+        let Some(((op, deadline), who)) = again else {
             let detail = "asked again, without having shown any result";
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
@@ -102,7 +102,7 @@ impl Worker {
             let until = self.clock.map(|clock| clock.at(deadline, self.settings.drift));
             self.doubt.about(owner, until);
         }
-        self.again.push_back(Job { op, deadline, asker: caller });
+        self.again.push_back(Job { op, deadline, asker: who });
         None
     }
 

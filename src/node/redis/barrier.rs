@@ -1,5 +1,5 @@
 //! Barriers at one server process: who wants to know whether replicas have what it granted, and the
-//! few `WAIT`s that answer all of them (§5.6).
+//! few `WAIT`s that answer all of them (durability 2).
 //!
 //! One queue and one connection for each number of replicas that is asked for. What is asked while
 //! a `WAIT` is under way is answered by the next one together, so there are far fewer of them than
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use self::replicas::{Count, Known, Place, count};
 use self::wire::{Round, Wire};
-use super::endpoint::Endpoint;
+use crate::dial::endpoint::Endpoint;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};

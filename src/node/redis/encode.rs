@@ -8,7 +8,7 @@ use super::script::SCRIPT;
 use crate::op::{Batch, Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, Terms};
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// The node-wide marker of the crash guard.
+/// The node-wide marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Longest run: Lua hands no more than some thousand values to a command, and a release has two.

@@ -3,6 +3,7 @@
 
 use redis::{ErrorKind, RedisError};
 
+use crate::dial::frames::Excess;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::words::said;
 use crate::tls;
@@ -26,6 +27,9 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool) -> NodeError {
 pub(crate) fn connecting(e: &RedisError) -> NodeError {
     if let Some(words) = tls::refusal(e) {
         return NodeError::not_executed(NodeFault::Tls, words);
+    }
+    if let Some(excess) = tls::inside::<Excess>(e) {
+        return NodeError::not_executed(NodeFault::Protocol, excess.to_string());
     }
     let fault = server_fault(e).unwrap_or_else(|| match e.kind() {
         ErrorKind::AuthenticationFailed => NodeFault::Auth,
@@ -96,7 +100,7 @@ pub(crate) fn is_noscript(e: &RedisError) -> bool {
 }
 
 /// After these a connection is not used again: either the server is no longer the master, or nobody
-/// knows which answers are still to come on it (DESIGN 6).
+/// knows which answers are still to come on it (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(

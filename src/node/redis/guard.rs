@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use redis::Client;
+use redis::AsyncConnectionConfig;
 use tokio::time::timeout;
 
-use super::endpoint::Endpoint;
 use super::session::ask;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 use crate::sentinel::conn::fields;
 
 /// `min-replicas-max-lag` of the server there; `None` if it does not tell within this time.
 pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
     let work = async {
-        let (info, config) = at.connection();
-        let client = Client::open(info).ok()?;
-        let con = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;
+        let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;
         let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-max-lag").take();
         let answer = ask(&con, &config).await.ok()?;
         let seconds = fields(&answer)?.get("min-replicas-max-lag")?.parse().ok()?;

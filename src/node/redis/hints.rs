@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Client, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::endpoint::Endpoint;
 use super::session::ask;
+use crate::dial;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 use crate::node::NodeEvent;
 use crate::op::Op;
 use crate::sentinel::words::said;
@@ -141,10 +142,10 @@ impl Line {
         }
     }
 
-    async fn subscribe(&self, lost: &Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
-        let (info, config) = self.endpoint.connection();
-        let config = config.set_push_sender(listener(self.events.clone(), Arc::clone(lost)));
-        let con = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
+    async fn subscribe(&self, lost: &Arc<Notify>) -> Result<dial::Line, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(listener(self.events.clone(), Arc::clone(lost)));
+        let con = self.endpoint.dial(config, Limits::WORDS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         Ok(con)
     }

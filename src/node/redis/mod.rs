@@ -3,7 +3,6 @@
 pub(crate) mod barrier;
 pub(crate) mod decode;
 pub(crate) mod encode;
-pub(crate) mod endpoint;
 pub(crate) mod facts;
 pub(crate) mod faults;
 pub(crate) mod guard;
@@ -19,11 +18,11 @@ use tokio::sync::{broadcast, watch};
 
 use self::barrier::replicas::Known;
 use self::encode::Guarding;
-use self::endpoint::Endpoint;
 use self::facts::ServerFacts;
 use super::guard::{Group, Judge};
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::{BoxFuture, LockNode, NodeEvent};
+use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
@@ -156,12 +155,16 @@ impl RedisNodeBuilder {
     /// address must be a name (or IP) in the server's certificate, or
     /// [`tls_server_name`](Self::tls_server_name) says which.
     #[cfg(feature = "tls")]
+    #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
         mut self,
         root_ca_pem: Option<Vec<u8>>,
         client_cert_and_key: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Self {
-        self.endpoint = self.endpoint.and_then(|e| e.tls(root_ca_pem, client_cert_and_key));
+        self.endpoint = self.endpoint.and_then(|e| {
+            let client = client_cert_and_key.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
+            e.tls(root_ca_pem.as_deref(), client)
+        });
         self
     }
 

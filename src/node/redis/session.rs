@@ -13,15 +13,17 @@ use std::task::Poll;
 
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
 
 use self::order::Order;
 use super::encode::{self, Guarding};
-use super::endpoint::Endpoint;
 use super::facts::{Introduced, ServerFacts, generation, introduce, look};
 use super::hints::Hints;
 use super::{decode, faults, script};
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 use crate::error::NodeError;
 use crate::node::NodeEvent;
 use crate::op::{Batch, Facts, Op, Replies, Terms};
@@ -59,7 +61,7 @@ impl Lost {
 
 /// An open connection to a master.
 pub(crate) struct Session {
-    con: MultiplexedConnection,
+    con: Line,
     facts: ServerFacts,
     /// Whether `ROLE` is answered, so that writes get receipts.
     tells_offset: bool,
@@ -86,11 +88,10 @@ impl Session {
         let lost = Arc::<Lost>::default();
         // The crate's own time-outs are off: every wait is inside one of ours, and its time-out
         // would hide whether the request had left.
-        let (info, config) = endpoint.connection();
-        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
-        let config = config.set_push_sender(listener(events.clone(), Arc::clone(&lost)));
-        let con = client
-            .get_multiplexed_async_connection_with_config(&config)
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(listener(events.clone(), Arc::clone(&lost)));
+        let con = endpoint
+            .dial(config, Limits::BATCHES)
             .await
             .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
         let Introduced { facts, tells_offset } = introduce(&con, guard_facts).await?;

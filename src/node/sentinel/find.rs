@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 use super::settings::Settings;
 use super::status::SentinelStatus;
+use crate::dial::endpoint::Endpoint;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::Guarding;
-use crate::node::redis::endpoint::Endpoint;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
 use crate::sentinel::address::Address;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::name::check_name;
-use crate::node::redis::endpoint::Endpoint;
 use crate::sentinel::address::Address;
 use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::sentinel::guard::GuardRule;
+use crate::tls::Tls;
 
 /// Everything there is to set. Not printable: it holds passwords.
 pub(super) struct Settings {
@@ -33,16 +34,15 @@ pub(super) struct DataLogin {
     pub(super) password: Option<String>,
     pub(super) db: u32,
     /// As `Access::tls` and `Access::tls_name`.
-    pub(super) tls: Option<redis::ConnectionAddr>,
+    pub(super) tls: Option<Tls>,
     pub(super) tls_name: Option<Arc<str>>,
 }
 
 impl DataLogin {
     /// Login and transport of a data server, wherever it is.
     pub(super) fn endpoint(&self) -> Endpoint {
-        let addr = redis::ConnectionAddr::Tcp("localhost".to_owned(), 1);
-        let like = Endpoint::over(self.tls.clone().unwrap_or(addr));
-        let mut like = like.named(self.tls_name.clone());
+        let named = |tls: Tls| tls.named(self.tls_name.as_ref());
+        let mut like = Endpoint::over(self.tls.clone().map(named));
         if let Some(name) = &self.username {
             like = like.username(name);
         }

@@ -1,33 +1,27 @@
 //! One connection to a server or Sentinel. Every question ends at the same deadline, so that one
 //! which is frozen costs one time-out and not one per question.
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, Value,
-};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read, host_of};
 use super::super::login::Login;
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 
 /// An open connection and when its questions end.
 pub(crate) struct Conn {
-    handle: MultiplexedConnection,
+    line: Line,
     until: Instant,
 }
 
 impl Conn {
     /// Connects and logs in.
-    pub(crate) async fn open(info: ConnectionInfo, until: Instant) -> Result<Self, String> {
-        let client = Client::open(info).map_err(|e| words(&e))?;
+    pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
         // Our own deadline ends every wait.
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        match timeout_at(until, client.get_multiplexed_async_connection_with_config(&config)).await
-        {
-            Ok(Ok(handle)) => Ok(Self { handle, until }),
+        match timeout_at(until, at.dial(AsyncConnectionConfig::new(), Limits::WORDS)).await {
+            Ok(Ok(line)) => Ok(Self { line, until }),
             Ok(Err(e)) => Err(words(&e)),
             Err(_) => Err(LATE.to_owned()),
         }
@@ -35,7 +29,7 @@ impl Conn {
 
     /// Asks; `what` is named where it is not allowed.
     pub(crate) async fn ask(&self, command: &Cmd, what: &str) -> Read<Value> {
-        let mut handle = self.handle.clone();
+        let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
             Ok(answer) => answered(answer.and_then(Value::extract_error), what),
@@ -50,7 +44,7 @@ impl Conn {
 
     /// Sends a command only to see whether it is allowed.
     pub(crate) async fn try_out(&self, command: &str) -> Tried {
-        let (mut handle, command) = (self.handle.clone(), split(command));
+        let (mut handle, command) = (self.line.clone(), split(command));
         let sent = async { handle.send_packed_command(&command).await };
         match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
             Err(_) => Tried::Silent(LATE.to_owned()),
@@ -146,31 +140,14 @@ pub(crate) fn info(value: &Value) -> Option<Fields> {
 }
 
 /// Where and how to connect to `host:port`.
-pub(crate) fn info_for(at: &str, login: &Login) -> RedisResult<ConnectionInfo> {
+pub(crate) fn info_for(at: &str, login: &Login) -> Endpoint {
     let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
-    let (host, port) = (host_of(at).to_owned(), port);
-    let addr = match &login.tls {
-        Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    let mut redis = RedisConnectionInfo::default();
+    let mut like = Endpoint::over(login.tls.clone());
     if let Some(user) = &login.username {
-        redis = redis.set_username(user);
+        like = like.username(user);
     }
     if let Some(password) = &login.password {
-        redis = redis.set_password(password);
+        like = like.password(password);
     }
-    Ok(tuned(addr.into_connection_info()?.set_redis_settings(redis)))
-}
-
-/// As every connection of ours: RESP3 (one that can subscribe and ask) and no Nagle's delay.
-pub(crate) fn tuned(info: ConnectionInfo) -> ConnectionInfo {
-    let redis =
-        info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-    info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true))
+    Endpoint::at(host_of(at), port, &like)
 }

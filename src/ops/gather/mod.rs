@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::ConnectionInfo;
 use tokio::time::Instant;
 
 use super::facts::{Group, Sentinel, Server, place};
 use super::login::Login;
+use crate::dial::endpoint::Endpoint;
 
 /// Sentinels and the masters that they are asked about.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Watch {
 pub(super) struct Lone {
     pub(super) at: String,
     pub(super) hand: String,
-    pub(super) target: ConnectionInfo,
+    pub(super) target: Endpoint,
 }
 
 /// How to reach everything.
@@ -61,8 +61,8 @@ pub(super) async fn everything(
     lone: &[Lone],
     ways: &Ways<'_>,
 ) -> (Vec<Group>, Vec<Server>) {
-    let sets = join_all(watches.iter().map(|watch| groups(watch, ways)));
-    let (groups, nodes) = tokio::join!(sets, nodes(lone, ways));
+    let all = join_all(watches.iter().map(|watch| groups(watch, ways)));
+    let (groups, nodes) = tokio::join!(all, nodes(lone, ways));
     (groups.into_iter().flatten().collect(), nodes)
 }
 
@@ -105,7 +105,7 @@ async fn sentinels(
     let until = ways.until();
     let asked = at.iter().map(|at| {
         let reached = if given { at } else { ways.reach(at) };
-        let target = conn::info_for(reached, ways.sentinels).map_err(|e| e.to_string());
+        let target = conn::info_for(reached, ways.sentinels);
         let hand = ways.sentinels.by_hand(reached);
         sentinel::ask(at, given, hand, target, &watch.masters, until)
     });
@@ -125,7 +125,7 @@ async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
     let all: BTreeSet<String> = masters.chain(replicas).collect();
     let until = ways.until();
     let asked = all.into_iter().map(|at| {
-        let target = conn::info_for(ways.reach(&at), ways.data).map_err(|e| e.to_string());
+        let target = conn::info_for(ways.reach(&at), ways.data);
         let hand = ways.data.by_hand(ways.reach(&at));
         server::ask(at, false, hand, target, ways.whose, until)
     });
@@ -136,7 +136,7 @@ async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
 async fn nodes(lone: &[Lone], ways: &Ways<'_>) -> Vec<Server> {
     let until = ways.until();
     let asked = lone.iter().map(|node| {
-        let target = Ok(node.target.clone());
+        let target = node.target.clone();
         server::ask(node.at.clone(), true, node.hand.clone(), target, ways.whose, until)
     });
     join_all(asked).await

@@ -1,25 +1,23 @@
 //! What a Sentinel says of each of its groups.
 
-use redis::{ConnectionInfo, Value};
+use redis::Value;
 use tokio::time::Instant;
 
 use super::super::facts::{Fields, Read, Sentinel};
-use super::conn::{self, Conn, fields, info, text};
+use super::conn::{Conn, fields, info, text};
+use crate::dial::endpoint::Endpoint;
 
 /// Asks about each master, until the deadline; the answers in the masters' order.
 pub(super) async fn ask(
     at: &str,
     given: bool,
     hand: String,
-    target: Result<ConnectionInfo, String>,
+    target: Endpoint,
     masters: &[String],
     until: Instant,
 ) -> Vec<Sentinel> {
     let mut base = Sentinel::unasked(at.to_owned(), given, hand);
-    let opened = match target {
-        Ok(target) => Conn::open(conn::tuned(target), until).await,
-        Err(why) => Err(why),
-    };
+    let opened = Conn::open(&target, until).await;
     let conn = match opened {
         Ok(conn) => conn,
         Err(why) => {

@@ -1,11 +1,12 @@
 //! What a data server says.
 
-use redis::{ConnectionInfo, Value};
+use redis::Value;
 use tokio::time::Instant;
 
 use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, is_plain, join};
-use super::conn::{self, Conn, fields, info, text};
+use super::conn::{Conn, fields, info, text};
 use super::trial;
+use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 
 /// Asks everything, until the deadline. What was not answered by then says so.
@@ -13,15 +14,12 @@ pub(super) async fn ask(
     at: String,
     given: bool,
     hand: String,
-    target: Result<ConnectionInfo, String>,
+    target: Endpoint,
     whose: Option<&str>,
     until: Instant,
 ) -> Server {
     let mut server = Server::unasked(at, given, hand);
-    let opened = match target {
-        Ok(target) => Conn::open(conn::tuned(target), until).await,
-        Err(why) => Err(why),
-    };
+    let opened = Conn::open(&target, until).await;
     let conn = match opened {
         Ok(conn) => conn,
         Err(why) => {

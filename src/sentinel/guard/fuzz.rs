@@ -54,7 +54,7 @@ proptest! {
             policy: MinReplicas::Require,
             replicas: asked,
             max_lag: Duration::from_secs(asked_lag),
-            window: Duration::from_secs(15),
+            window: Some(Duration::from_secs(15)),
         };
         let verdict = rule.judge(&facts, down_after, replicas);
         if verdict.fault.is_none() {

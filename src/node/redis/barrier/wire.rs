@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, join, join3, ready};
-use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::time::{sleep, timeout};
 
-use super::super::endpoint::Endpoint;
 use super::super::facts::{field, is_history};
 use super::super::faults;
 use super::super::session::ask;
 use super::replicas::{Attached, attached};
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
@@ -54,27 +55,23 @@ impl Round {
 /// An open connection to one server process. A blocked `WAIT` blocks all that is on it, so it is
 /// nobody else's.
 pub(super) struct Wire {
-    con: MultiplexedConnection,
+    con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
     /// Connects, and makes sure that it is that process. The caller holds the deadline.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
-        let (info, config) = at.connection();
-        let client = Client::open(info).map_err(|e| faults::connecting(&e))?;
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
-        let config = config.set_push_sender(move |push: PushInfo| {
+        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 gone.store(true, Ordering::Release);
             }
             Ok::<(), redis::aio::SendError>(())
         });
-        let con = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|e| faults::opening(&e, at.is_tls()))?;
+        let con =
+            at.dial(config, Limits::WORDS).await.map_err(|e| faults::opening(&e, at.is_tls()))?;
         let info = ask(&con, redis::cmd("INFO").arg("server")).await;
         let info = text(info).map_err(|e| faults::connecting(&e))?;
         if field(&info, "run_id") != Some(run_id) {
@@ -92,11 +89,11 @@ impl Wire {
     /// Waits until `k` replicas have all that the server executed so far, at the longest for
     /// `within`, and says how many have it. After an error the connection is not to be used.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
-        let mut begin = Pipeline::with_capacity(2);
-        begin.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
+        let mut write = Pipeline::with_capacity(2);
+        write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
         // How far the history is with it: in one piece with the write, so that hardly anything of
         // others comes in between.
-        begin.cmd("INFO").arg("replication");
+        write.cmd("INFO").arg("replication");
         // Zero would be for ever.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
@@ -108,9 +105,9 @@ impl Wire {
         } else {
             Either::Right(self.ask(&wait))
         };
-        let first = async { self.con.clone().send_packed_commands(&begin, 0, 2).await };
-        let mut answers = pin!(join3(first, count, self.ask(&info)));
-        let (first, have, info) = tokio::select! {
+        let begun = async { self.con.clone().send_packed_commands(&write, 0, 2).await };
+        let mut answers = pin!(join3(begun, count, self.ask(&info)));
+        let (begun, have, info) = tokio::select! {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
@@ -121,7 +118,7 @@ impl Wire {
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
             }
         };
-        let before = began(first).map_err(|e| faults::calling(&e))?;
+        let before = began(begun).map_err(|e| faults::calling(&e))?;
         let have = have.map_err(|e| faults::calling(&e))?;
         let info = text(info).map_err(|e| faults::calling(&e))?;
         read(&before, &have, &info)

@@ -9,8 +9,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warning,
     title: "repl-backlog-ttl is 0",
     why: "after this long without replicas (an hour by default) a master drops its backlog and \
-          takes a new replication id, though its data is the same: to the crash guard that is a \
-          new history, and nothing is granted for a whole quarantine",
+          takes a new replication id, though its data is the same: to palisade that is a new \
+          history, and nothing is granted for a whole quarantine",
     run,
 };
 

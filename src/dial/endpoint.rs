@@ -2,17 +2,16 @@
 //! with its password.
 
 use std::fmt;
-use std::sync::Arc;
 
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+    AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion,
+    RedisConnectionInfo, RedisResult,
 };
 
+use crate::dial::frames::Limits;
+use crate::dial::{Line, Place, dial};
 use crate::error::ConfigError;
-use crate::sentinel::named;
-#[cfg(feature = "tls")]
-use crate::tls;
+use crate::tls::Tls;
 
 /// The largest database index a server can be configured for.
 const DB_MAX: i64 = i32::MAX as i64;
@@ -20,9 +19,9 @@ const DB_MAX: i64 = i32::MAX as i64;
 /// One server's address with the credentials for it. Cheap enough to clone per connection.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    info: ConnectionInfo,
-    /// The name that is looked for in a certificate, if it is not the host.
-    tls_name: Option<Arc<str>>,
+    place: Place,
+    tls: Option<Tls>,
+    login: RedisConnectionInfo,
 }
 
 impl Endpoint {
@@ -38,6 +37,9 @@ impl Endpoint {
                         them as %2F %3F %23";
             return Err(ConfigError::new("url", redacted(url), rule));
         }
+        if let Some(rule) = unknown_part(url) {
+            return Err(ConfigError::new("url", redacted(url), rule));
+        }
         let info = url.into_connection_info().map_err(|e| {
             // The crate's words say what is wrong; its detail quotes a part of the address.
             let words = e.to_string();
@@ -47,111 +49,103 @@ impl Endpoint {
                 format!("must be redis://, rediss:// or unix:// with host or path ({cause})");
             ConfigError::new("url", redacted(url), rule)
         })?;
-        Self { info, tls_name: None }.checked()
+        let (place, tls) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => (Place::Tcp(host.as_str().into(), *port), None),
+            ConnectionAddr::TcpTls { insecure: true, host, port, .. } => {
+                let rule = "certificates are always verified; give your own CA to `tls` instead";
+                return Err(ConfigError::new("url", format!("{host}:{port} with #insecure"), rule));
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                (Place::Tcp(host.as_str().into(), *port), Some(system_tls("url")?))
+            }
+            ConnectionAddr::Unix(path) => (Place::Unix(path.as_path().into()), None),
+            _ => {
+                let rule = "must be redis://, rediss:// or unix:// with host or path";
+                return Err(ConfigError::new("url", redacted(url), rule));
+            }
+        };
+        Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
     /// A TCP address, as a Sentinel names it, with the login and transport of `like`.
     pub(crate) fn at(host: &str, port: u16, like: &Self) -> Self {
-        let addr = match like.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host: host.to_owned(),
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host.to_owned(), port),
-        };
-        let info = like.info.clone().set_addr(addr);
-        Self { info, tls_name: like.tls_name.clone() }
+        Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
     /// Whether it is met over TLS.
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+        self.tls.is_some()
     }
 
     /// With these certificates (PEM).
     #[cfg(feature = "tls")]
     pub(crate) fn tls(
         self,
-        root: Option<Vec<u8>>,
-        client: Option<(Vec<u8>, Vec<u8>)>,
+        root: Option<&[u8]>,
+        client: Option<(&[u8], &[u8])>,
     ) -> Result<Self, ConfigError> {
-        let ConnectionAddr::TcpTls { host, port, .. } = self.info.addr() else {
+        if !self.is_tls() {
             let value = format!("given with the plain address {self}");
             return Err(ConfigError::new("tls", value, "needs an address with rediss://"));
-        };
-        let like = Self::over(tls_transport("tls", root, client)?);
-        let addr = Self::at(host, *port, &like).info.addr().clone();
-        Ok(Self { info: self.info.set_addr(addr), ..self })
+        }
+        Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Over this transport, without a login.
-    pub(crate) fn over(addr: ConnectionAddr) -> Self {
-        let info = addr.into_connection_info().expect("an address alone is always valid");
-        Self { info, tls_name: None }
+    /// Anywhere, over this transport, without a login.
+    pub(crate) fn over(tls: Option<Tls>) -> Self {
+        let place = Place::Tcp("localhost".into(), 0);
+        Self { place, tls, login: RedisConnectionInfo::default() }
     }
 
     /// Replaces the user.
     pub(crate) fn username(self, name: &str) -> Self {
-        let redis = self.info.redis_settings().clone().set_username(name);
-        Self { info: self.info.set_redis_settings(redis), ..self }
+        Self { login: self.login.set_username(name), ..self }
     }
 
     /// Replaces the password.
     pub(crate) fn password(self, password: &str) -> Self {
-        let redis = self.info.redis_settings().clone().set_password(password);
-        Self { info: self.info.set_redis_settings(redis), ..self }
+        Self { login: self.login.set_password(password), ..self }
     }
 
     /// Replaces the database index.
     pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
-        let redis = self.info.redis_settings().clone().set_db(i64::from(db));
-        Self { info: self.info.set_redis_settings(redis), ..self }.checked()
+        Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
     }
 
-    /// As [`Self::tls_name`], checked before; without TLS it means nothing.
-    pub(crate) fn named(self, tls_name: Option<Arc<str>>) -> Self {
-        Self { tls_name, ..self }
+    /// The user and whether there is a password, as the address or a builder said.
+    pub(crate) fn login(&self) -> (Option<&str>, bool) {
+        (self.login.username(), self.login.password().is_some())
     }
 
     /// Looks for this name in the server's certificate, wherever the server is.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
-        tls::server_name("tls_server_name", name)?;
-        if !self.is_tls() {
+        crate::tls::server_name("tls_server_name", name)?;
+        let Some(tls) = self.tls else {
             let value = format!("given with the plain address {self}");
             return Err(ConfigError::new("tls_server_name", value, "needs TLS (rediss://, `tls`)"));
-        }
-        Ok(Self { tls_name: Some(name.into()), ..self })
+        };
+        Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// What the connection is opened with: RESP3 (pushes tell of hints and of a lost connection),
-    /// without Nagle's delay, and with no time-outs but those of whoever asks.
-    pub(crate) fn connection(&self) -> (ConnectionInfo, AsyncConnectionConfig) {
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let redis = self
-            .info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
-        let (addr, config) = named::under(self.tls_name.as_ref(), self.info.addr().clone());
-        let info = self.info.clone().set_addr(addr).set_tcp_settings(tcp);
+    /// Connects: RESP3 (pushes tell of hints and of a lost connection), without Nagle's delay, and
+    /// with no time-outs but those of whoever asks.
+    ///
+    /// # Cancellation safety
+    /// May be dropped; what was opened is closed.
+    pub(crate) async fn dial(
+        &self,
+        config: AsyncConnectionConfig,
+        limits: Limits,
+    ) -> RedisResult<Line> {
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
         let config = config.set_connection_timeout(None).set_response_timeout(None);
-        (info.set_redis_settings(redis), config)
+        dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
-        #[cfg(feature = "tls")]
-        if let ConnectionAddr::TcpTls { insecure, .. } = self.info.addr() {
-            if *insecure {
-                let rule = "certificates are always verified; give your own CA to `tls` instead";
-                return Err(ConfigError::new("url", format!("{self} with #insecure"), rule));
-            }
-            tls::provider("url")?;
-        }
-        let db = self.info.redis_settings().db();
+        let db = self.login.db();
         if (0..=DB_MAX).contains(&db) {
             return Ok(self);
         }
@@ -159,42 +153,24 @@ impl Endpoint {
     }
 }
 
-/// TLS with an own root certificate (else the system's), and a client certificate with its key, all
-/// PEM. The address in the result means nothing.
 #[cfg(feature = "tls")]
-pub(crate) fn tls_transport(
-    field: &'static str,
-    root_cert: Option<Vec<u8>>,
-    client: Option<(Vec<u8>, Vec<u8>)>,
-) -> Result<ConnectionAddr, ConfigError> {
-    let pair = client.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
-    tls::check(field, root_cert.as_deref(), pair)?;
-    let addr = ConnectionAddr::TcpTls {
-        host: "localhost".to_owned(),
-        port: 1,
-        insecure: false,
-        tls_params: None,
-    };
-    let client_tls =
-        client.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-    let certificates = redis::TlsCertificates { client_tls, root_cert };
-    let build = |info| redis::Client::build_with_tls(info, certificates);
-    let client = addr.into_connection_info().and_then(build).map_err(|_| {
-        ConfigError::new(field, "given", "certificates and key must be PEM that rustls can use")
-    })?;
-    Ok(client.get_connection_info().addr().clone())
+fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
+    Tls::new(field, None, None)
+}
+
+#[cfg(not(feature = "tls"))]
+fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
+    let rule = "TLS needs the cargo feature `tls` of palisade";
+    Err(ConfigError::new(field, "rediss://", rule))
 }
 
 /// Host and port or path only.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
-                if host.contains(':') =>
-            {
-                write!(f, "[{host}]:{port}")
-            }
-            addr => addr.fmt(f),
+        match &self.place {
+            Place::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Place::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Place::Unix(path) => path.display().fmt(f),
         }
     }
 }
@@ -203,6 +179,24 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Endpoint({self})")
     }
+}
+
+/// What is wrong with the parts behind host and port or path, which nobody would read.
+fn unknown_part(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
+    if fragment.is_some_and(|f| f != "insecure") {
+        return Some("nothing may follow a #; write one in a password as %23".to_owned());
+    }
+    let (_, query) = rest.split_once('?')?;
+    let known: &[&str] =
+        if scheme.contains("unix") { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    let names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
+    let unknown = names.filter(|name| !name.is_empty()).any(|name| !known.contains(&name));
+    unknown.then(|| {
+        let place = "user and password belong before the host (redis://user:password@host)";
+        format!("behind a ? only {} may be given; {place}", known.join(", "))
+    })
 }
 
 /// Whether an `@` stands only behind what ends host and port. Then a part of the password would be
@@ -283,6 +277,10 @@ mod tests {
             ("redis://joe:s3/cret@h:x", "url", "as %2F %3F %23"),
             ("unix://joe:s3cret@/x?db=y&pass=s3cret", "url", "must be redis://"),
             ("redis://h:x?pass=s3cret@", "url", "as %2F %3F %23"),
+            ("redis://h?password=s3cret", "url", "belong before the host"),
+            ("redis://h/0?db=1&pass=s3cret", "url", "belong before the host"),
+            ("redis://h#s3cret", "url", "nothing may follow a #"),
+            ("unix:///run/r.sock?password=s3cret", "url", "belong before the host"),
             ("redis://h/-1", "db", "between 0 and"),
             ("redis://h/9999999999", "db", "between 0 and"),
         ] {

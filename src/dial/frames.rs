@@ -1,0 +1,215 @@
+//! Where answers begin and end in what a server sends (RESP2 and RESP3), and that none is larger
+//! than allowed. Counts only: what an answer says is read behind it.
+
+use std::fmt;
+
+/// Longest line: numbers, words, errors.
+const LINE_MAX: u64 = 64 * 1024;
+/// How deep answers may lie in each other.
+const DEPTH_MAX: usize = 16;
+
+/// How large one answer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// All bytes of it.
+    pub(crate) bytes: u64,
+    /// All values in it, however deep they lie.
+    pub(crate) items: u64,
+}
+
+impl Limits {
+    /// What batches are answered with: a mebibyte of results, or one result of the largest size,
+    /// and room for everything around them.
+    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 18 };
+    /// Anything else that servers and Sentinels are asked for.
+    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16 };
+}
+
+/// Why a connection is ended: no server that we could use sends this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Excess {
+    Bytes(u64),
+    Items(u64),
+    Line,
+    Depth,
+    /// It is not the protocol.
+    Garbled,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(most) => write!(f, "an answer of more than {most} bytes"),
+            Self::Items(most) => write!(f, "an answer of more than {most} values"),
+            Self::Line => write!(f, "an answer with a line of more than {LINE_MAX} bytes"),
+            Self::Depth => write!(f, "an answer with more than {DEPTH_MAX} levels"),
+            Self::Garbled => f.write_str("an answer that is not the Redis protocol"),
+        }
+    }
+}
+
+impl std::error::Error for Excess {}
+
+/// Follows one stream.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    limits: Limits,
+    /// Of the answer that has begun.
+    bytes: u64,
+    items: u64,
+    /// How many values are still to come, on each level.
+    open: Vec<u64>,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// The next byte says what comes.
+    Kind,
+    /// In a line that holds the value itself, so many bytes in.
+    Line(u64),
+    /// In a line that tells a length.
+    Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
+    /// So many bytes of a text and its line end are still to come.
+    Text(u64),
+}
+
+impl Frames {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, bytes: 0, items: 0, open: Vec::new(), at: At::Kind }
+    }
+
+    /// Takes what came next.
+    pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<(), Excess> {
+        while let Some(&byte) = data.first() {
+            let used = if let At::Text(left) = self.at {
+                let used = left.min(data.len() as u64);
+                self.count(used)?;
+                if left == used {
+                    self.ended();
+                } else {
+                    self.at = At::Text(left - used);
+                }
+                usize::try_from(used).unwrap_or(data.len())
+            } else {
+                self.count(1)?;
+                self.byte(byte)?;
+                1
+            };
+            data = &data[used..];
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<(), Excess> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.limits.bytes { Err(Excess::Bytes(self.limits.bytes)) } else { Ok(()) }
+    }
+
+    fn byte(&mut self, byte: u8) -> Result<(), Excess> {
+        match self.at {
+            At::Kind => self.kind(byte),
+            At::Line(length) => {
+                if byte == b'\n' {
+                    self.ended();
+                } else if length >= LINE_MAX {
+                    return Err(Excess::Line);
+                } else {
+                    self.at = At::Line(length + 1);
+                }
+                Ok(())
+            }
+            At::Length { .. } => self.length(byte),
+            At::Text(_) => Ok(()),
+        }
+    }
+
+    fn kind(&mut self, byte: u8) -> Result<(), Excess> {
+        self.items += 1;
+        if self.items > self.limits.items {
+            return Err(Excess::Items(self.limits.items));
+        }
+        self.at = match byte {
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => At::Line(0),
+            b'$' | b'!' | b'=' | b'*' | b'%' | b'~' | b'>' | b'|' => {
+                At::Length { kind: byte, digits: 0, value: 0, negative: false, ended: false }
+            }
+            _ => return Err(Excess::Garbled),
+        };
+        Ok(())
+    }
+
+    fn length(&mut self, byte: u8) -> Result<(), Excess> {
+        let At::Length { kind, digits, value, negative, ended } = &mut self.at else {
+            return Ok(());
+        };
+        match byte {
+            b'0'..=b'9' if *digits < 18 && !*ended => {
+                *value = *value * 10 + i64::from(byte - b'0');
+                *digits += 1;
+            }
+            // A number with more digits is larger than anything allowed.
+            b'0'..=b'9' if !*ended => return Err(Excess::Bytes(self.limits.bytes)),
+            b'-' if *digits == 0 && !*negative => *negative = true,
+            b'+' if *digits == 0 && !*negative => {}
+            b'\r' if *digits > 0 && !*ended => *ended = true,
+            b'\n' if *ended => {
+                let (kind, value) = (*kind, if *negative { -*value } else { *value });
+                return self.begin(kind, value);
+            }
+            _ => return Err(Excess::Garbled),
+        }
+        Ok(())
+    }
+
+    /// What a length announces.
+    fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
+        let Ok(length) = u64::try_from(length) else {
+            // -1: nothing is there.
+            self.ended();
+            return if length == -1 { Ok(()) } else { Err(Excess::Garbled) };
+        };
+        if matches!(kind, b'$' | b'!' | b'=') {
+            if self.bytes.saturating_add(length) > self.limits.bytes {
+                return Err(Excess::Bytes(self.limits.bytes));
+            }
+            self.at = At::Text(length + 2);
+            return Ok(());
+        }
+        let values = match kind {
+            b'%' => length.saturating_mul(2),
+            // Behind attributes stands what they are about.
+            b'|' => length.saturating_mul(2).saturating_add(1),
+            _ => length,
+        };
+        if self.items.saturating_add(values) > self.limits.items {
+            return Err(Excess::Items(self.limits.items));
+        }
+        if values == 0 {
+            self.ended();
+            return Ok(());
+        }
+        if self.open.len() >= DEPTH_MAX {
+            return Err(Excess::Depth);
+        }
+        self.open.push(values);
+        self.at = At::Kind;
+        Ok(())
+    }
+
+    /// A value is complete, and with it perhaps what it lies in.
+    fn ended(&mut self) {
+        self.at = At::Kind;
+        while let Some(left) = self.open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+            self.open.pop();
+        }
+        (self.bytes, self.items) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! A socket that ends when an answer is larger than allowed, before anybody sets memory aside for
+//! it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frames::{Excess, Frames, Limits};
+
+/// Anything that bytes go through.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+pub(super) struct Limited {
+    socket: Box<dyn Socket>,
+    frames: Frames,
+    over: Option<Excess>,
+}
+
+impl Limited {
+    pub(super) fn new(socket: Box<dyn Socket>, limits: Limits) -> Self {
+        Self { socket, frames: Frames::new(limits), over: None }
+    }
+}
+
+impl AsyncRead for Limited {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.over.is_none() {
+            ready!(Pin::new(&mut *self.socket).poll_read(cx, buf))?;
+            self.over = self.frames.take(&buf.filled()[before..]).err();
+        }
+        Poll::Ready(match self.over {
+            Some(excess) => {
+                buf.set_filled(before);
+                Err(io::Error::new(io::ErrorKind::InvalidData, excess))
+            }
+            None => Ok(()),
+        })
+    }
+}
+
+impl AsyncWrite for Limited {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.socket).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.socket).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.socket).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+}

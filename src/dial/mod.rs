@@ -1,0 +1,98 @@
+//! Opens every connection: the socket, TLS, a limit on what comes back, and the login. Servers,
+//! Sentinels and the doctor come through here.
+
+pub(crate) mod endpoint;
+pub(crate) mod frames;
+mod limited;
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+
+use futures_util::future::select_ok;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinHandle;
+
+use self::frames::Limits;
+use self::limited::{Limited, Socket};
+use crate::tls::Tls;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(Box<str>, u16),
+    Unix(Box<Path>),
+}
+
+/// An open connection. Its task ends with it.
+pub(crate) struct Line {
+    handle: MultiplexedConnection,
+    task: JoinHandle<()>,
+}
+
+impl Deref for Line {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.handle
+    }
+}
+
+impl DerefMut for Line {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.handle
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Connects and logs in. The caller holds the deadline.
+///
+/// # Cancellation safety
+/// May be dropped; what was opened is closed.
+pub(crate) async fn dial(
+    place: &Place,
+    tls: Option<&Tls>,
+    login: &RedisConnectionInfo,
+    config: AsyncConnectionConfig,
+    limits: Limits,
+) -> RedisResult<Line> {
+    let socket = socket(place, tls).await?;
+    let stream = Limited::new(socket, limits);
+    let (handle, work) = MultiplexedConnection::new_with_config(login, stream, config).await?;
+    Ok(Line { handle, task: tokio::spawn(work) })
+}
+
+async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>> {
+    match place {
+        Place::Tcp(host, port) => {
+            let stream = tcp(host, *port).await?;
+            match tls {
+                Some(tls) => Ok(Box::new(tls.over(host, stream).await?)),
+                None => Ok(Box::new(stream)),
+            }
+        }
+        #[cfg(unix)]
+        Place::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
+        #[cfg(not(unix))]
+        Place::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The first of the host's addresses that answers.
+async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let tries: Vec<_> =
+        lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();
+    if tries.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    let (stream, _) = select_ok(tries).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
