@@ -42,7 +42,7 @@ impl Kind {
             Self::Server => "one server",
             Self::ServerAof => "one server with AOF",
             Self::Group => "one group",
-            Self::GroupAll => "one group, `AllReplicas`",
+            Self::GroupAll => "one group, AllReplicas",
             Self::Servers => "three servers",
             Self::Groups => "three groups",
         }

@@ -114,13 +114,14 @@ fn span(seconds: f64) -> String {
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     for (title, cell) in TABLES {
-        let _ = write!(text, "{title}\n\n| {:24}", "");
+        let _ = write!(text, "{title}\n\n| {:25}", "");
         for what in Happening::ALL {
             let _ = write!(text, "| {} ", what.name());
         }
         let _ = writeln!(text, "|\n|{}", "---|".repeat(1 + Happening::ALL.len()));
         for kind in Kind::ALL {
-            let _ = write!(text, "| {:24}", kind.name());
+            let name = kind.name().replace("AllReplicas", "`AllReplicas`");
+            let _ = write!(text, "| {name:25}");
             for what in Happening::ALL {
                 let find = |births| {
                     rows.iter().find(|r| {

@@ -89,7 +89,9 @@ fn encoded(value: &Value, out: &mut Vec<u8>) {
         Value::Int(n) => out.extend(format!(":{n}\r\n").bytes()),
         Value::Array(items) => {
             out.extend(format!("*{}\r\n", items.len()).bytes());
-            items.iter().for_each(|item| encoded(item, out));
+            for item in items {
+                encoded(item, out);
+            }
         }
         Value::Boolean(yes) => out.extend(if *yes { "#t\r\n" } else { "#f\r\n" }.bytes()),
         _ => out.extend(b"_\r\n"),
@@ -127,7 +129,9 @@ proptest! {
         cut in 1_usize..9,
     ) {
         let mut stream = Vec::new();
-        values.iter().for_each(|value| encoded(value, &mut stream));
+        for value in &values {
+            encoded(value, &mut stream);
+        }
         let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16 });
         for part in stream.chunks(cut) {
             prop_assert!(frames.take(part).is_ok());
