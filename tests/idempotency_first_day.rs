@@ -72,8 +72,9 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
 async fn a_claim_that_its_handler_ended_is_decided_by_the_next_call() {
     let server = Server::start(&[]);
     let payments = payments(&server, true);
-    let failed =
-        |failed: Failed| payments.key("k").run(|_| std::future::ready(Err::<String, _>(failed)));
+    let failed = |failed: palisade::Failed| {
+        payments.key("k").run(|_| std::future::ready(Err::<String, _>(failed)))
+    };
     for again in [Failed::no_effect("closed"), Failed::retry("busy")] {
         assert!(matches!(failed(again).await, Err(RunError::Handler { attempt: 1, .. })));
     }

@@ -27,8 +27,8 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
 
 /// Nodes lose their data and are out of their quarantine.
 async fn lose(w: &World, nodes: &[usize]) {
-    for node in nodes {
-        w.nodes[*node].restart_empty();
+    for i in nodes {
+        w.nodes[*i].restart_empty();
     }
     let _ = w.orders().key("look").lookup::<u32>().await;
     sleep(secs(31)).await;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use palisade::durability::{BarrierPoint, Durability};
-use palisade::error::{NodeError, NodeFault, NodeOutcome};
+use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
 use palisade::op::{Batch, Op, Replies, Reply};
@@ -295,4 +296,23 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     }
     let (bytes, ops) = *stored.lock().unwrap();
     assert_eq!(ops, 2, "{bytes} bytes");
+}
+
+/// Nobody's turn comes on a runtime that runs only this. What gives back is let in all the same.
+#[tokio::test]
+async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
+    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+    let mutex = redlock.mutex("n");
+    let refused = (0..150_000).find_map(|n| {
+        // Given up at once: what was sent is taken back by a second request.
+        Some((n, mutex.try_acquire().now_or_never()?))
+    });
+    let (n, outcome) = refused.expect("the queue is bounded");
+    assert!((40_000..=100_000).contains(&n), "{n}");
+    let Err(AcquireError::NoQuorum(why)) = outcome else { panic!("{outcome:?}") };
+    let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
+    assert!(e.to_string().contains("100000 requests wait already"), "{e}");
+    // It heals by itself.
+    drop(mutex.clone().wait(Duration::from_secs(30)).acquire().await.expect("free again"));
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use palisade::election::{Observation, ProclaimError};
 use palisade::error::{
     AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseOutcome,
 };
@@ -19,6 +20,11 @@ fn runtime() -> Runtime {
 
 fn handle() -> Redlock {
     Redlock::builder().node(MemoryNode::new()).build().expect("a handle")
+}
+
+fn namespace(redlock: &Redlock) -> Idempotency {
+    let calls = Idempotency::builder(redlock).namespace("calls").at_most_once();
+    calls.build().expect("a namespace")
 }
 
 /// Polls on this thread, without any runtime, until it is done.
@@ -40,11 +46,7 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
     let (first, second) = (runtime(), runtime());
     let guard = first.block_on(async { redlock.mutex("n").acquire().await.expect("free") });
-    let calls = Idempotency::builder(&redlock)
-        .namespace("calls")
-        .at_most_once()
-        .build()
-        .expect("a namespace");
+    let calls = namespace(&redlock);
     second.block_on(async {
         let begun = Instant::now();
         // Twice the node's deadline, and what a busy machine adds.
@@ -88,11 +90,7 @@ fn closed(why: &NoQuorum, words: &str) {
 fn without_a_runtime_each_verb_says_what_is_missing() {
     let outside = "polled outside of a tokio runtime";
     let redlock = handle();
-    let calls = Idempotency::builder(&redlock)
-        .namespace("calls")
-        .at_most_once()
-        .build()
-        .expect("a namespace");
+    let calls = namespace(&redlock);
     for mutex in [redlock.mutex("n"), redlock.mutex("m").wait(Duration::from_secs(600))] {
         match block_on(mutex.acquire()) {
             Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
@@ -107,10 +105,27 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
+    match block_on(calls.key("k").rerun(async |_| Ok::<_, String>(1))) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(calls.key("k").resolve(&1)) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(redlock.mutex("n").try_acquire()) {
+        Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
     let election = Election::new(&redlock, "e");
     assert!(block_on(election.leader()).is_err());
     assert!(block_on(election.campaign("me")).is_err());
     assert!(block_on(election.try_campaign("me")).is_err());
+    assert!(block_on(election.campaign_within("me", Duration::from_secs(600))).is_err());
+    assert!(
+        block_on(election.observe().expect("a name").next())
+            .is_none_or(|seen| { matches!(seen, Observation::Unknown(_)) })
+    );
     // Also where the lane runs elsewhere: who cannot wait hears so, and a release is sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").acquire().await });
@@ -138,11 +153,51 @@ fn who_waits_for_a_loss_without_a_runtime_hears_of_it() {
 }
 
 #[test]
+fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
+    let outside = "polled outside of a tokio runtime";
+    let redlock = handle();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let short = Election::new(&redlock, "e").ttl(Duration::from_millis(800));
+    let leadership = runtime.block_on(short.campaign("me")).expect("nobody leads");
+    match block_on(leadership.proclaim("you")) {
+        Err(ProclaimError::Unknown(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(leadership.resign()) {
+        ReleaseOutcome::Unknown(why) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    let guard = runtime.block_on(redlock.mutex("n").auto_renew(false).acquire()).expect("free");
+    let left = block_on(redlock.close(Duration::from_secs(600)));
+    assert_eq!(left.held.len(), 1, "{left}");
+    drop(guard);
+    // Nothing is waited for that cannot come.
+    assert!(matches!(block_on(redlock.mutex("n").acquire()), Err(AcquireError::Closed(_))));
+}
+
+#[test]
+fn who_waits_for_a_failover_without_a_runtime_is_told_the_end() {
+    let redlock = handle();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let short = redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false);
+    let guard = runtime.block_on(short.acquire()).expect("free");
+    assert!(block_on(guard.failover()).is_none());
+}
+
+#[test]
 fn a_runtime_without_timers_is_refused() {
     let redlock = handle();
     let bare = Builder::new_current_thread().build().expect("a runtime");
+    match bare.block_on(namespace(&redlock).key("k").lookup::<i32>()) {
+        Err(RunError::NoQuorum { error: why, .. }) => {
+            closed(&why, "on a tokio runtime without timers");
+        }
+        other => panic!("{other:?}"),
+    }
     match bare.block_on(redlock.mutex("n").acquire()) {
         Err(AcquireError::NoQuorum(why)) => closed(&why, "on a tokio runtime without timers"),
         other => panic!("{other:?}"),
     }
+    let left = bare.block_on(redlock.close(Duration::from_secs(600)));
+    assert!(left.held.is_empty(), "{left}");
 }

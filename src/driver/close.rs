@@ -128,10 +128,11 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> Closed {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime nothing is under way that could be waited for.
-        while tokio::runtime::Handle::try_current().is_ok() {
+        // Where nothing can be waited for, what is left now is what is told.
+        let waits = self.cannot_wait().is_none();
+        loop {
             let now = self.env.now();
-            if now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
+            if !waits || now >= end || (self.is_quiet() && !self.keeper.holds(now)) {
                 break;
             }
             tokio::time::sleep(LOOK.min(end.since(now))).await;

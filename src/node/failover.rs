@@ -24,17 +24,25 @@ impl FailoverTimes {
     /// How long a lease must last after its last confirmation by the old master in order to outlive
     /// the failover.
     pub fn needed(&self) -> Duration {
-        self.down_after + TAKEOVER + self.window
+        self.down_after.saturating_add(TAKEOVER).saturating_add(self.window)
     }
 
     /// The shortest ttl, in whole seconds, whose leases outlive the failover whenever it happens.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        let mut secs = needed.as_secs();
-        while lasts(Duration::from_secs(secs), drift) < needed {
-            secs += 1;
+        // Halved, because Sentinels and servers may say anything: at most 10 % is drift and a
+        // quarter goes by before the renewal, so twice as long is enough.
+        let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
+        high = high.saturating_add(1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if lasts(Duration::from_secs(middle), drift) < needed {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
-        Duration::from_secs(secs)
+        Duration::from_secs(low)
     }
 }
 
@@ -56,6 +64,14 @@ mod tests {
         let ttl = crate::config::Config::default().ttl;
         assert!(lasts(ttl, Drift::DEFAULT) >= shipped.needed());
         assert_eq!(shipped.shortest_ttl(Drift::DEFAULT), S(15));
+    }
+
+    #[test]
+    fn what_no_server_is_set_to_costs_no_time() {
+        for secs in [u64::from(u32::MAX), u64::MAX / 1_000, u64::MAX] {
+            let times = times(secs, secs);
+            assert!(times.shortest_ttl(Drift::DEFAULT) >= times.needed().min(S(u64::MAX)));
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A Sentinel-monitored group as one node, one vote.
 //!
-//! Which server is the master is never assumed: a majority of the known Sentinels has to name it
-//! under the highest configuration epoch, it has to call itself master on the very connection that
-//! is then used, and its min-replicas guard has to be as strong as asked. After a doubt (time-out,
-//! `READONLY`, a lost connection, another master or epoch) the connection is dropped and everything
-//! is asked anew. See [`SentinelNode`].
+//! Which server is the master is never assumed: a majority of the known Sentinels has to name it,
+//! none of them under an older epoch than was decided upon before, it has to call itself master on
+//! the very connection that is then used, and its min-replicas guard has to be as strong as asked.
+//! After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the connection
+//! is dropped and everything is asked anew. See [`SentinelNode`].
 
 mod find;
 mod settings;

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::sentinel::guard::LAG_SLACK;
+
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels tell them.
 pub(crate) type Fields = BTreeMap<String, String>;
 
@@ -104,6 +106,8 @@ pub(crate) struct Server {
     pub(crate) config: Read<Fields>,
     /// `TIME` against this machine's wall clock.
     pub(crate) clock: Read<Clock>,
+    /// What palisade keeps on it for itself.
+    pub(crate) marker: Read<Marker>,
     /// `ACL WHOAMI`.
     pub(crate) user: Read<String>,
     /// `ACL DRYRUN` of what the library sends: the command and, if it may not be sent, why.
@@ -196,6 +200,37 @@ pub(crate) struct Clock {
     pub(crate) error: u64,
 }
 
+/// A server's marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marker {
+    /// Nothing of the kind is there.
+    Absent,
+    Kept(Kept),
+}
+
+/// What a marker says, as far as it concerns operators. The script that keeps it says what each of
+/// its fields is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// How long the node grants nothing after it was restarted or replaced.
+    pub(crate) quarantine: Duration,
+    /// For how long that stays although no client asks for so much.
+    pub(crate) agreed: Duration,
+}
+
+impl Kept {
+    /// Reads the marker at this time of the server's, in ms. Of a quarantine that is not over the
+    /// length stays until its end.
+    pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
+        let mut fields = text.split(' ').skip(1).map(str::parse::<u64>);
+        let mut next = || fields.next()?.ok();
+        let (since, _floor, length, agreed) = (next()?, next()?, next()?, next()?);
+        let until = agreed.max(since.saturating_add(length));
+        let ms = Duration::from_millis;
+        Some(Self { quarantine: ms(length), agreed: ms(until.saturating_sub(now_ms)) })
+    }
+}
+
 /// What a grant and a release of a name that nobody uses came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
@@ -221,6 +256,14 @@ impl Facts {
     pub(crate) fn servers(&self) -> impl Iterator<Item = (&str, &Server)> {
         let of_groups = self.groups.iter().flat_map(|g| g.servers.iter().map(|s| (&*g.name, s)));
         of_groups.chain(self.nodes.iter().map(|s| ("node", s)))
+    }
+
+    /// Every node with the server that speaks for it now, if it was reached.
+    pub(crate) fn masters(&self) -> impl Iterator<Item = (String, &Server)> {
+        let of_groups = self.groups.iter().filter_map(|g| Some((g.name.clone(), g.master()?)));
+        let all = of_groups.chain(self.nodes.iter().map(|s| (format!("node {}", s.at), s)));
+        let is_master = |s: &Server| !matches!(s.role.ok(), Some(Role::Replica { .. }));
+        all.filter(move |(_, s)| s.reached.is_ok() && is_master(s))
     }
 
     /// Every group with each of its Sentinels that answered.
@@ -259,6 +302,23 @@ impl Group {
     pub(crate) fn replicas(&self) -> impl Iterator<Item = &Server> {
         let master = self.master_at();
         self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
+    }
+
+    /// Each `min-replicas-max-lag` with the servers that have it, of those that could be reached;
+    /// or why one of them is unknown.
+    pub(crate) fn lags(&self) -> Result<BTreeMap<u64, Vec<&Server>>, String> {
+        let mut lags: BTreeMap<u64, Vec<&Server>> = BTreeMap::new();
+        for server in self.servers.iter().filter(|s| s.reached.is_ok()) {
+            lags.entry(server.number("min-replicas-max-lag")?).or_default().push(server);
+        }
+        Ok(lags)
+    }
+
+    /// L: for how long a replaced master may go on granting, whichever of the servers it was.
+    pub(crate) fn window(&self) -> Result<Duration, String> {
+        let lags = self.lags()?;
+        let (longest, _) = lags.last_key_value().ok_or("no server was reached")?;
+        Ok(Duration::from_secs(*longest).saturating_add(LAG_SLACK))
     }
 
     /// The longest and the shortest `down-after-milliseconds` that Sentinels go by.
@@ -369,4 +429,29 @@ pub(crate) fn host_of(at: &str) -> &str {
 /// Whether a Sentinel's flags (`slave,s_down`) hold this one.
 pub(crate) fn flagged(fields: &Fields, flag: &str) -> bool {
     fields.get("flags").is_some_and(|all| all.split(',').any(|f| f == flag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_says_for_how_long_its_quarantine_stays() {
+        let id = "a".repeat(40);
+        let of = |since: u64, q: u64, agreed: u64, more: &str| {
+            let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n{more}", 7, 0);
+            Kept::parse(&text, 100_000)
+        };
+        let is = |q, left| {
+            let ms = Duration::from_millis;
+            Some(Kept { quarantine: ms(q), agreed: ms(left) })
+        };
+        assert_eq!(of(0, 30_000, 160_000, ""), is(30_000, 60_000));
+        assert_eq!(of(0, 30_000, 90_000, " s0000000123456"), is(30_000, 0));
+        // In quarantine the length stays until that is over.
+        assert_eq!(of(95_000, 30_000, 90_000, ""), is(30_000, 25_000));
+        for odd in ["", "x", "a b c d e", &id] {
+            assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
+        }
+    }
 }

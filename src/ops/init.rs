@@ -273,7 +273,7 @@ mod tests {
         };
         let marked = Init::Marked { at: "a:1".into(), replicas: 0, note: None };
         let left = Init::Left { at: "a:1".into() };
-        assert_eq!(of(&[marked]), 0);
+        assert_eq!(of(std::slice::from_ref(&marked)), 0);
         assert_eq!(of(&[left.clone(), Init::Refused("x".into())]), 2);
         assert_eq!(of(&[left, Init::Unreachable("x".into())]), 69);
     }

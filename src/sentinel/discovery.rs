@@ -1,9 +1,10 @@
 //! The decision which server is the master: a pure machine over what the Sentinels say.
 //!
 //! One Sentinel's word is not enough: a Sentinel that is cut off together with the old master goes
-//! on naming it. So a master counts only if a majority of the *known* Sentinels name it under the
-//! highest configuration epoch that anyone has told. No clock, no IO, and the order of the answers
-//! never matters.
+//! on naming it. So a master counts only if a majority of the *known* Sentinels name it, none of
+//! them under an older configuration epoch than was decided upon before. Nor can one Sentinel's
+//! word prevent that: epochs, peers and their number count as far as more Sentinels say so than a
+//! minority. No clock, no IO, and the order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -156,15 +157,15 @@ impl Discovery {
                 self.down_after.insert(a.from.clone(), facts.down_after);
             }
         }
-        let mut peers: Vec<&Peer> = answers
-            .iter()
-            .filter_map(|a| match &a.said {
-                Said::Master { peers, .. } => Some(peers),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        peers.sort_by(|a, b| a.at.cmp(&b.at));
+        let mut named: BTreeMap<&Address, (BTreeSet<&Address>, &Peer)> = BTreeMap::new();
+        for (a, peer) in answers.iter().flat_map(|a| a.peers().iter().map(move |p| (a, p))) {
+            let (by, known) = named.entry(&peer.at).or_insert_with(|| (BTreeSet::new(), peer));
+            by.insert(&a.from);
+            *known = peer.min(known);
+        }
+        // Else one Sentinel could name as many that do not exist, or that say what it says.
+        let enough = minority(self.configured) + 1;
+        let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
         let (ids, learned) = (&self.ids, &self.learned);
         let configured = |id| ids.iter().any(|(at, i)| i == id && !learned.contains(at));
         self.sentinels.retain(|s| !learned.contains(s) || !ids.get(s).is_some_and(configured));
@@ -189,18 +190,17 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// How many Sentinels there are: as many as were configured, or as any answer tells if that is
-    /// more. Sentinels never forget each other by themselves, so the side that lost the others
-    /// still counts them: that is what makes a minority recognisable.
-    fn known(&self, answers: &[Answer]) -> usize {
-        let told = answers.iter().filter_map(|a| match &a.said {
-            Said::Master { facts, peers, .. } => {
-                let others = facts.as_ref().map_or(0, |f| f.others as usize);
-                Some(others.max(peers.len()).saturating_add(1))
-            }
-            _ => None,
-        });
-        told.chain([self.configured]).max().unwrap_or(1)
+    /// How many Sentinels there are: as many as were configured or answer, or as they tell if that
+    /// is more. Sentinels never forget each other by themselves, so the side that lost the others
+    /// still counts them: that is what makes a minority recognisable. Where more than a majority
+    /// answers, the highest numbers do not count: as many as may be lies.
+    fn known(&self, voices: &[Voice<'_>]) -> usize {
+        let mut told: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
+        told.sort_unstable_by(|a, b| b.cmp(a));
+        let asked = self.sentinels.len();
+        let lies = minority(asked).min(told.len().saturating_sub(asked / 2 + 1));
+        let told = told.get(lies).copied().unwrap_or(0);
+        told.max(self.configured).max(voices.len()).max(1)
     }
 
     /// Decides from the answers of one round.
@@ -208,20 +208,23 @@ impl Discovery {
     /// # Errors
     /// The fault that says what to do, with every Sentinel's words in the detail.
     pub fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
-        let needed = self.known(answers) / 2 + 1;
         let voices = voices(answers);
+        let known = self.known(&voices);
+        let needed = known / 2 + 1;
         let named: Vec<(&Address, &Voice<'_>)> =
             voices.iter().filter_map(|v| Some((v.at?, v))).collect();
         let Some((first, _)) = named.first() else {
             return Err(nobody_named(&voices, answers));
         };
-        let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
-        // A voice below the highest epoch told, now or before, is stale: it has not heard of the
-        // last failover and would lead back to the master that was replaced (sentinel 1).
+        // A voice below the epoch that was decided upon before is stale: it has not heard of the
+        // last failover and would lead back to the master that was replaced (sentinel 1). A higher
+        // one that no majority tells decides nothing: soon the others have heard of it, or it is a
+        // lie.
         // Epochs go back only when somebody resets the Sentinels; then all of them say so.
-        let everybody = named.len() >= self.known(answers)
-            && named.iter().all(|(at, v)| at == first && v.epoch() == top);
-        let floor = if everybody { top } else { top.max(self.seen) };
+        let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
+        let everybody =
+            named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
+        let floor = if everybody { top } else { self.seen };
         let current = |v: &Voice<'_>| v.epoch().is_none() || v.epoch() >= floor;
         let mut votes: BTreeMap<&Address, Vec<&Voice<'_>>> = BTreeMap::new();
         for (at, v) in named.iter().filter(|(_, v)| current(v)) {
@@ -231,11 +234,10 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        let facts = || by.iter().filter_map(|v| v.facts);
         // Any Sentinel may begin the next failover, also one that has not heard of the last.
         let told = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = told.chain(self.down_after.values().copied()).min();
-        let epoch = facts().map(|f| f.epoch).max();
+        let epoch = agreed_epoch(&by, needed);
         if epoch.is_some() {
             self.seen = epoch;
         }
@@ -249,10 +251,24 @@ impl Discovery {
     }
 }
 
+/// So many of them may be wrong, cut off or lie while the others are a majority.
+fn minority(sentinels: usize) -> usize {
+    sentinels.saturating_sub(1) / 2
+}
+
+/// The highest epoch that so many of these have reached, or all that may tell theirs.
+fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
+    let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
+    epochs.sort_unstable_by(|a, b| b.cmp(a));
+    epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
+}
+
 /// One Sentinel, however many addresses lead to it.
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
+    /// How many Sentinels it knows, itself included.
+    sentinels: Option<usize>,
     unknown: bool,
 }
 
@@ -263,10 +279,15 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // The latest word of a Sentinel counts (two connections to it may straddle a switch), and
-    // which that is must not depend on which came first: hence a total order.
+    // Of two that say they are the same Sentinel, the one counts that others know under this id,
+    // and then the latest word (two connections to it may straddle a switch). Which that is must
+    // not depend on which came first: hence a total order.
+    let known = |a: &Answer| {
+        let is = |p: &Peer| p.at == a.from && p.id == a.id;
+        answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
+    };
     let mut sorted: Vec<&Answer> = answers.iter().collect();
-    sorted.sort_by_key(|a| (std::cmp::Reverse(a.epoch()), *a));
+    sorted.sort_by_cached_key(|a| (std::cmp::Reverse(known(a)), std::cmp::Reverse(a.epoch()), *a));
     let (mut heard, mut from) = (BTreeSet::new(), BTreeSet::new());
     let mut out = Vec::new();
     for a in sorted {
@@ -277,16 +298,26 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
             continue;
         }
         out.push(match &a.said {
-            Said::Master { at, facts, .. } => {
-                Voice { at: Some(at), facts: facts.as_ref(), unknown: false }
+            Said::Master { at, facts, peers } => {
+                let others = facts.as_ref().map_or(0, |f| f.others as usize).max(peers.len());
+                let sentinels = Some(others.saturating_add(1));
+                Voice { at: Some(at), facts: facts.as_ref(), sentinels, unknown: false }
             }
-            _ => Voice { at: None, facts: None, unknown: true },
+            _ => Voice { at: None, facts: None, sentinels: None, unknown: true },
         });
     }
     out
 }
 
 impl Answer {
+    /// The other Sentinels that it names.
+    fn peers(&self) -> &[Peer] {
+        match &self.said {
+            Said::Master { peers, .. } => peers,
+            _ => &[],
+        }
+    }
+
     fn epoch(&self) -> Option<u64> {
         match &self.said {
             Said::Master { facts, .. } => facts.as_ref().map(|f| f.epoch),

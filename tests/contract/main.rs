@@ -52,14 +52,14 @@ fn memory() -> MemoryNode {
 }
 
 fn hooks(node: &MemoryNode) -> Hooks {
-    let [emptied, kept, flushed, stranger, closed, handed] = [(); 6].map(|()| node.clone());
+    let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| node.clone());
     Hooks::default()
         .restart_empty(move || {
             emptied.restart_empty();
             std::future::ready(())
         })
         .restart_keeping(move || {
-            kept.restart_keeping();
+            restarted.restart_keeping();
             std::future::ready(())
         })
         .flush(move || {
@@ -76,7 +76,7 @@ fn hooks(node: &MemoryNode) -> Hooks {
             std::future::ready(())
         })
         .put_foreign(move |key, ttl| {
-            stranger.put_foreign(&key, ttl);
+            lost.put_foreign(&key, ttl);
             std::future::ready(())
         })
 }

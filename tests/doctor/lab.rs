@@ -92,6 +92,8 @@ impl Lab {
             lab.add_sentinel(&host(i));
         }
         lab.settle();
+        let info = lab.ask(0, &["INFO", "replication"]);
+        assert_eq!(lab.ask(0, &["SET", MARKER, &marker(&info, 0, 0, 0)]), "OK");
         lab
     }
 
@@ -177,6 +179,16 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
     let login = password.map(|p| ["--no-auth-warning", "-a", p]);
     let login = login.as_ref().map_or(&[][..], |l| &l[..]);
     server.cli(&[login, command].concat())
+}
+
+/// Where palisade keeps what a server says of itself.
+pub(crate) const MARKER: &str = "palisade:generation";
+
+/// The marker of the server with this `INFO replication`: since when its data are known, for how
+/// long it grants nothing then, and until when that length stays, in ms.
+pub(crate) fn marker(info: &str, since: u64, length: u64, agreed: u64) -> String {
+    let id = info.lines().find_map(|l| l.strip_prefix("master_replid:")).expect("a history");
+    format!("{} {since:013} {:016} {length:09} {agreed:013} {:013} n", id.trim_end(), 0, 0)
 }
 
 fn local() -> String {

@@ -77,6 +77,9 @@ fn guard(ward: &Ward, bench: &Bench) {
         &[0, 1, 2].map(|i| ("min-replicas-lag", Error, ward.server(i))),
         || set_all("min-replicas-max-lag", "10"),
     );
+    bench.healed("a lag that differs", &[("lags-differ", Warning, ward.name.clone())], || {
+        ward.set(1, "min-replicas-max-lag", "1");
+    });
     bench.healed("a backlog that is dropped", &[("backlog-ttl", Warning, ward.server(2))], || {
         ward.set(2, "repl-backlog-ttl", "3600");
     });
@@ -224,11 +227,11 @@ fn settings_of_sentinels() {
     );
     tilt(&ward, &bench);
     lost(&ward, &bench);
-    let slow = Bench::new(ward.patient().arg("--ttl").arg("6"));
-    slow.healed(
+    let with_ttl = Bench::new(ward.patient().arg("--ttl").arg("20"));
+    with_ttl.healed(
         "leases that are over before a failover",
-        &[0, 1, 2].map(|i| ("down-after", Warning, ward.sentinel(i))),
-        || tell_all("down-after-milliseconds", "8000"),
+        &[("ttl-too-short", Warning, ward.name.clone())],
+        || tell_all("down-after-milliseconds", "12000"),
     );
 }
 

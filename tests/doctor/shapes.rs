@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use crate::bench::Bench;
 use crate::doctor::Patient;
 use crate::doctor::Verdict::{Error, Fine, Info, Warning};
-use crate::lab::{Lab, NAME, Plan, wait_for};
+use crate::lab::{Lab, MARKER, NAME, Plan, marker, wait_for};
 use crate::settings::Ward;
 use crate::support::proxy::{Proxy, answer};
 use crate::support::server::Server;
@@ -116,11 +116,37 @@ fn four_servers_can_be_two_halves() {
 }
 
 #[test]
+fn sentinels_elsewhere_can_leave_the_master_a_replica() {
+    let mut lab = Lab::up(&Plan { boxes: true, sentinels: 0, ..Plan::default() });
+    for i in 0..3 {
+        lab.add_sentinel(&format!("127.0.0.{}", i + 11));
+    }
+    lab.settle();
+    let side = pairs(&[("minority-side", NAME.to_owned())]);
+    assert_eq!(faults(&patient(&lab)), side);
+    // One on each server's box, and two elsewhere are still too many.
+    for i in 0..2 {
+        lab.sentinels.remove(0);
+        lab.add_sentinel(&format!("127.0.0.{}", i + 2));
+    }
+    for i in 0..lab.sentinels.len() {
+        lab.say(i, &["SENTINEL", "RESET", NAME]);
+    }
+    lab.settle();
+    let report = patient(&lab).examine();
+    let found = report.of("minority-side", NAME);
+    assert!(found.mend[0].contains("(127.0.0.4)"), "{found:#?}");
+}
+
+#[test]
 fn nodes_that_are_not_apart() {
     let boxes = |n: usize| {
         let start = |i| {
             let args = ["--appendonly", "yes", "--repl-backlog-ttl", "0"];
-            Server::start_on(&format!("127.0.0.{}", i + 2), "redis-server", &args)
+            let server = Server::start_on(&format!("127.0.0.{}", i + 2), "redis-server", &args);
+            let mark = marker(&server.cli(&["INFO", "replication"]), 0, 0, 0);
+            assert_eq!(server.cli(&["SET", MARKER, &mark]), "OK");
+            server
         };
         (0..n).map(start).collect::<Vec<_>>()
     };
@@ -141,6 +167,8 @@ fn nodes_that_are_not_apart() {
     );
     // Two on one box.
     let neighbour = Server::start_on("127.0.0.2", "redis-server", &["--appendonly", "yes"]);
+    let mark = marker(&neighbour.cli(&["INFO", "replication"]), 0, 0, 0);
+    assert_eq!(neighbour.cli(&["SET", MARKER, &mark]), "OK");
     let three = [&urls[..2], &[neighbour.url()]].concat();
     assert_eq!(faults(&over(&three)), nodes("nodes-together"));
     // One server under two names.

@@ -1,7 +1,10 @@
 //! The lock that is taken on trial, as an application would take it.
 
+use std::process::Command;
+
 use crate::doctor::Patient;
 use crate::doctor::Verdict::{Error, Fine, Warning};
+use crate::lab::{MARKER, marker};
 use crate::settings::Ward;
 use crate::support::group::cli;
 use crate::support::server::Server;
@@ -27,10 +30,31 @@ fn a_group_grants_until_a_setting_forbids_it() {
 }
 
 #[test]
-fn a_node_that_nobody_has_used_waits_first() {
+fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     let server = Server::start(&["--appendonly", "yes"]);
     let patient = Patient::default().arg("--node").arg(&server.url()).arg("--max-ttl").arg("5");
     let subject = format!("node {}", server.addr());
+    let report = patient.examine();
+    let found = report.of("not-initialised", &subject);
+    assert_eq!(found.verdict, Warning, "{found:#?}");
+    assert!(report.findings.iter().all(|f| f.check != "probe"), "{report:#?}");
+    assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
+    let mend = format!("palisade init --node {}", server.url());
+    assert_eq!(found.mend, [mend.as_str()]);
+    let args: Vec<&str> = mend.split(' ').skip(1).collect();
+    let init = Command::new(env!("CARGO_BIN_EXE_palisade")).args(args).output().unwrap();
+    assert!(init.status.success(), "{init:?}");
+    let report = patient.examine();
+    assert_eq!(report.of("not-initialised", &subject).verdict, Fine);
+    assert_eq!(report.of("probe", &subject).verdict, Fine);
+}
+
+#[test]
+fn a_node_in_quarantine_says_so_until_it_ends() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--max-ttl").arg("5");
+    let subject = format!("node {}", server.addr());
+    keep(&server, 5_000, 60_000);
     let found = patient.examine().of("probe", &subject).clone();
     assert_eq!(found.verdict, Warning, "{found:#?}");
     assert!(found.says.contains("grants nothing yet"), "{found:#?}");
@@ -38,4 +62,31 @@ fn a_node_that_nobody_has_used_waits_first() {
     crate::lab::wait_for("the end of the quarantine", || {
         patient.examine().of("probe", &subject).verdict == Fine
     });
+}
+
+/// The marker of a server that lost its data just now: for how long it grants nothing, and for how
+/// long that length stays, in ms.
+fn keep(server: &Server, length: u64, agreed: u64) {
+    let time = server.cli(&["TIME"]);
+    let now = time.lines().next().expect("seconds").parse::<u64>().unwrap() * 1_000;
+    let marker = marker(&server.cli(&["INFO", "replication"]), now, length, now + agreed);
+    assert_eq!(server.cli(&["SET", MARKER, &marker]), "OK");
+}
+
+#[test]
+fn a_quarantine_that_is_longer_than_asked_for() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let patient = |max_ttl: &str| {
+        let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-probe");
+        patient.arg("--max-ttl").arg(max_ttl).examine()
+    };
+    let subject = format!("node {}", server.addr());
+    keep(&server, 90_000, 3_600_000);
+    let report = patient("15");
+    let found = report.of("quarantine-long", &subject);
+    assert_eq!(found.verdict, Warning, "{found:#?}");
+    for words in ["for 90s", "75s longer", "comes down in 3"] {
+        assert!(found.says.contains(words), "{words} in {found:#?}");
+    }
+    assert_eq!(patient("90").of("quarantine-long", &subject).verdict, Fine);
 }

@@ -1,7 +1,8 @@
 //! Examines a deployment and says what would lose locks, why, and which command mends it.
 //!
-//! It reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`) and, unless told
-//! not to, takes and releases one lock of a name that nobody uses. It changes nothing else. What it
+//! It reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's marker)
+//! and, unless told not to, takes and releases one lock of a name that nobody uses on each node
+//! that is not new. It changes nothing else. What it
 //! may not read is *unknown*: neither good nor bad.
 //!
 //! ```no_run
@@ -46,7 +47,7 @@ mod table;
 use std::time::Duration;
 
 pub use self::report::{Finding, Report, Severity, Verdict};
-use super::facts::{self, Facts, is_plain};
+use super::facts::{self, Facts, Marker, is_plain};
 use super::{Deployment, gather};
 use crate::config::{Config, default_clock_error};
 use crate::error::ConfigError;
@@ -99,7 +100,7 @@ impl Doctor {
         }
     }
 
-    /// The application's usual lease, against which `down-after` is judged.
+    /// The application's usual lease: whether it outlives a failover.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -132,8 +133,8 @@ impl Doctor {
         self
     }
 
-    /// Whether a lock of a random name is taken and released on each node; default true. Without it
-    /// nothing is written anywhere.
+    /// Whether a lock of a random name is taken and released on each node that is not new; default
+    /// true. Without it nothing is written anywhere.
     pub fn probe(mut self, probe: bool) -> Self {
         self.probe = probe;
         self
@@ -167,7 +168,10 @@ impl Doctor {
         };
         // After everything was read: the probe itself must not show in what is judged.
         if self.probe && facts.any_reached() {
-            facts.probes = plan.run().await;
+            // A lock would mark a new deployment as one that was used, and `init` would refuse it.
+            let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
+            let new = new.map(|(name, _)| name).collect();
+            facts.probes = plan.run(&new).await;
         }
         Ok(Report::new(facts.any_reached(), checks::run(&facts)))
     }

@@ -1,5 +1,6 @@
 //! A grant and a release of a name that nobody uses, as an application would do it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,16 +54,20 @@ impl Plan {
         Ok(Self { nodes, lone: deployment.nodes.len(), all })
     }
 
-    /// Tries each node by itself, all at once, then all together.
-    pub(super) async fn run(self) -> Vec<Probe> {
+    /// Tries each node by itself, all at once, then all together; none that is to be left alone.
+    pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Probe> {
         let first_lone = self.nodes.len() - self.lone;
-        let each = self.nodes.iter().enumerate().map(|(n, (node, redlock))| async move {
+        let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
             let subject = if n < first_lone { name.to_string() } else { format!("node {name}") };
-            Probe { subject, came_to: warm(redlock).await }
+            (subject, redlock.clone())
+        };
+        let each = self.nodes.iter().enumerate().map(subject).filter(|(s, _)| !alone.contains(s));
+        let each = each.map(|(subject, redlock)| async move {
+            Probe { subject, came_to: warm(&redlock).await }
         });
         let mut probes = join_all(each).await;
-        if let Some(all) = &self.all {
+        if let Some(all) = self.all.as_ref().filter(|_| alone.is_empty()) {
             let came_to = match all {
                 Ok(redlock) => warm(redlock).await,
                 Err(e) => Outcome::Refused { why: e.to_string(), misconfigured: true },

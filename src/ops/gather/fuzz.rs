@@ -29,5 +29,6 @@ proptest! {
             prop_assert!(matches!(value, Value::Array(_) | Value::Map(_)), "{all:?}");
         }
         let _ = server::read_role(&role);
+        let _ = server::read_marker(&value, 1);
     }
 }

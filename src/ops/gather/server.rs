@@ -3,11 +3,14 @@
 use redis::Value;
 use tokio::time::Instant;
 
-use super::super::facts::{COMMANDS, Clock, Fields, Read, Role, SETTINGS, Server, is_plain, join};
+use super::super::facts::{
+    COMMANDS, Clock, Fields, Kept, Marker, Read, Role, SETTINGS, Server, is_plain, join,
+};
 use super::conn::{Conn, fields, info, text};
 use super::trial;
 use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
+use crate::name::MARKER;
 
 /// Asks everything, until the deadline. What was not answered by then says so.
 pub(super) async fn ask(
@@ -30,12 +33,17 @@ pub(super) async fn ask(
     server.reached = Ok(());
     // The clock first: nothing of ours is in its way.
     server.clock = clock(&conn).await;
-    let (role, all, config, may) = tokio::join!(
+    let get = format!("GET {MARKER}");
+    let (role, all, marker, config, may) = tokio::join!(
         conn.say("ROLE", "ROLE"),
         conn.say("INFO", "INFO"),
+        conn.say(&get, "GET"),
         config(&conn),
         permissions(&conn, whose),
     );
+    let ahead = server.clock.ok().map_or(0, |clock| clock.ahead);
+    let now = SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
+    server.marker = marker.then("GET", |value| read_marker(value, now));
     server.role = role.then("ROLE", read_role);
     server.info = all.then("INFO", info);
     server.config = config;
@@ -55,6 +63,7 @@ impl Server {
             info: Read::Failed(not()),
             config: Read::Failed(not()),
             clock: Read::Failed(not()),
+            marker: Read::Failed(not()),
             user: Read::Failed(not()),
             may: Read::Failed(not()),
         }
@@ -154,6 +163,14 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
         }
     }
     Read::Got(all)
+}
+
+/// The marker, if there is one, at this time of the server's in ms.
+pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
+    match value {
+        Value::Nil => Some(Marker::Absent),
+        value => Kept::parse(&text(value)?, now).map(Marker::Kept),
+    }
 }
 
 pub(super) fn read_role(value: &Value) -> Option<Role> {

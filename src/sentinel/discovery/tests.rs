@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR,…]`, `name null`, or
-/// `name timeout|refused|plain|auth|noperm|strange`.
+/// `name[=id] master ADDR [epoch=N] [others=N] [down-after=MS] [peers=ADDR|name=id,…]`,
+/// `name null`, or `name timeout|refused|plain|auth|noperm|strange`.
 fn answer(line: &str) -> Answer {
     let mut words = line.split_whitespace();
     let who = words.next().unwrap();
@@ -22,7 +22,12 @@ fn answer(line: &str) -> Answer {
             for word in words {
                 let (key, value) = word.split_once('=').unwrap();
                 if key == "peers" {
-                    let peer = |p: &str| Peer { at: p.parse().unwrap(), id: None };
+                    let peer = |p: &str| match p.split_once('=') {
+                        Some((name, id)) => {
+                            Peer { at: Address::new(name, 26379).unwrap(), id: Some(id.into()) }
+                        }
+                        None => Peer { at: p.parse().unwrap(), id: None },
+                    };
                     peers = value.split(',').map(peer).collect();
                     continue;
                 }
@@ -117,6 +122,7 @@ fn tables() {
     let rows = run("majority.txt", include_str!("../testdata/majority.txt"))
         + run("epoch.txt", include_str!("../testdata/epoch.txt"))
         + run("faults.txt", include_str!("../testdata/faults.txt"))
+        + run("lies.txt", include_str!("../testdata/lies.txt"))
         + run("learn.txt", include_str!("../testdata/learn.txt"));
     assert!(rows >= 25, "only {rows} rows");
 }

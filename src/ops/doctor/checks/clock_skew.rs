@@ -1,22 +1,25 @@
 //! Do the servers agree on what time it is?
 
+use std::time::Duration;
+
 use super::super::facts::{Clock, Facts};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// Microseconds beyond which a difference is told.
-const SKEW: u64 = 500_000;
-/// What the difference of this machine itself is told of.
+/// Beyond this a difference is reported.
+const SKEW: Duration = Duration::from_millis(500);
+/// The subject where this machine itself is the one that differs.
 const HERE: &str = "this machine";
 
-/// Wall clocks that differ by more than half a second for certain.
+/// Wall clocks that differ for certain: by more than half a second, or by more than E.
 pub(super) const CHECK: Check = Check {
     id: "clock-skew",
-    severity: Severity::Warning,
-    title: "wall clocks of servers and of this machine are within half a second",
+    severity: Severity::Error,
+    title: "wall clocks of servers and of this machine are within half a second, and clock_error",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: a \
-          replica that was 20 s ahead left a lock of 30 s 9.7 s after its promotion; and new \
-          fencing tokens are taken from the clients' clocks",
+          replica that was 20 s ahead left a lock of 30 s 9.7 s after its promotion; and a node \
+          that lost its data begins its fencing tokens at its own clock: beyond clock_error they \
+          may fall below earlier ones, and a fenced resource then takes the old holder's writes",
     run,
 };
 
@@ -33,7 +36,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let Some(usual) = usual(&clocks) else { return found };
     // This machine is a client like others.
     clocks.push((HERE.to_owned(), Clock { ahead: 0, error: 0 }));
-    found.extend(clocks.into_iter().map(|(at, clock)| judge(&at, clock, usual)));
+    found.extend(clocks.into_iter().map(|(at, clock)| judge(&at, clock, usual, facts.clock_error)));
     found
 }
 
@@ -49,24 +52,31 @@ fn usual(clocks: &[(String, Clock)]) -> Option<Clock> {
     }
 }
 
-fn judge(at: &str, clock: Clock, usual: Clock) -> Finding {
+fn judge(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
     let apart = clock.ahead.saturating_sub(usual.ahead);
     let doubt = clock.error.saturating_add(usual.error);
     let ms = |micros: i64| micros / 1000;
-    let read = format!("{:+} ms, to within {} ms", ms(apart), doubt.div_ceil(1000));
-    if apart.unsigned_abs().saturating_sub(doubt) <= SKEW {
+    let read =
+        format!("{:+} ms, to within {} ms; clock_error {bound:?}", ms(apart), doubt.div_ceil(1000));
+    let certain = Duration::from_micros(apart.unsigned_abs().saturating_sub(doubt));
+    if certain <= SKEW.min(bound) {
         return Finding::fine(at, read);
     }
     let way = if apart > 0 { "ahead" } else { "behind" };
-    let says = format!("its clock is {} ms {way} of the others", ms(apart).abs());
+    let differs = format!("its clock is {} ms {way} of the others", ms(apart).abs());
     let host = if at == HERE { "here".to_owned() } else { format!("on the box of: {at}") };
     let mend = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
-    Finding::warning(at, says, read).mend(mend)
+    if certain <= bound {
+        return Finding::warning(at, differs, read).mend(mend);
+    }
+    let says = format!("{differs}, which is beyond what tokens are made for ({bound:?})");
+    Finding::error(at, says, read).mend(mend)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::facts::Read;
+    use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
 
@@ -80,6 +90,7 @@ mod tests {
         for (ahead, words) in [(2_000_000, "ahead"), (-2_000_000, "behind")] {
             let found = broken("clock-skew", |f| clock(f, 2, ahead, 1_000));
             assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
+            assert_eq!(found.verdict, Verdict::Warning, "{found:?}");
             assert!(found.says.contains(words), "{found:?}");
             assert!(found.mend[0].contains("timedatectl"), "{found:?}");
         }
@@ -91,6 +102,24 @@ mod tests {
         with("clock-skew", |f| clock(f, 1, 700_000, 300_000), |_| {});
         with("clock-skew", |f| clock(f, 1, 501_000, 1_000), |_| {});
         broken("clock-skew", |f| clock(f, 1, 503_000, 1_000));
+    }
+
+    #[test]
+    fn beyond_clock_error_it_is_an_error() {
+        let skew = |ahead, bound| {
+            broken("clock-skew", |f| {
+                clock(f, 2, ahead, 1_000);
+                f.clock_error = Duration::from_millis(bound);
+            })
+        };
+        for ahead in [2_010_000, -2_010_000] {
+            let found = skew(ahead, 2_000);
+            assert_eq!(found.verdict, Verdict::Error, "{found:?}");
+            assert!(found.says.contains("(2s)"), "{found:?}");
+        }
+        assert_eq!(skew(2_010_000, 3_000).verdict, Verdict::Warning);
+        // One that is stricter than half a second counts from where it says.
+        assert_eq!(skew(300_000, 200).verdict, Verdict::Error);
     }
 
     #[test]

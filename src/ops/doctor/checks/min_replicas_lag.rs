@@ -54,7 +54,7 @@ mod tests {
     fn the_rule_names_what_would_be_enough() {
         fine("min-replicas-lag");
         let found = broken("min-replicas-lag", |f| set(f, "min-replicas-max-lag", "10"));
-        assert!(found.mend[0].ends_with("CONFIG SET min-replicas-max-lag 3"), "{found:?}");
+        assert!(found.mend[0].ends_with("CONFIG SET min-replicas-max-lag 2"), "{found:?}");
         let found = broken("min-replicas-lag", |f| {
             all_masters(f, "down-after-milliseconds", "1000");
         });

@@ -9,16 +9,19 @@ mod down_after;
 mod even_nodes;
 mod eviction;
 mod failover_timeout;
+mod lags_differ;
 mod min_replicas_lag;
 mod min_replicas_off;
 mod min_replicas_replica;
+mod minority_side;
 mod no_replica;
-mod node_clocks;
 mod nodes_together;
+mod not_initialised;
 mod not_master;
 mod permissions;
 mod persistence;
 mod probe;
+mod quarantine_long;
 mod quorum_low;
 mod reachable;
 mod replica_priority;
@@ -30,6 +33,7 @@ mod sentinel_disagreement;
 mod sentinel_sight;
 mod stale_sentinels;
 mod tilt;
+mod ttl_too_short;
 mod two_halves;
 mod two_masters;
 mod version;
@@ -61,13 +65,16 @@ pub(crate) struct Check {
 pub(crate) const CHECKS: &[Check] = &[
     reachable::CHECK,
     probe::CHECK,
+    not_initialised::CHECK,
     same_server::CHECK,
     not_master::CHECK,
     two_masters::CHECK,
     min_replicas_off::CHECK,
     min_replicas_replica::CHECK,
     min_replicas_lag::CHECK,
+    lags_differ::CHECK,
     two_halves::CHECK,
+    minority_side::CHECK,
     quorum_low::CHECK,
     sentinel_count::CHECK,
     sentinel_disagreement::CHECK,
@@ -81,10 +88,11 @@ pub(crate) const CHECKS: &[Check] = &[
     appendfsync::CHECK,
     eviction::CHECK,
     down_after::CHECK,
+    ttl_too_short::CHECK,
+    quarantine_long::CHECK,
     failover_timeout::CHECK,
     announced_address::CHECK,
     permissions::CHECK,
-    node_clocks::CHECK,
     clock_skew::CHECK,
     backlog_ttl::CHECK,
     replication_buffers::CHECK,

@@ -210,6 +210,6 @@ mod tests {
             let why = "ERR No such master with that name";
             f.groups[0].sentinels[1].master = Read::Failed(why.into());
         });
-        assert!(found.mend[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 5000"));
+        assert!(found.mend[1].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
     }
 }

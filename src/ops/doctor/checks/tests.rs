@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::facts::{
-    COMMANDS, Clock, Facts, Fields, Group, Outcome, Probe, Read, Role, Sentinel, Server,
+    COMMANDS, Clock, Facts, Fields, Group, Kept, Marker, Outcome, Probe, Read, Role, Sentinel,
+    Server,
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
@@ -16,7 +17,7 @@ pub(crate) fn good() -> Facts {
     Facts {
         groups: vec![Group { name: "orders-a".into(), sentinels, servers }],
         nodes: Vec::new(),
-        ttl: Some(Duration::from_secs(10)),
+        ttl: Some(Duration::from_secs(15)),
         max_ttl: Duration::from_secs(15),
         clock_error: Duration::from_secs(2),
         probes: vec![Probe {
@@ -72,7 +73,7 @@ fn sentinel(n: usize) -> Sentinel {
             ("num-slaves", "2"),
             ("num-other-sentinels", "2"),
             ("quorum", "2"),
-            ("down-after-milliseconds", "5000"),
+            ("down-after-milliseconds", "4000"),
             ("failover-timeout", "15000"),
             ("parallel-syncs", "1"),
         ])),
@@ -127,6 +128,10 @@ fn server(n: usize) -> Server {
             ("port", "6379"),
         ])),
         clock: Read::Got(Clock { ahead: 1_000, error: 200 }),
+        marker: Read::Got(Marker::Kept(Kept {
+            quarantine: Duration::from_secs(19),
+            agreed: Duration::from_secs(30),
+        })),
         user: Read::Got("default".into()),
         may: Read::Got(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),
         ..Server::unasked(at, false, hand)
