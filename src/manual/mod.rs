@@ -1,5 +1,8 @@
 //! The manual: what code alone does not tell.
 
+#[doc = include_str!("ordinary_deployments.md")]
+pub mod ordinary_deployments {}
+
 #[doc = include_str!("durability.md")]
 pub mod durability {}
 
