@@ -112,8 +112,8 @@ fn node(groups: &Groups) -> SentinelNode {
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
-/// A failover would be the answer to a slow restart, and is tested elsewhere: here the restart itself
-/// is. Without a window the quarantines are short.
+/// A failover would be the answer to a slow restart, and is tested elsewhere: here the restart
+/// itself is. Without a window the quarantines are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
     let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();

@@ -189,8 +189,8 @@ impl Case {
     }
 }
 
-/// All cases; those that disturb the node come behind the others, and last those after which another
-/// server may be the node's.
+/// All cases; those that disturb the node come behind the others, and last those after which
+/// another server may be the node's.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
