@@ -79,8 +79,8 @@ async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     took[n / 2]
 }
 
-/// A flood while somebody waits: unrelated acquires go on, those who wait ask now and then. How many
-/// hints went further than the connection.
+/// A flood while somebody waits: unrelated acquires go on, those who wait ask now and then. How
+/// many hints went further than the connection.
 async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     const WAITERS: usize = 8;
     const ROUNDS: usize = 200;

@@ -88,59 +88,36 @@ impl OwedQueue {
     }
 }
 
-/// Until when, by the node's clock, a request may take effect; not known before the clock is.
-#[derive(Clone, Copy, Debug)]
-struct Until(Option<u64>);
-
-impl Until {
-    fn or_later(self, other: Self) -> Self {
-        Self(self.0.zip(other.0).map(|(a, b)| a.max(b)))
-    }
-
-    /// Whether it lasts at `micros`. What was sent before the clock was known is taken for a
-    /// request that was sent now.
-    fn lasts(&mut self, micros: u64, within: u64) -> bool {
-        *self.0.get_or_insert(micros.saturating_add(within)) >= micros
-    }
-}
-
-/// Whose requests got no answer, and until when they may take effect. Beyond so many owners it is
-/// about everybody, until the last of those requests.
+/// Whose requests got no answer, and until when, by the node's clock, they may take effect. Beyond
+/// so many owners it is about everybody, until the last of those requests.
 #[derive(Debug, Default)]
 pub(super) struct Doubt {
-    owners: HashMap<OwnerToken, Until>,
-    everybody: Option<Until>,
+    owners: HashMap<OwnerToken, u64>,
+    everybody: Option<u64>,
 }
 
 impl Doubt {
     /// A request of this owner, which could take effect until `not_after`, got no answer.
-    pub(super) fn about(&mut self, owner: OwnerToken, not_after: Option<u64>) {
-        let not_after = Until(not_after);
+    pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
-        *until = until.or_later(not_after);
+        *until = not_after.max(*until);
         if self.owners.len() > MOST {
-            let all = self.owners.drain().map(|(_, until)| until).chain(self.everybody);
-            self.everybody = all.reduce(Until::or_later);
+            let all = self.owners.drain().map(|(_, until)| until);
+            self.everybody = all.chain(self.everybody).max();
         }
     }
 
     /// The node's clock shows this.
-    pub(super) fn known(&mut self, micros: u64, within: Duration) {
-        let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-        if !self.owners.is_empty() {
-            self.owners.retain(|_, until| until.lasts(micros, within));
-        }
-        if self.everybody.as_mut().is_some_and(|until| !until.lasts(micros, within)) {
-            self.everybody = None;
-        }
+    pub(super) fn known(&mut self, micros: u64) {
+        self.owners.retain(|_, until| *until >= micros);
+        self.everybody = self.everybody.filter(|until| *until >= micros);
     }
 
     /// For how long it lasts about this owner, now that the node's clock was told to `known`;
     /// `None` if there is none.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
-        let own = self.owners.get(owner).copied();
-        let until = own.into_iter().chain(self.everybody).reduce(Until::or_later)?;
-        let left = until.0?.checked_sub(micros)?;
+        let until = self.owners.get(owner).copied().max(self.everybody)?;
+        let left = until.checked_sub(micros)?;
         // A millisecond more, so that the next answer is certainly past it.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
@@ -213,16 +190,16 @@ mod tests {
         let (a, b) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
         let mut doubt = Doubt::default();
         assert_eq!(doubt.lasts(&a, 1), None);
-        doubt.about(a, Some(2_000));
-        doubt.about(a, Some(1_000));
+        doubt.about(a, 2_000);
+        doubt.about(a, 1_000);
         assert_eq!(doubt.lasts(&b, 1), None, "it is of one owner only");
         assert_eq!(doubt.lasts(&a, 2_001), None);
         assert_eq!(doubt.lasts(&a, 2_000), Some(ms(1)), "at its deadline it may still run");
         assert_eq!(doubt.lasts(&a, 1_000), Some(ms(2)));
-        doubt.about(b, None);
-        doubt.known(5_000, ms(3));
+        doubt.about(b, 8_000);
+        doubt.known(5_000);
         assert_eq!(doubt.lasts(&b, 8_000), Some(ms(1)));
-        doubt.known(8_001, ms(3));
+        doubt.known(8_001);
         assert!(doubt.owners.is_empty(), "nothing piles up");
     }
 
@@ -230,14 +207,14 @@ mod tests {
     fn doubts_about_very_many_are_one_about_everybody() {
         let mut doubt = Doubt::default();
         for i in 0..3 * MOST as u128 {
-            doubt.about(OwnerToken::from_random(i), Some(1_000 + i as u64));
+            doubt.about(OwnerToken::from_random(i), 1_000 + i as u64);
             assert!(doubt.owners.len() <= MOST, "a silent node costs memory without end");
         }
         let last = 1_000 + 3 * MOST as u64 - 1;
         for owner in [0, 7, 5 * MOST as u128].map(OwnerToken::from_random) {
             assert!(doubt.lasts(&owner, 1_000).is_some(), "nobody is forgotten");
         }
-        doubt.known(last + 1, ms(3));
+        doubt.known(last + 1);
         assert!(doubt.owners.is_empty() && doubt.everybody.is_none(), "it ends");
         assert_eq!(doubt.lasts(&OwnerToken::from_random(0), last + 1), None);
     }
