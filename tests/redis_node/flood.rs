@@ -38,7 +38,7 @@ impl Publisher {
                 while lines < AT_ONCE {
                     let n = stream.read(&mut answers).expect("it answers");
                     assert!(n > 0, "the server closed the connection");
-                    lines += answers[..n].iter().filter(|b| **b == b'\n').count();
+                    lines += answers[..n].split(|b| *b == b'\n').count() - 1;
                 }
                 counts.fetch_add(AT_ONCE as u64, Ordering::Relaxed);
             }
