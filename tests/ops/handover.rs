@@ -158,6 +158,34 @@ async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
+    // Redis checks the rights of `default` when it reads transactions back from its file.
+    let acl = "user default off\nuser operator on >secret ~* &* +@all\n";
+    let mut server = Server::start_with_users(acl, DURABLE, ("operator", "secret"));
+    let url = server.url().replace("redis://", "redis://operator:secret@");
+    let deployment = Deployment::new().node(url.as_str());
+    assert!(init(&deployment, "").await.unwrap().is_done());
+    let redlock = Redlock::builder().node(RedisNode::new(url).unwrap()).build().unwrap();
+    let held = redlock.mutex("held").acquire().await.unwrap();
+    let restart = async {
+        // In good order: what is lost is lost in loading.
+        server.cli(&["SHUTDOWN"]);
+        server.restart();
+        Ok(())
+    };
+    let done = Handover::new(deployment).lone(restart, |_| ()).await.unwrap();
+    if server.cli(&["EXISTS", "held"]) == "1" {
+        // A version without that fault.
+        assert!(matches!(done, HandedOver::Done { .. }), "{done}");
+        return;
+    }
+    assert_eq!(done.exit_code(), 2, "the lock is gone: {done}");
+    drop(held);
+    let outcome = said(&redlock).await;
+    assert!(matches!(outcome, NodeOutcome::Quarantined { .. }), "{outcome}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_nobody_lets_go_on_stays_closed_and_begins_with_a_quarantine() {
     let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
