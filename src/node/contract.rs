@@ -181,9 +181,14 @@ impl Case {
             Need::HandOver => hooks.hand_over.is_some(),
         };
         if has {
-            let bench = Bench::new(self.name, self.disturbs(), node, hooks.clone());
+            let bench = Bench::new(self.name, self.disturbs(), node.clone(), hooks.clone());
             bench.settle().await;
+            let after = Bench::new(self.name, self.disturbs(), node, hooks.clone());
             (self.run)(bench).await;
+            if matches!(self.need, Need::HandOver) {
+                // Until then it is not handed over again.
+                tokio::time::sleep(after.facts().await.quarantine_len).await;
+            }
         }
         has
     }

@@ -121,14 +121,12 @@ impl MemoryNode {
     /// Closes the node for a planned handover: until [`Self::hand_over`], and for `span` at the
     /// longest, it answers nothing.
     ///
-    /// # Panics
-    /// In a quarantine: then not all leases are known.
-    pub fn close(&self, span: Duration) {
+    /// False if it is not closed: it is in a quarantine, or settles after another handover.
+    #[must_use = "it may not be closed"]
+    pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        if let Some(marker) = &mut state.data.marker {
-            marker.close(now, span);
-        }
+        state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
     }
 
     /// Another server takes over in a new history, with data that are certainly complete.

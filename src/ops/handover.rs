@@ -22,7 +22,8 @@
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
 //! for the length of one quarantine a name that was used lately and is free by that clock is kept
 //! for twice E from the first time that somebody asks for it, and claims last so much longer. Names
-//! and keys that were not in use are granted at once.
+//! and keys that were not in use are granted at once. Until then it is not handed over again: taken
+//! back, that would leave a server that does not know of those leases any more.
 //!
 //! Wherever this stops (this process dies, a replica does not confirm, nobody or another one is
 //! promoted, the old master is not reached any more), the servers are as after any other failover:
@@ -35,7 +36,8 @@
 //! and promoted, all within D), as for every durability level.
 //!
 //! A restart of a lone server is the same with itself: what it reads back from its disk holds the
-//! closing, or it lacks writes.
+//! closing, or it lacks writes. The closing is a transaction, as every grant is, so a server that throws
+//! transactions away in loading throws both away.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Nodes whose owner does something else than a planned handover.
 
+use palisade::env::{Env as _, SystemEnv};
+use palisade::op::Terms;
+
 use super::*;
 
 /// A node whose owner does something else than a handover; the case that sees it.
@@ -27,7 +30,7 @@ async fn wrong_handovers_are_caught() {
     let emptied = |node: &MemoryNode| {
         let node = node.clone();
         Hooks::default().hand_over(move || {
-            node.close(Duration::from_secs(30));
+            assert!(node.close(Duration::from_secs(30)));
             node.hand_over();
             node.flush_all();
             std::future::ready(())
@@ -57,4 +60,25 @@ async fn wrong_handovers_are_caught() {
         "a_claim_that_may_still_run_is_kept_for_a_while",
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_node_that_settles_is_not_closed_again() {
+    let node = memory();
+    let batch = Batch {
+        terms: Terms { max_ttl: Duration::from_secs(1), clock_error: Duration::from_millis(50) },
+        not_after: None,
+        ops: Vec::new(),
+    };
+    let touch = async || {
+        let deadline = SystemEnv.now() + Duration::from_secs(5);
+        node.call(batch.clone(), deadline).await.facts.is_some()
+    };
+    assert!(touch().await);
+    assert!(node.close(Duration::from_secs(30)));
+    node.hand_over();
+    assert!(!node.close(Duration::from_millis(1)), "it would forget that it settles");
+    assert!(touch().await, "and it is open");
+    tokio::time::sleep(Duration::from_millis(1_010)).await;
+    assert!(node.close(Duration::from_secs(30)));
 }

@@ -67,11 +67,11 @@ fn hooks(node: &MemoryNode) -> Hooks {
             std::future::ready(())
         })
         .close(move || {
-            closed.close(Duration::from_secs(1));
+            assert!(closed.close(Duration::from_secs(1)));
             std::future::ready(())
         })
         .hand_over(move || {
-            handed.close(Duration::from_secs(30));
+            assert!(handed.close(Duration::from_secs(30)));
             handed.hand_over();
             std::future::ready(())
         })

@@ -21,8 +21,7 @@ impl Node {
         if !facts.quarantine.is_zero() {
             return None;
         }
-        server.memory.close(ms(takes) + 4 * self.error + ms(20));
-        Some(server.life)
+        server.memory.close(ms(takes) + 4 * self.error + ms(20)).then_some(server.life)
     }
 
     /// Another server goes on, unless something else happened to the master since it was closed.

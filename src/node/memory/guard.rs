@@ -49,10 +49,14 @@ impl Marker {
         }
     }
 
-    /// Closes the node for `span`; not in a quarantine.
-    pub(super) fn close(&mut self, now: u64, span: Duration) {
-        assert!(self.left(now).is_zero(), "in quarantine not all leases are known");
+    /// Closes the node for `span`. False: not in a quarantine, for not all leases are known, and
+    /// not while it settles, for opened again it would not know that any more.
+    pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
+        if !self.left(now).is_zero() || self.settles(now) {
+            return false;
+        }
         self.handover = Some(Handover::Closed(now.saturating_add(nanos(span))));
+        true
     }
 
     /// Goes on in a history whose data are certainly complete.

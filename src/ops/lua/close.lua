@@ -18,10 +18,15 @@ if since > 0 and now < since + q then
   return {'no', 'it is in quarantine for another ' .. since + q - now
     .. ' ms: leases of an earlier life may last until then'}
 end
-if #marker == 126 and string.sub(marker, 113, 113) == 'c' then
-  local left = tonumber(string.sub(marker, 114)) - now
-  if left > 0 then
+if #marker == 126 then
+  local kind, left = string.sub(marker, 113, 113), tonumber(string.sub(marker, 114)) - now
+  if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for ' .. left .. ' ms at most'}
+  end
+  -- Opened again, it would not know any more that leases of before may end early by its clock.
+  if left > 0 then
+    return {'no', 'it settles after another handover for another ' .. left
+      .. ' ms: try again then'}
   end
 end
 marker = string.sub(marker, 1, 111) .. string.format(' c%013.0f', now + tonumber(ARGV[1]))
