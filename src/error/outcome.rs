@@ -50,8 +50,8 @@ impl fmt::Display for NodeOutcome {
             Self::Held(None) => f.write_str("held by another without expiry"),
             Self::Quarantined { remaining, began_empty: true } => write!(
                 f,
-                "no palisade data here: new, or emptied; grants begin in {remaining:?}; if this \
-                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
+                "no palisade data here: new, or emptied; grants begin in {remaining:?}; if the \
+                 whole deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
             ),
             Self::Quarantined { remaining, began_empty: false } => {
                 write!(f, "after a restart or failover; grants begin in {remaining:?}")

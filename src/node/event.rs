@@ -140,8 +140,8 @@ impl GenerationCause {
 }
 
 /// Why a node without data grants nothing, and what to do.
-const EMPTY: &str = "it has no palisade data: new, or emptied; if this deployment is new, run \
-                     `palisade init`";
+const EMPTY: &str = "it has no palisade data: new, or emptied; if the whole deployment is new, \
+                     run `palisade init`";
 
 impl NodeEvent {
     /// Writes it to the log. What needs a person is a warning.

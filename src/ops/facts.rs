@@ -218,18 +218,30 @@ pub(crate) struct Kept {
     pub(crate) quarantine: Duration,
     /// For how long that stays although no client asks for so much.
     pub(crate) agreed: Duration,
+    /// How long ago its history began without any palisade data, if it did.
+    pub(crate) empty_for: Option<Duration>,
 }
 
 impl Kept {
+    /// For how long a server that began without data grants nothing.
+    pub(crate) fn quarantine_left(&self) -> Option<Duration> {
+        Some(self.quarantine.saturating_sub(self.empty_for?)).filter(|left| !left.is_zero())
+    }
+
     /// Reads the marker at this time of the server's, in ms. Of a quarantine that is not over the
     /// length stays until its end.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
+        let began = text.split(' ').nth(6);
         let mut fields = text.split(' ').skip(1).map(str::parse::<u64>);
         let mut next = || fields.next()?.ok();
         let (since, _floor, length, agreed) = (next()?, next()?, next()?, next()?);
         let until = agreed.max(since.saturating_add(length));
         let ms = Duration::from_millis;
-        Some(Self { quarantine: ms(length), agreed: ms(until.saturating_sub(now_ms)) })
+        Some(Self {
+            quarantine: ms(length),
+            agreed: ms(until.saturating_sub(now_ms)),
+            empty_for: (began == Some("e")).then(|| ms(now_ms.saturating_sub(since))),
+        })
     }
 }
 
@@ -446,12 +458,15 @@ mod tests {
         };
         let is = |q, left| {
             let ms = Duration::from_millis;
-            Some(Kept { quarantine: ms(q), agreed: ms(left) })
+            Some(Kept { quarantine: ms(q), agreed: ms(left), empty_for: None })
         };
         assert_eq!(of(0, 30_000, 160_000, ""), is(30_000, 60_000));
         assert_eq!(of(0, 30_000, 90_000, " s0000000123456"), is(30_000, 0));
         // In quarantine the length stays until that is over.
         assert_eq!(of(95_000, 30_000, 90_000, ""), is(30_000, 25_000));
+        let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
+        let empty_for = Kept::parse(&text, 100_000).unwrap().empty_for;
+        assert_eq!(empty_for, Some(Duration::from_secs(5)));
         for odd in ["", "x", "a b c d e", &id] {
             assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
         }

@@ -4,7 +4,11 @@
 //! nothing for one quarantine, and every idempotency key that it does not know may be one that it
 //! forgot. Whoever has just set it up knows. `init` writes the marker, and refuses where there is
 //! one, or any key that says otherwise. Whatever uses a server writes the marker before anything
-//! else, so nothing can begin between the look and the mark.
+//! else, so nothing can begin between the look and the mark. A marker of applications that came
+//! earlier, found nothing and still wait is replaced: nothing can have been granted there.
+//!
+//! A server that was replaced or emptied while other nodes have data is not new: it has forgotten
+//! what its place had confirmed, and must not deny it. So all nodes are looked at together.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +17,6 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::Deployment;
-use super::facts::Read;
 use super::gather::conn::{Conn, text};
 use super::masters::{self, Absent, Master};
 use super::script;
@@ -48,6 +51,12 @@ pub enum Init {
     },
     /// Nothing was written there, because another node was refused.
     Left {
+        /// `host:port`.
+        at: String,
+    },
+    /// Nothing was written there, because another node has data: the deployment is not new, so
+    /// this server was replaced or emptied. It joins by itself.
+    Replaced {
         /// `host:port`.
         at: String,
     },
@@ -97,6 +106,9 @@ impl fmt::Display for Initialised {
                 Init::Left { at } => {
                     writeln!(f, "{node}: not marked at {at}, because of another node")?;
                 }
+                Init::Replaced { at } => {
+                    writeln!(f, "{node}: not marked at {at}: {REPLACED}")?;
+                }
                 Init::Refused(why) => writeln!(f, "{node}: refused: {why}")?,
                 Init::Unreachable(why) => writeln!(f, "{node}: not reached: {why}")?,
                 Init::Doubtful(why) => writeln!(f, "{node}: {why}")?,
@@ -111,11 +123,16 @@ impl fmt::Display for Initialised {
     }
 }
 
+const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
+                        it, also not alone; it joins by itself after one quarantine";
+
 /// Marks all nodes of a new deployment, or none of them if one cannot be.
 ///
-/// Refused where a marker stands, and where any key of `prefix` does; with an empty prefix, where a
-/// key looks like one of palisade's: a fence, a record. A group needs its replicas attached: a
-/// server takes a new replication id when its first replica comes.
+/// To be given all nodes: one that was replaced or emptied while the others have data is not to be
+/// marked, it joins by itself after one quarantine. Refused where a marker stands, unless it was
+/// written by applications that came too early and still wait, and where any key of `prefix` does;
+/// with an empty prefix, where a key looks like one of palisade's: a fence, a record. A group needs
+/// its replicas attached: a server takes a new replication id when its first replica comes.
 ///
 /// # Errors
 /// What was given makes no sense. What was found at the nodes is in the result.
@@ -128,17 +145,20 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
     let looks = found.iter().map(|found| async {
         match &found.master {
             Ok(master) => look(deployment, master, prefix).await,
-            Err(Absent::Refused(why)) => Err(Init::Refused(why.clone())),
-            Err(Absent::Unreachable(why)) => Err(Init::Unreachable(why.clone())),
+            Err(Absent::Refused(why)) => Err(Not::Now(Init::Refused(why.clone()))),
+            Err(Absent::Unreachable(why)) => Err(Not::Now(Init::Unreachable(why.clone()))),
         }
     });
     let looks = join_all(looks).await;
     let all_new = looks.iter().all(Result::is_ok);
+    let in_use = looks.iter().any(|look| matches!(look, Err(Not::New(_))));
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
-            (Err(refused), _) => refused,
+            (Err(Not::New(why)), _) => Init::Refused(why),
+            (Err(Not::Now(why)), _) => why,
             (Ok(()), Ok(master)) if all_new => mark(deployment, &master).await,
+            (Ok(()), Ok(master)) if in_use => Init::Replaced { at: master.at },
             (Ok(()), Ok(master)) => Init::Left { at: master.at },
             (Ok(()), Err(_)) => continue,
         };
@@ -147,28 +167,29 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
     Ok(Initialised { nodes })
 }
 
+/// Why a server is not marked.
+enum Not {
+    /// It has data.
+    New(String),
+    /// Something else is in the way.
+    Now(Init),
+}
+
 /// Whether nothing of palisade is there.
-async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<(), Init> {
-    let unreachable = |why: String| Init::Unreachable(format!("{}: {why}", master.at));
+async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<(), Not> {
+    let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
-    match conn.say(&format!("EXISTS {MARKER}"), "EXISTS").await {
-        Read::Got(Value::Int(0)) => {}
-        Read::Got(_) => {
-            return Err(Init::Refused(format!(
-                "{} has the marker {MARKER}: it was initialised or used before; what it says of \
-                 itself stays right, and nothing is to be done",
-                master.at
-            )));
-        }
-        Read::Closed(why) | Read::Failed(why) => return Err(unreachable(why)),
-    }
+    script::run(&conn, script::INIT, &["look"]).await.map_err(|refusal| match refusal {
+        script::Refusal::Said(why) => Not::New(format!("{}: {why}", master.at)),
+        script::Refusal::Failed(why) => unreachable(why),
+    })?;
     let mut cursor = "0".to_owned();
     loop {
         // Each page has the time of one question.
         let conn = master.open(deployment).await.map_err(unreachable)?;
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
         if let Some(key) = keys.into_iter().find(|key| is_palisades(key, prefix)) {
-            return Err(Init::Refused(format!(
+            return Err(Not::New(format!(
                 "{} is not new: it has the key {:?}; a server with data is never initialised, it \
                  grants by itself after one quarantine",
                 master.at,
@@ -209,14 +230,18 @@ fn escaped(prefix: &str) -> String {
 }
 
 /// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
+/// Of the marker the script says more.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
+    if key == MARKER {
+        return false;
+    }
     if !prefix.is_empty() {
         return key.starts_with(prefix)
             || key.strip_prefix('{').is_some_and(|k| k.starts_with(prefix));
     }
     let side = [":fence", ":queue", ":meta"].iter().any(|what| key.ends_with(what));
-    side || key.starts_with("idem:") || key.contains(":idem:") || key == MARKER
+    side || key.starts_with("idem:") || key.contains(":idem:")
 }
 
 async fn mark(deployment: &Deployment, master: &Master) -> Init {
@@ -224,7 +249,7 @@ async fn mark(deployment: &Deployment, master: &Master) -> Init {
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
-    if let Err(refusal) = script::run(&conn, script::INIT, &[]).await {
+    if let Err(refusal) = script::run(&conn, script::INIT, &["mark"]).await {
         return Init::Refused(format!("{}: {}", master.at, refusal.words()));
     }
     let wanted = master.replicas.len();
@@ -250,10 +275,10 @@ mod tests {
 
     #[test]
     fn palisades_keys_are_known_by_their_form_or_by_the_prefix() {
-        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta", MARKER] {
+        for key in ["{a}:fence", "idem:orders:7", "app:idem:orders:7", "{x}:meta"] {
             assert!(is_palisades(key.as_bytes(), ""), "{key}");
         }
-        for key in ["users:7", "fence", "session:idempotent", "palisade:barrier"] {
+        for key in ["users:7", "fence", "session:idempotent", "palisade:barrier", MARKER] {
             assert!(!is_palisades(key.as_bytes(), ""), "{key}");
         }
         assert!(is_palisades(b"app:x", "app:") && is_palisades(b"{app:x}:fence", "app:"));

@@ -6,6 +6,11 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, SentinelNode};
 use super::support::group::cli;
 use super::*;
 
+/// A report in one line.
+fn unwrapped(out: &Output) -> String {
+    words(out).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
     init(deployment, prefix).await.unwrap()
 }
@@ -35,6 +40,52 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     let out = palisade(&["init", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits() {
+    let server = Server::start(&[]);
+    let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
+    let refused = redlock.mutex("job").try_acquire().await.unwrap_err().to_string();
+    assert!(refused.contains("if the whole deployment is new, run `palisade init`"), "{refused}");
+    let report = palisade(&["doctor", "--node", &server.url(), "--no-probe"]);
+    assert!(unwrapped(&report).contains("palisade init --node"), "{}", words(&report));
+    let out = palisade(&["init", "--node", &server.url()]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    serves(&redlock).await;
+    let out = palisade(&["init", "--node", &server.url()]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_grants_already_is_not_new() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    let brief = Duration::from_secs(1);
+    let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
+    let guard = redlock.mutex("job").wait(SOON).acquire().await.unwrap();
+    assert!(guard.release().await.is_released());
+    server.cli(&["DEL", "{job}:fence"]);
+    let refused = begun(&lone(&server), "").await;
+    assert!(refused.to_string().contains("its first quarantine is over"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_replaced_server_is_not_marked_beside_nodes_with_data() {
+    let (first, second) = (Server::start(&[]), Server::start(&[]));
+    assert!(begun(&lone(&first).node(second.url()), "").await.is_done());
+    let replaced = Server::start(&[]);
+    let all = lone(&first).node(second.url()).node(replaced.url());
+    let refused = begun(&all, "").await;
+    assert_eq!(refused.exit_code(), 2);
+    assert!(matches!(refused.nodes[2].1, Init::Replaced { .. }), "{refused}");
+    assert!(refused.to_string().contains("it joins by itself after one quarantine"), "{refused}");
+    assert_eq!(replaced.cli(&["EXISTS", "palisade:generation"]), "0");
+    let urls = [first.url(), second.url(), replaced.url()];
+    let report = palisade(&["doctor", "--node", &urls[0], "--node", &urls[1], "--node", &urls[2]]);
+    let said = unwrapped(&report);
+    assert!(said.contains("do not initialise it"), "{said}");
+    assert!(!said.contains("palisade init"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,15 +1,30 @@
--- Marks a server on which nothing was ever granted.
+-- Marks a server on which nothing was ever granted: nobody has used it, or those who came found no
+-- marker and still wait. Whether it has keys is looked at elsewhere.
 -- KEYS  1 palisade:generation
--- ARGV  none
+-- ARGV  1 'look' or 'mark'
 -- Returns  {'ok', replid} | {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}
 end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  return {'no', 'the marker ' .. KEYS[1] .. ' was written just now: somebody uses this server'}
-end
 local replid = string.match(info, 'master_replid:(%x+)')
+local marker = redis.call('GET', KEYS[1])
+if marker then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
+  local began_here = string.sub(marker, 1, 40) == replid and string.sub(marker, 111) == 'e'
+  if not (began_here and since and q) then
+    return {'no', 'it has the marker ' .. KEYS[1] .. ': it was initialised or used before; what '
+      .. 'that says stays right, and nothing is to be done'}
+  end
+  if now >= since + q then
+    return {'no', 'it has the marker ' .. KEYS[1] .. ' and its first quarantine is over: it grants '
+      .. 'already, and nothing is to be done; only keys without created_at may count as forgotten '
+      .. 'for one retention'}
+  end
+end
+if ARGV[1] == 'look' then return {'ok', replid} end
 local never = string.format('%013d %016d %09d %013d %013d n', 0, 0, 0, 0, 0)
 redis.call('SET', KEYS[1], replid .. ' ' .. never)
 return {'ok', replid}

@@ -76,7 +76,7 @@ mod tests {
 
     fn marker(secs: u64, agreed_ms: u64) -> Read<Marker> {
         let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
-        Read::Got(Marker::Kept(Kept { quarantine, agreed }))
+        Read::Got(Marker::Kept(Kept { quarantine, agreed, empty_for: None }))
     }
 
     #[test]
