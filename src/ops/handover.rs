@@ -25,10 +25,11 @@
 //! and keys that were not in use are granted at once. Until then it is not handed over again: taken
 //! back, that would leave a server that does not know of those leases any more.
 //!
-//! Wherever this stops (this process dies, a replica does not confirm, nobody or another one is
-//! promoted, the old master is not reached any more), the servers are as after any other failover:
-//! the old one opens by itself when D is over; a new one that was not told to go on stays closed
-//! until then and begins with a quarantine. A copy of the mark that turns up later says "closed
+//! Wherever this stops (a replica does not confirm, nobody or another one is promoted, the old
+//! master is not reached any more), nothing is lost that a failover would keep. The mark is taken
+//! away from the old master, or where one was promoted from that one, which then begins with a
+//! quarantine at once. If that cannot be done, for this process dies, the old one opens by itself
+//! when D is over; and a new one stays closed until then and only then begins its quarantine. A copy of the mark that turns up later says "closed
 //! until" a time that is over. A second failover soon after begins a history of its own, with its
 //! own quarantine: a server goes on only if its mark is *this* closing, unused.
 //!
@@ -36,42 +37,40 @@
 //! and promoted, all within D), as for every durability level.
 //!
 //! A restart of a lone server is the same with itself: what it reads back from its disk holds the
-//! closing, or it lacks writes. The closing is a transaction, as every grant is, so a server that throws
-//! transactions away in loading throws both away.
+//! closing, or it lacks writes. The closing is a transaction, as every grant is, so a server that
+//! throws transactions away in loading throws both away.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use super::Deployment;
-use super::deployment::Access;
-use super::facts::Read;
-use super::gather::conn::{Conn, info, info_for, text};
+use super::gather::conn::info;
 use super::masters::{self, Absent, Found, Master};
+use super::promotion::Promotion;
 use super::script;
 use crate::config::default_clock_error;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
-use crate::name::MARKER;
 
 /// How often it is looked whether something has happened.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long replicas may take to have the closing.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 /// What is left for the last steps when a promotion is no longer waited for.
 const LAST_STEPS: Duration = Duration::from_secs(2);
-/// How long all may take to find together afterwards.
-const TOGETHER: Duration = Duration::from_secs(30);
 
 /// A planned handover of one node.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before it is run"]
 pub struct Handover {
-    deployment: Deployment,
+    pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
+    /// What is closed and how its marker reads, until it goes on or is open again.
+    shut: Arc<Mutex<Option<(Endpoint, String)>>>,
 }
 
 /// What it came to.
@@ -120,7 +119,7 @@ impl fmt::Display for HandedOver {
 }
 
 /// What stopped it.
-enum Stopped {
+pub(super) enum Stopped {
     /// Before anything was changed, or where it could be opened again.
     Back(String),
     /// Where another server may have been promoted.
@@ -128,9 +127,9 @@ enum Stopped {
 }
 
 /// A master that is closed.
-struct Closed {
+pub(super) struct Closed {
     /// The marker as the closing left it.
-    marker: String,
+    pub(super) marker: String,
     since: Instant,
 }
 
@@ -138,7 +137,7 @@ impl Handover {
     /// Of the one node that this deployment names. A master stays closed for 20 s at the most.
     pub fn new(deployment: Deployment) -> Self {
         let clock_error = default_clock_error(crate::Config::default().max_ttl);
-        Self { deployment, closed_for: Duration::from_secs(20), clock_error }
+        Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
     /// D: for how long the server stays closed at the most if nobody opens it again; one second to
@@ -175,7 +174,11 @@ impl Handover {
             Err(absent) => return Ok(absent),
         };
         let promotion = Promotion { of: self, access: &access, name: &name, master: &master };
-        let closed = match self.close(&master).await {
+        let closed = match promotion.rights().await {
+            Ok(()) => self.close(&master).await,
+            Err(why) => Err(why),
+        };
+        let closed = match closed {
             Ok(closed) => closed,
             Err(why) => return Ok(HandedOver::Refused(why)),
         };
@@ -188,15 +191,17 @@ impl Handover {
                 return Ok(HandedOver::FellBack(why));
             }
         };
-        tell(&format!("{new} is promoted"));
-        if let Err(why) = promotion.demote(&new, &closed).await {
-            return Ok(HandedOver::FellBack(why));
-        }
-        tell(&format!("{} is its replica", master.at));
         let target = promotion.target(&new);
-        match self.finish(&target, &new, &closed).await {
-            Ok(()) => {}
-            Err(why) => return Ok(HandedOver::FellBack(why)),
+        self.shut(Some((target.clone(), closed.marker.clone())));
+        tell(&format!("{new} is promoted"));
+        let taken_over = async {
+            let note = promotion.demote(&new, &closed).await?;
+            tell(&format!("{} is its replica{note}", master.at));
+            self.finish(&target, &new, &closed).await
+        };
+        if let Err(why) = taken_over.await {
+            let then = self.give_up().await.unwrap_or_default();
+            return Ok(HandedOver::FellBack(format!("{why}; {new}: {then}")));
         }
         let done = HandedOver::Done { at: new.clone(), closed: closed.since.elapsed() };
         tell(&format!("{new} goes on where {} stopped", master.at));
@@ -226,6 +231,11 @@ impl Handover {
             Ok((master, _)) => master,
             Err(absent) => return Ok(absent),
         };
+        if master.keeps_nothing {
+            let why = "it keeps nothing on disk (appendonly no, no save), so a restart empties it: \
+                       CONFIG SET appendonly yes first";
+            return Ok(HandedOver::Refused(format!("{}: {why}", master.at)));
+        }
         let closed = match self.close(&master).await {
             Ok(closed) => closed,
             Err(why) => return Ok(HandedOver::Refused(why)),
@@ -273,7 +283,7 @@ impl Handover {
     }
 
     /// When a promotion or restart comes too late to be finished.
-    fn until(&self, closed: &Closed) -> Instant {
+    pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
@@ -284,7 +294,10 @@ impl Handover {
         let ms = self.closed_for.as_millis().to_string();
         let marker = script::run(&conn, script::CLOSE, &[&ms]).await;
         let closed = match marker {
-            Ok(marker) => Closed { marker, since },
+            Ok(marker) => {
+                self.shut(Some((master.target.clone(), marker.clone())));
+                Closed { marker, since }
+            }
             Err(refusal) => return Err(format!("{}: {}", master.at, refusal.words())),
         };
         let wanted = master.replicas.len();
@@ -299,18 +312,63 @@ impl Handover {
         Ok(closed)
     }
 
-    /// Opens the master again, after this.
-    async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
-        let opened = match master.open(&self.deployment).await {
-            Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,
+    fn shut(&self, what: Option<(Endpoint, String)>) -> Option<(Endpoint, String)> {
+        std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
+    }
+
+    /// Takes away what a handover left closed that was dropped on its way: from the old master, or
+    /// from the one that was promoted, which then begins with a quarantine at once. Says what came
+    /// of it; nothing if nothing is closed.
+    ///
+    /// # Cancellation safety
+    /// Dropped at an await the server opens by itself after `closed_for`.
+    pub async fn give_up(&self) -> Option<String> {
+        let (target, marker) = self.shut(None)?;
+        let opened = match masters::open(&target, &self.deployment).await {
+            Ok(conn) => script::run(&conn, script::OPEN, &[&marker]).await,
             Err(why) => Err(script::Refusal::Failed(why)),
         };
+        Some(match opened {
+            Ok(_) => "it is open again".to_owned(),
+            Err(script::Refusal::Said(why)) => why,
+            Err(script::Refusal::Failed(why)) => {
+                let most = self.closed_for;
+                format!("not opened ({why}): it opens by itself, {most:?} after it was closed")
+            }
+        })
+    }
+
+    /// Opens the master again, after this, and says what it is now.
+    async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
+        self.shut(None);
+        let at = &master.at;
+        let conn = match master.open(&self.deployment).await {
+            Ok(conn) => conn,
+            Err(said) => {
+                let left = self.closed_for.saturating_sub(closed.since.elapsed());
+                return HandedOver::Refused(format!(
+                    "{why}; {at} is not reached ({said}): it opens by itself within {left:.0?}, \
+                     and if it was restarted it begins with a quarantine then"
+                ));
+            }
+        };
+        let opened = script::run(&conn, script::OPEN, &[&closed.marker]).await;
+        let run_id = conn.say("INFO server", "INFO").await.then("INFO", info);
+        let run_id = run_id.ok().and_then(|facts| facts.get("run_id"));
+        if run_id.is_some_and(|now| *now != master.run_id) {
+            let state = match opened {
+                Ok(_) => "it is open".to_owned(),
+                Err(refusal) => refusal.words(),
+            };
+            return HandedOver::FellBack(format!(
+                "{why}; {at} was restarted all the same: {state}"
+            ));
+        }
         HandedOver::Refused(match opened {
-            Ok(_) => format!("{why}; {} is open again", master.at),
+            Ok(_) => format!("{why}; {at} is open again"),
             Err(refusal) => {
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
-                let said = refusal.words();
-                format!("{why}; {} opens by itself within {left:.0?} ({said})", master.at)
+                format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.words())
             }
         })
     }
@@ -333,7 +391,10 @@ impl Handover {
                 Err(why) => Err(script::Refusal::Failed(why)),
             };
             match done {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.shut(None);
+                    return Ok(());
+                }
                 Err(script::Refusal::Said(why)) => return Err(format!("{at}: {why}")),
                 // A new master takes no writes before a replica follows it.
                 Err(script::Refusal::Failed(why)) => {
@@ -356,128 +417,5 @@ fn only(found: Vec<Found>) -> Result<(Master, String), HandedOver> {
         Ok(master) => Ok((master, found.node)),
         Err(Absent::Refused(why)) => Err(HandedOver::Refused(why)),
         Err(Absent::Unreachable(why)) => Err(HandedOver::Unreachable(why)),
-    }
-}
-
-/// A group on its way from one master to the next.
-struct Promotion<'a> {
-    of: &'a Handover,
-    access: &'a Access,
-    name: &'a str,
-    master: &'a Master,
-}
-
-impl Promotion<'_> {
-    /// Has a Sentinel promote a replica; which one, as soon as it calls itself master.
-    async fn promoted(&self, closed: &Closed) -> Result<String, Stopped> {
-        let asked = self.ask_for_failover().await.map_err(Stopped::Back)?;
-        let until = self.of.until(closed);
-        loop {
-            for at in &self.master.replicas {
-                let opened = masters::open(&self.target(at), &self.of.deployment).await;
-                let Ok(conn) = opened else { continue };
-                if role(&conn).await.as_deref() == Some("master") {
-                    return Ok(at.clone());
-                }
-            }
-            if Instant::now() >= until {
-                let why = format!("Sentinel {asked} was asked, and promoted nobody in time");
-                return Err(Stopped::Late(why));
-            }
-            sleep(LOOK).await;
-        }
-    }
-
-    /// Asks one Sentinel after the other until one begins.
-    async fn ask_for_failover(&self) -> Result<String, String> {
-        let mut words = Vec::new();
-        for at in self.of.deployment.watches.iter().flat_map(|w| &w.sentinels) {
-            let conn = match self.sentinel(at).await {
-                Ok(conn) => conn,
-                Err(why) => {
-                    words.push(format!("{at}: {why}"));
-                    continue;
-                }
-            };
-            let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(self.name).take();
-            match conn.ask(&command, "SENTINEL FAILOVER").await {
-                Read::Got(_) => return Ok(at.clone()),
-                Read::Closed(why) | Read::Failed(why) => words.push(format!("{at}: {why}")),
-            }
-        }
-        Err(format!("no Sentinel begins a failover: {}", words.join("; ")))
-    }
-
-    async fn sentinel(&self, at: &str) -> Result<Conn, String> {
-        let target = info_for(at, &self.access.sentinels);
-        masters::open(&target, &self.of.deployment).await
-    }
-
-    /// How to reach a server of the group.
-    fn target(&self, at: &str) -> Endpoint {
-        let ways = self.of.deployment.ways(self.access, None);
-        info_for(ways.reach(at), &self.access.data)
-    }
-
-    /// Makes the old master a replica of the new one, if it has answered nothing since it was
-    /// closed: both in one transaction.
-    async fn demote(&self, new: &str, closed: &Closed) -> Result<(), String> {
-        let old = &self.master.at;
-        let doubt = |why: String| format!("{old}: {why}");
-        let (host, port) =
-            new.rsplit_once(':').ok_or_else(|| doubt(format!("{new} is no address")))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let conn = self.master.open(&self.of.deployment).await.map_err(doubt)?;
-        let steps = [
-            redis::cmd("MULTI"),
-            redis::cmd("GET").arg(MARKER).take(),
-            redis::cmd("REPLICAOF").arg(host).arg(port).take(),
-            redis::cmd("EXEC"),
-        ];
-        let mut last = Read::Failed("not asked".to_owned());
-        for step in &steps {
-            last = conn.ask(step, "REPLICAOF").await;
-            if let Read::Closed(why) | Read::Failed(why) = &last {
-                return Err(doubt(why.clone()));
-            }
-        }
-        let mark = match &last {
-            Read::Got(Value::Array(said)) => said.first().and_then(text),
-            _ => None,
-        };
-        if mark.as_ref() != Some(&closed.marker) {
-            return Err(doubt("it was used after it was closed".to_owned()));
-        }
-        // So that it is a replica after a restart, too; without a file there is nothing to write.
-        let _ = conn.say("CONFIG REWRITE", "CONFIG").await;
-        Ok(())
-    }
-
-    /// Waits until every Sentinel names the new master and all servers follow it.
-    async fn together(&self, new: &str, tell: &impl Fn(&str)) {
-        let until = Instant::now() + TOGETHER;
-        loop {
-            let Ok((_, found)) = masters::find(&self.of.deployment).await else { return };
-            let state = match found.into_iter().next().map(|f| f.master) {
-                Some(Ok(master)) if master.at == new => {
-                    return tell(&format!("all Sentinels and replicas follow {new}"));
-                }
-                Some(Ok(master)) => format!("the Sentinels name {}", master.at),
-                Some(Err(Absent::Refused(why) | Absent::Unreachable(why))) => why,
-                None => return,
-            };
-            if Instant::now() >= until {
-                return tell(&format!("not all is together yet: {state}; look with the doctor"));
-            }
-            sleep(4 * LOOK).await;
-        }
-    }
-}
-
-/// What a server calls itself.
-async fn role(conn: &Conn) -> Option<String> {
-    match conn.say("ROLE", "ROLE").await {
-        Read::Got(Value::Array(parts)) => text(parts.first()?),
-        _ => None,
     }
 }

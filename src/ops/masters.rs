@@ -37,6 +37,8 @@ pub(super) struct Master {
     pub(super) without_backlog: bool,
     /// What the server was, when it was looked at.
     pub(super) run_id: String,
+    /// A restart empties it, for all that it tells.
+    pub(super) keeps_nothing: bool,
 }
 
 /// Looks at all nodes. Groups have their replicas, all of them online.
@@ -156,6 +158,7 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
         replicas,
         without_backlog: server.info("repl_backlog_active") == Ok("0"),
         run_id: server.info("run_id").unwrap_or_default().to_owned(),
+        keeps_nothing: server.info("aof_enabled") == Ok("0") && server.setting("save") == Ok(""),
     }
 }
 

@@ -11,6 +11,7 @@ mod handover;
 mod init;
 mod login;
 mod masters;
+mod promotion;
 mod script;
 
 pub use self::deployment::Deployment;

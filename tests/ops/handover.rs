@@ -172,13 +172,13 @@ async fn said(redlock: &Redlock) -> NodeOutcome {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
     let redlock = on(&server);
     drop(fresh(&redlock, "before").await);
     let handover = Handover::new(lone(&server));
     let restart = async {
-        server.restart();
+        server.restart_empty();
         Ok(())
     };
     let done = handover.lone(restart, |_| ()).await.unwrap();
@@ -187,6 +187,90 @@ async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
     assert!(why.contains("do not hold the closing"), "{why}");
     let outcome = said(&redlock).await;
     assert!(matches!(outcome, NodeOutcome::Quarantined { .. }), "{outcome}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_keeps_nothing_is_not_closed() {
+    let server = Server::start(&["--save", ""]);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let restart = async { panic!("it would be emptied") };
+    let done = Handover::new(lone(&server)).lone(restart, |_| ()).await.unwrap();
+    assert!(matches!(done, HandedOver::Refused(_)), "{done}");
+    assert!(done.to_string().contains("keeps nothing on disk"), "{done}");
+    assert!(!server.cli(&["GET", "palisade:generation"]).contains(" c"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_restarts_and_fails_is_not_said_to_have_changed_nothing() {
+    let mut server = Server::start(DURABLE);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    let redlock = on(&server);
+    drop(fresh(&redlock, "before").await);
+    let handover = Handover::new(lone(&server));
+    let restart = async {
+        server.restart();
+        Err("exit 1".to_owned())
+    };
+    let done = handover.lone(restart, |_| ()).await.unwrap();
+    let HandedOver::FellBack(why) = done else { panic!("{done}") };
+    assert!(why.contains("exit 1") && why.contains("was restarted all the same"), "{why}");
+    let begun = Instant::now();
+    while !matches!(said(&redlock).await, NodeOutcome::Quarantined { .. }) {
+        assert!(begun.elapsed() < SOON, "it is open, and begins with a quarantine");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn the_program_opens_what_it_closed_when_it_is_stopped() {
+    let server = Server::start(DURABLE);
+    assert_eq!(palisade(&["init", "--node", &server.url()]).status.code(), Some(0));
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .args(["handover", "--node", &server.url()])
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let is_closed = || server.cli(&["GET", "palisade:generation"]).contains(" c");
+    while !is_closed() {
+        assert!(begun.elapsed() < SOON, "it is closed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let kill = Command::new("kill").args(["-TERM", &tool.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(tool.wait().unwrap().code(), Some(2));
+    assert!(!is_closed(), "it is open again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_promoted_in_vain_begins_its_quarantine_at_once() {
+    let groups = Groups::up_with(1, 5_000, 2, &[]);
+    let redlock = on_group(&groups);
+    drop(fresh(&redlock, "before").await);
+    let stop_the_old = |step: &str| {
+        if step.contains("is promoted") {
+            groups.break_("freeze", 0, &["--server", "a1"]);
+        }
+    };
+    let done = Handover::new(group(&groups)).group(stop_the_old).await.unwrap();
+    let HandedOver::FellBack(why) = done else { panic!("{done}") };
+    assert!(why.contains("it is open again"), "{why}");
+    let closed = |server: &String| cli(server, &["GET", "palisade:generation"]).contains(" c");
+    let new = groups.servers(0).into_iter().skip(1);
+    let new = new.filter(|s| cli(s, &["ROLE"]).starts_with("master")).collect::<Vec<_>>();
+    assert!(new.len() == 1 && !closed(&new[0]), "{new:?}");
+    groups.break_("resume", 0, &["--server", "a1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_are_looked_at_before_anything_is_closed() {
+    let groups = Groups::up_with(1, 5_000, 2, &["--acl"]);
+    for server in groups.servers(0) {
+        assert_eq!(groups.cli(&server, &["ACL", "SETUSER", "operator", "-replicaof"]), "OK");
+    }
+    let done = Handover::new(group(&groups)).group(|step| panic!("{step}")).await.unwrap();
+    let HandedOver::Refused(why) = done else { panic!("{done}") };
+    assert!(why.contains("operator may not send REPLICAOF"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -120,14 +120,7 @@ impl Fault {
             Self::HandoverBack => {
                 group.hand_over()?.end().await?;
                 group.until_ready_for_failover(3, stop).await?;
-                loop {
-                    match group.hand_over()?.end().await {
-                        Err(why) if why.to_string().contains("it settles after another") => {
-                            stop.wait(Duration::from_millis(500)).await?;
-                        }
-                        done => break done?,
-                    }
-                }
+                back(group, stop).await?;
                 group.until_served(self, at, stop).await?;
             }
             Self::HandoverGivenUp => {
@@ -168,6 +161,18 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     near.extend(clients(group.near()));
     far.extend(clients(group.far()));
     (near, far)
+}
+
+/// Hands over again, as soon as the new master has settled.
+async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
+    loop {
+        match group.hand_over()?.end().await {
+            Err(why) if why.to_string().contains("it settles after another") => {
+                stop.wait(Duration::from_millis(500)).await?;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Ten seconds without a sign of life; then it goes on as if nothing had been.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::ops::Handover;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access::{AccessArgs, Sets, seconds};
 use crate::{Done, block_on};
@@ -47,13 +48,36 @@ impl HandoverArgs {
             if !self.restart.is_empty() {
                 return Err("a group is handed over without a command".to_owned());
             }
-            block_on(handover.group(tell))?
+            block_on(unless_stopped(&handover, handover.group(tell)))?
         } else {
-            block_on(handover.lone(async { restart(&self.restart) }, tell))?
+            let restart = async move {
+                let command = tokio::task::spawn_blocking(move || restart(&self.restart));
+                command.await.map_err(|e| e.to_string())?
+            };
+            block_on(unless_stopped(&handover, handover.lone(restart, tell)))?
         };
-        let done = done.map_err(|e| e.to_string())?;
+        let done = match done? {
+            Ok(done) => done.map_err(|e| e.to_string())?,
+            Err(stopped) => return Ok(Done { text: stopped, code: 2 }),
+        };
         Ok(Done { text: format!("{done}\n"), code: done.exit_code() })
     }
+}
+
+/// Runs it to its end, or to a signal that ends this program: then what is closed is opened.
+async fn unless_stopped<T>(
+    handover: &Handover,
+    work: impl Future<Output = T>,
+) -> Result<Result<T, String>, String> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("no signals: {e}"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| format!("no signals: {e}"))?;
+    tokio::select! {
+        done = work => return Ok(Ok(done)),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let then = handover.give_up().await.unwrap_or_else(|| "nothing is closed".to_owned());
+    Ok(Err(format!("not handed over: stopped by a signal; {then}\n")))
 }
 
 fn restart(command: &[String]) -> Result<(), String> {

@@ -11,8 +11,8 @@ use crate::{Done, block_on};
 /// To be run once, for all nodes together, when the servers are set up and their replicas attached.
 /// Only where the whole deployment is new: a server that was replaced or emptied, while other nodes
 /// have data, joins by itself after one quarantine; marked as new it would deny what it forgot, and
-/// a handler would run twice. Refused where a server has any key of the prefix or palisade's marker,
-/// unless that was written by applications that came too early and still wait.
+/// a handler would run twice. Refused where a server has any key of the prefix or palisade's
+/// marker, unless that was written by applications that came too early and still wait.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]

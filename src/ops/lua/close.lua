@@ -30,9 +30,9 @@ if #marker == 126 then
   end
 end
 marker = string.sub(marker, 1, 111) .. string.format(' c%013.0f', now + tonumber(ARGV[1]))
--- Twice, so that it is a transaction in the append-only file, as every grant is: a server that throws
--- transactions away while it loads that file throws this away, too, and cannot take it for a sign
--- that it has everything.
+-- Twice, so that it is a transaction in the append-only file, as every grant is: a server that
+-- throws transactions away while it loads that file throws this away, too, and cannot take it for a
+-- sign that it has everything.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

@@ -12,9 +12,9 @@ pub(super) const CHECK: Check = Check {
     title: "every node has palisade's marker",
     why: "a server without it is new or was emptied, and nobody can tell which: for one quarantine \
           it grants nothing, and every idempotency key that it does not know may be one that it \
-          forgot; the trial lock is left out, because it would begin that quarantine. Where another \
-          node has data the deployment is not new: one that is marked as new all the same denies \
-          what it forgot, and a handler runs twice",
+          forgot; the trial lock is left out, because it would begin that quarantine. Where \
+          another node has data the deployment is not new: one that is marked as new all the same \
+          denies what it forgot, and a handler runs twice",
     run,
 };
 
