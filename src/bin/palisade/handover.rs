@@ -72,6 +72,7 @@ async fn unless_stopped<T>(
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("no signals: {e}"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| format!("no signals: {e}"))?;
     tokio::select! {
+        biased;
         done = work => return Ok(Ok(done)),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
