@@ -3,6 +3,8 @@
 
 pub(crate) mod endpoint;
 pub(crate) mod frames;
+#[cfg(test)]
+mod fuzz;
 mod limited;
 
 use std::io;

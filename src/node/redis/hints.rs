@@ -30,6 +30,8 @@ const CHANGED: &str = "palisade:changed";
 const LIMIT: Duration = Duration::from_secs(5);
 /// Between the loss of a connection, or a failed try, and the next try.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Longest key that a hint is believed for; ours are shorter. Hints wait for slow listeners.
+const KEY_MAX: usize = 4 * 1024;
 /// Most keys that are remembered until the connection stands; who waits for others has a timer.
 const EARLY_MAX: usize = 256;
 
@@ -161,6 +163,7 @@ fn listener(
             PushKind::Disconnection => lost.notify_one(),
             PushKind::Message => {
                 if let [_, Value::BulkString(key)] = push.data.as_slice()
+                    && key.len() <= KEY_MAX
                     && let Ok(key) = std::str::from_utf8(key)
                 {
                     // No receiver, no interest.
