@@ -8,6 +8,9 @@ const LINE_MAX: u64 = 64 * 1024;
 /// How deep answers may lie in each other.
 const DEPTH_MAX: usize = 16;
 
+/// Most pushes where nothing is subscribed to: honest servers send none.
+const PUSHES_MAX: u64 = 1_000;
+
 /// How large one answer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -15,14 +18,19 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// All values in it, however deep they lie.
     pub(crate) items: u64,
+    /// How many pushes a connection may bring in all: where nothing is subscribed to, a server
+    /// that sends them without end only keeps us busy.
+    pub(crate) pushes: u64,
 }
 
 impl Limits {
     /// What batches are answered with: a mebibyte of results, or one result of the largest size,
     /// and room for everything around them.
-    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 16 };
+    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 16, pushes: PUSHES_MAX };
     /// Anything else that servers and Sentinels are asked for.
-    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16 };
+    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX };
+    /// The same where something is subscribed to.
+    pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
 }
 
 /// Why a connection is ended: no server that we could use sends this.
@@ -30,6 +38,7 @@ impl Limits {
 pub(crate) enum Excess {
     Bytes(u64),
     Items(u64),
+    Pushes(u64),
     Line,
     Depth,
     /// It is not the protocol.
@@ -41,6 +50,9 @@ impl fmt::Display for Excess {
         match self {
             Self::Bytes(most) => write!(f, "an answer of more than {most} bytes"),
             Self::Items(most) => write!(f, "an answer of more than {most} values"),
+            Self::Pushes(most) => {
+                write!(f, "more than {most} pushes, and nothing was subscribed to")
+            }
             Self::Line => write!(f, "an answer with a line of more than {LINE_MAX} bytes"),
             Self::Depth => write!(f, "an answer with more than {DEPTH_MAX} levels"),
             Self::Garbled => f.write_str("an answer that is not the Redis protocol"),
@@ -58,6 +70,8 @@ pub(crate) struct Frames {
     bytes: u64,
     /// Those announced included: the parser sets memory aside for them.
     items: u64,
+    /// Of the whole stream.
+    pushes: u64,
     /// How many values are still to come, on each level.
     open: Vec<u64>,
     at: At,
@@ -78,7 +92,7 @@ enum At {
 
 impl Frames {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, bytes: 0, items: 0, open: Vec::new(), at: At::Kind }
+        Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
     /// Takes what came next.
@@ -133,6 +147,12 @@ impl Frames {
     fn kind(&mut self, byte: u8) -> Result<(), Excess> {
         if self.open.is_empty() {
             self.announced(1)?;
+        }
+        if byte == b'>' {
+            self.pushes += 1;
+            if self.pushes > self.limits.pushes {
+                return Err(Excess::Pushes(self.limits.pushes));
+            }
         }
         self.at = match byte {
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => At::Line { length: 0, ending: false },

@@ -6,7 +6,7 @@ use redis::Value;
 use super::*;
 use crate::fuzzing::{any_number, any_value, config, many};
 
-const SMALL: Limits = Limits { bytes: 1_000, items: 50 };
+const SMALL: Limits = Limits { bytes: 1_000, items: 50, pushes: 500 };
 
 fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     let mut frames = Frames::new(limits);
@@ -78,8 +78,10 @@ fn more_than_allowed_is_refused_before_it_comes() {
     assert_eq!(all(SMALL, wide.as_bytes()).unwrap_err(), items, "all levels count");
     let announced = "*20\r\n*20\r\n*20\r\n";
     assert_eq!(all(SMALL, announced.as_bytes()).unwrap_err(), items, "as soon as announced");
-    let long = Limits { bytes: 1 << 30, items: 10 };
+    let long = Limits { bytes: 1 << 30, ..SMALL };
     assert_eq!(all(long, format!("+{}", "x".repeat(70_000)).as_bytes()).unwrap_err(), Excess::Line);
+    let pushes = ">1\r\n+x\r\n".repeat(501);
+    assert_eq!(all(SMALL, pushes.as_bytes()).unwrap_err(), Excess::Pushes(500));
     assert_eq!(all(SMALL, format!("+{}", "x".repeat(2_000)).as_bytes()).unwrap_err(), most);
 }
 
@@ -192,7 +194,7 @@ proptest! {
         for value in &values {
             encoded(value, &mut stream);
         }
-        let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16 });
+        let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16, pushes: 0 });
         for part in stream.chunks(cut) {
             prop_assert!(frames.take(part).is_ok());
         }

@@ -147,7 +147,7 @@ impl Line {
     async fn subscribe(&self, lost: &Arc<Notify>) -> Result<dial::Line, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_push_sender(listener(self.events.clone(), Arc::clone(lost)));
-        let con = self.endpoint.dial(config, Limits::WORDS).await?;
+        let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         Ok(con)
     }

@@ -73,6 +73,8 @@ pub(crate) struct Session {
     /// What the server said when its marker was touched, until somebody is told.
     touched: Mutex<Option<Facts>>,
     lost: Arc<Lost>,
+    /// It answered ops.
+    proved: AtomicBool,
     events: broadcast::Sender<NodeEvent>,
     hints: Hints,
 }
@@ -110,6 +112,7 @@ impl Session {
             order,
             touched,
             lost,
+            proved: AtomicBool::new(false),
             events,
             hints,
         })
@@ -148,6 +151,16 @@ impl Session {
     /// The same to wait for.
     pub(crate) fn lost(&self) -> Arc<Lost> {
         Arc::clone(&self.lost)
+    }
+
+    /// Ops were answered on it. Whether that is new.
+    pub(crate) fn prove(&self) -> bool {
+        !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether ops were ever answered on it.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.proved.load(Ordering::Acquire)
     }
 
     /// The connection shall not be used again. Tells it once.
