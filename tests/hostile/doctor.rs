@@ -35,7 +35,7 @@ pub(crate) const SENTINEL_PHASES: &[Phase] = &[
     Phase::Config,
 ];
 
-const LIMIT: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_millis(300);
 
 /// A bad lone server beside an honest one.
 pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {

@@ -41,8 +41,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let (a, b) = tokio::join!(honest('a'), honest('b'));
     let wrong = Some((phase, Arc::clone(&kind)));
     let bad = Fake::start(SentinelServer::new('c', &master.at), wrong).await;
-    let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at).await;
-    let lone = alone(&what, group(&[&bad], NODE)).await;
+    let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
+    let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
     // A connection each, that of the hints, and those to come after a hang-up.
     if a.connections() > 4 || master.connections() > 8 {

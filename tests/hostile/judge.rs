@@ -18,8 +18,8 @@ pub(crate) const PASSWORD: &str = "s3cr3t-of-ours";
 const SENTENCE_MAX: usize = 2_000;
 /// By how much the process may grow, in KiB.
 const GROWTH_MAX: usize = 64 << 10;
-/// Cases at once; a big one is alone.
-pub(crate) const AT_ONCE: u32 = 24;
+/// Cases at once.
+pub(crate) const AT_ONCE: u32 = 12;
 /// Sockets and the like at once; a case has servers, handles and their connections.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
 /// Of those that other tests use, and their runtimes.
@@ -111,7 +111,6 @@ impl Judge {
     /// One more case; counts what is open now.
     pub(crate) fn begins(&self) {
         self.cases.fetch_add(1, Relaxed);
-        eprintln!("RSS {} {}", status("VmRSS"), status("VmHWM"));
         self.files.fetch_max(open_files(), Relaxed);
     }
 
@@ -181,6 +180,24 @@ impl Judge {
         let left = open_files();
         assert!(left <= most, "{left} files are open, {} were before", self.files_before);
     }
+}
+
+/// Runs the test of this name in a process of its own, whose allocator gives back at once what is
+/// freed: what it would keep is not what a bad server costs. `false` in that process.
+pub(crate) fn elsewhere(test: &str) -> bool {
+    const CHILD: &str = "PALISADE_HOSTILE_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let program = std::env::current_exe().expect("this test");
+    let mut run = std::process::Command::new(program);
+    run.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    run.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "2");
+    let out = run.output().expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    println!("{}", text(&out.stdout));
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    true
 }
 
 /// A line of this process's status, in KiB.

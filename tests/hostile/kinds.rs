@@ -34,8 +34,8 @@ pub(crate) struct Kind {
     pub(crate) act: Act,
     /// The right answer is in it, so it may be understood.
     pub(crate) honest: bool,
-    /// It may fill what one answer is allowed to have: not many of these at once.
-    pub(crate) big: bool,
+    /// It costs much, and is tried at few phases.
+    pub(crate) rare: bool,
 }
 
 /// Whether the connection goes on.
@@ -94,7 +94,7 @@ impl Kind {
 pub(crate) fn all() -> Vec<Kind> {
     let mut all = Vec::new();
     let mut add = |name: &str, act: Act| {
-        all.push(Kind { name: name.to_owned(), act, honest: false, big: false });
+        all.push(Kind { name: name.to_owned(), act, honest: false, rare: false });
     };
     for half in [false, true] {
         for reset in [false, true] {
@@ -128,33 +128,25 @@ pub(crate) fn all() -> Vec<Kind> {
     add("a hidden line", Act::Say(blob_error("ERR no\u{202e}\u{200b}\u{2028}hidden").into()));
     floods(&mut add);
     twists(&mut all);
-    all.push(Kind {
-        name: "a long error as a text".to_owned(),
-        act: Act::Say(blob_error(&long(900_000)).into_bytes()),
-        honest: false,
-        big: true,
-    });
-    all.push(Kind {
-        name: "as large as may be".to_owned(),
-        act: Act::Flood {
-            head: b"$9999990\r\n".to_vec(),
-            piece: vec![b'a'; 1 << 16],
-            burst: 12 << 20,
-        },
-        honest: false,
-        big: true,
-    });
-    all.push(Kind {
-        name: "as many as may be".to_owned(),
-        act: Act::Flood {
-            head: b"*65000\r\n".to_vec(),
-            piece: b"_\r\n".repeat(4096),
-            burst: 1 << 20,
-        },
-        honest: false,
-        big: true,
-    });
+    let text = blob_error(&long(900_000)).into_bytes();
+    let act = Act::Say(text);
+    all.push(Kind { name: "a long error as a text".to_owned(), act, honest: false, rare: true });
+    all.push(many("many values"));
     all
+}
+
+/// What fills all that an answer to a batch may have.
+pub(crate) fn largest() -> Vec<Kind> {
+    let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
+    let act = Act::Flood { head, piece, burst: 12 << 20 };
+    let text = Kind { name: "as large as may be".to_owned(), act, honest: false, rare: false };
+    vec![text, many("as many as may be")]
+}
+
+fn many(name: &str) -> Kind {
+    let (head, piece) = (b"*65000\r\n".to_vec(), b"_\r\n".repeat(4096));
+    let act = Act::Flood { head, piece, burst: 1 << 20 };
+    Kind { name: name.to_owned(), act, honest: false, rare: true }
 }
 
 fn blob_error(text: &str) -> String {
@@ -197,7 +189,7 @@ fn echo(command: &Command) -> Vec<u8> {
 
 fn twists(all: &mut Vec<Kind>) {
     let mut add = |name: &str, honest: bool, twist: fn(&Command, &[u8]) -> Vec<u8>| {
-        all.push(Kind { name: name.to_owned(), act: Act::Twist(twist), honest, big: false });
+        all.push(Kind { name: name.to_owned(), act: Act::Twist(twist), honest, rare: false });
     };
     add("echoes it as an error", false, |c, _| {
         let text = String::from_utf8_lossy(&echo(c)).replace(['\r', '\n'], " ");

@@ -19,7 +19,7 @@ use palisade::node::NodeEvent;
 use palisade::{RedisNode, Redlock};
 use tokio::task::JoinSet;
 
-use judge::{AT_ONCE, JUDGE};
+use judge::{AT_ONCE, JUDGE, elsewhere};
 use kinds::{Act, Kind};
 use server::{DataServer, Fake, Phase};
 
@@ -27,7 +27,7 @@ use server::{DataServer, Fake, Phase};
 fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     let mut all = Vec::new();
     for kind in kinds::all().into_iter().map(Arc::new) {
-        let at = phases.iter().filter(|p| !kind.big || large.contains(p));
+        let at = phases.iter().filter(|p| !kind.rare || large.contains(p));
         all.extend(at.map(|phase| (*phase, Arc::clone(&kind))));
     }
     let (count, stride) = (all.len(), 7_919);
@@ -45,48 +45,79 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        let places = if kind.big { AT_ONCE } else { 1 };
         // Before the case is made: so many of them at once would be what takes memory.
-        let place = judge.places.acquire_many(places).await.expect("it stays open");
+        let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();
-        eprintln!("CASE {phase:?} {}", kind.name);
         let run = case(phase, Arc::clone(&kind));
         cases.spawn(async move {
             let _place = place;
-            (phase, run.await)
+            (phase, kind, run.await)
         });
     }
     let mut struck: BTreeMap<Phase, usize> = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut again = Vec::new();
     while let Some(done) = cases.join_next().await {
-        let (phase, (times, found)) = done.expect("a case ends");
+        let (phase, kind, (times, found)) = done.expect("a case ends");
         *struck.entry(phase).or_default() += times;
-        wrong.extend(found);
+        if !found.is_empty() {
+            again.push((phase, kind));
+        }
+    }
+    // A machine that stood still for a moment breaks deadlines, too, but not the same ones twice.
+    let mut wrong = Vec::new();
+    for (phase, kind) in again {
+        let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
+        wrong.extend(case(phase, kind).await.1);
     }
     let missed = phases.iter().filter(|p| struck.get(p).is_none_or(|n| *n == 0));
     wrong.extend(missed.map(|p| format!("{p:?} was never reached")));
     judge.verdict(&wrong).await;
 }
 
+/// What fills memory, one after the other.
+async fn largest() {
+    let mut wrong = Vec::new();
+    for phase in nodes::LARGE {
+        for kind in kinds::largest() {
+            wrong.extend(nodes::large(*phase, kind).await);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_server_costs_its_own_vote() {
+    if elsewhere("a_bad_server_costs_its_own_vote") {
+        return;
+    }
+    largest().await;
     everything(nodes::PHASES, nodes::LARGE, nodes::case).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_sentinel_of_three_decides_and_prevents_nothing() {
+    if elsewhere("a_bad_sentinel_of_three_decides_and_prevents_nothing") {
+        return;
+    }
     everything(groups::PHASES, &[Phase::Master, Phase::Pushes], groups::case).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_ends_and_reports_whoever_is_bad() {
-    everything(doctor::PHASES, &[Phase::Info, Phase::Acl], doctor::node).await;
+    if elsewhere("the_doctor_ends_and_reports_whoever_is_bad") {
+        return;
+    }
+    everything(doctor::PHASES, &[Phase::Info], doctor::node).await;
     everything(doctor::SENTINEL_PHASES, &[Phase::Replicas], doctor::sentinel).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
-    let silence = Kind { name: "silence".to_owned(), act: Act::Silence, honest: false, big: false };
+    if elsewhere("a_server_that_falls_silent_while_nothing_is_asked_is_noticed") {
+        return;
+    }
+    let silence =
+        Kind { name: "silence".to_owned(), act: Act::Silence, honest: false, rare: false };
     let bad = Fake::start(DataServer::new(), Some((Phase::Idle, Arc::new(silence)))).await;
     let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
@@ -100,6 +131,9 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
 /// At full speed, whatever can be sent that no limit ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_at_full_speed_holds_up_nobody_else() {
+    if elsewhere("a_flood_at_full_speed_holds_up_nobody_else") {
+        return;
+    }
     let judge = &*JUDGE;
     judge.starts();
     let mut wrong = Vec::new();
@@ -108,8 +142,8 @@ async fn a_flood_at_full_speed_holds_up_nobody_else() {
         let Act::Flood { burst, .. } = &mut kind.act else { panic!("{name} is no flood") };
         *burst = usize::MAX;
         let kind = Arc::new(kind);
-        for phase in [Phase::Idle, Phase::Pushes] {
-            let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
+        for phase in [Phase::Idle, Phase::Hello] {
+            let _place = judge.places.acquire().await.expect("it stays open");
             judge.begins();
             let (struck, found) = nodes::case(phase, Arc::clone(&kind)).await;
             assert!(struck > 0, "{name}, {phase:?}");

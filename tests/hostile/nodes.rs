@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade::error::AcquireError;
 use palisade::lock::TryAcquire;
 use palisade::node::LockNode;
-use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock};
+use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock, RetryPolicy};
 use tokio::time::{Instant, timeout};
 
 use crate::judge::{JUDGE, PASSWORD};
@@ -42,28 +42,31 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Idle,
 ];
 
-/// Those in which answers of the largest size are tried.
-pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle, Phase::Wait];
+/// Those in which large answers are tried.
+pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
 /// One case: what is wrong.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
     let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
-    let mut wrong = Vec::new();
-    // One after the other where each may be as large as may be.
-    if kind.big {
-        wrong.extend(one_of_three(&what, phase, &bad).await.err());
-        wrong.extend(alone(&what, phase, &kind, &bad).await.err());
-    } else {
-        let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
-        let (trio, lone) = tokio::join!(both.0, both.1);
-        wrong.extend(trio.err().into_iter().chain(lone.err()));
-    }
+    let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
+    let (trio, lone) = tokio::join!(both.0, both.1);
+    let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
     // Two handles, each with connections for batches, hints and barriers, and tries after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
     (bad.struck(), wrong)
+}
+
+/// The same one after the other, for what fills memory; by itself.
+pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
+    let what = format!("{phase:?}, {}", kind.name);
+    let kind = Arc::new(kind);
+    let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
+    let trio = one_of_three(&what, phase, &bad).await;
+    let lone = alone(&what, phase, &kind, &bad).await;
+    trio.err().into_iter().chain(lone.err()).collect()
 }
 
 fn node(bad: &Fake) -> RedisNode {
@@ -84,8 +87,9 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String
         let guard = guard.map_err(|e| format!("{what}: {e}"))?;
         let TryAcquire::Acquired(guard) = guard else { return Err(format!("{what}: taken")) };
         if matches!(phase, Phase::Subscribe | Phase::Pushes) && name == "held" {
-            let wait = Duration::from_millis(700);
-            let waits = redlock.mutex(name).wait(wait);
+            let wait = Duration::from_millis(300);
+            let often = RetryPolicy::exponential(wait / 10, wait / 5, 1.5).expect("a range");
+            let waits = redlock.mutex(name).wait(wait).retry(often);
             match within(&what, wait + SHARED, waits.acquire()).await? {
                 Err(AcquireError::TimedOut { .. }) => {}
                 other => return Err(format!("{what}: waited for a held lock: {other:?}")),
