@@ -7,12 +7,12 @@ use std::time::Duration;
 use palisade::error::AcquireError;
 use palisade::lock::TryAcquire;
 use palisade::node::LockNode;
-use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock, RetryPolicy};
+use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock};
 use tokio::time::{Instant, timeout};
 
 use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
-use crate::server::{DataServer, Fake, Phase};
+use crate::server::{DataServer, Fake, Phase, TAKEN};
 
 /// How long a lone node may take, as its handle says it.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
@@ -86,15 +86,6 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String
         let guard = within(&what, SHARED, redlock.mutex(name).try_acquire()).await?;
         let guard = guard.map_err(|e| format!("{what}: {e}"))?;
         let TryAcquire::Acquired(guard) = guard else { return Err(format!("{what}: taken")) };
-        if matches!(phase, Phase::Subscribe | Phase::Pushes) && name == "held" {
-            let wait = Duration::from_millis(300);
-            let often = RetryPolicy::exponential(wait / 10, wait / 5, 1.5).expect("a range");
-            let waits = redlock.mutex(name).wait(wait).retry(often);
-            match within(&what, wait + SHARED, waits.acquire()).await? {
-                Err(AcquireError::TimedOut { .. }) => {}
-                other => return Err(format!("{what}: waited for a held lock: {other:?}")),
-            }
-        }
         if phase == Phase::Idle {
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
@@ -149,6 +140,14 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), 
                 return Err(format!("{what}: {e}"));
             }
             JUDGE.error(&what, &e);
+        }
+    }
+    if matches!(phase, Phase::Subscribe | Phase::Pushes) {
+        // Hints are asked for.
+        let wait = Duration::from_millis(250);
+        match within(&what, wait + NODE, redlock.mutex(TAKEN).wait(wait).acquire()).await? {
+            Err(AcquireError::TimedOut { .. }) => {}
+            other => return Err(format!("{what}: waited for a held lock: {other:?}")),
         }
     }
     let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();

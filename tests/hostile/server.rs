@@ -221,7 +221,10 @@ fn micros() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
 }
 
-/// Everything is granted as asked for.
+/// A lock that somebody else holds.
+pub(crate) const TAKEN: &str = "taken";
+
+/// Everything else is granted as asked for.
 fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
@@ -229,8 +232,14 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let runs = number(first + 9);
     let mut at = first + 10;
     let mut codes = Vec::new();
+    let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
     for _ in 0..runs {
         let (code, skip) = match text(at) {
+            "A" | "W" if is_taken => {
+                // Somebody else's, for so many milliseconds more.
+                codes.push(integer(-3));
+                (9_000, if text(at) == "W" { 4 } else { 5 })
+            }
             "A" => (-9, 3 + 2 * number(at + 1)),
             "D" | "Q" => (-9, 2 + number(at + 1)),
             "W" => (-9, 4),
