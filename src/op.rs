@@ -189,6 +189,7 @@ impl Op {
                 | Self::RaiseClaim { .. }
                 | Self::ExtendClaim { .. }
                 | Self::Lookup { .. }
+                | Self::Inspect { .. }
         )
     }
 
@@ -361,19 +362,21 @@ pub enum Reply {
         /// As for `Claimed`.
         unsure: Duration,
     },
-    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup: there is a result, and the answer to this batch
-    /// has shown as many bytes of results as the node sends at once. Nothing was executed; ask
-    /// again. At least one result is shown in a batch that has such an answer, whatever its length.
-    /// Callers never see it: the op is asked again for them, in a later batch, until its deadline.
+    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect: there is a result, or a holder's
+    /// metadata, and the answer to this batch has shown as many bytes of them as the node sends at
+    /// once. Nothing was executed; ask again. At least one of them is shown in a batch that has
+    /// such an answer, whatever its length. Callers never see it: the op is asked again for them,
+    /// in a later batch, until its deadline.
     Deferred,
 }
 
 impl Reply {
-    /// Whether it contains a stored result.
+    /// Whether it contains a stored result, or a holder's words.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) | Self::Claimed { record: Some(_), .. } => true,
             Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
+            Self::Holder(holder) => holder.as_ref().is_some_and(|h| h.meta.is_some()),
             _ => false,
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::durability::{BarrierPoint, Durability};
+use palisade::env::{Env, TokioEnv};
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
 use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
@@ -296,6 +297,55 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     }
     let (bytes, ops) = *stored.lock().unwrap();
     assert_eq!(ops, 2, "{bytes} bytes");
+}
+
+/// How long so many acquires at once take, each of a name of its own, at a node that executes 128
+/// in 20 ms.
+async fn at_once(n: usize) -> Duration {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let node = Stingy { inner, takes: Duration::from_millis(20), ..Stingy::new(1) };
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let (mut all, begun) = (JoinSet::new(), Instant::now());
+    for i in 0..n {
+        let mutex = redlock.mutex(format!("name-{i}"));
+        all.spawn(async move { mutex.acquire().await.map(drop) });
+    }
+    while let Some(done) = all.join_next().await {
+        done.expect("an answer").expect("it is free");
+    }
+    let faults = redlock.metrics()[0].faults_total();
+    assert_eq!(faults, 0, "{n} at once hinder each other");
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn twice_as_many_at_once_take_about_twice_as_long() {
+    let (few, many) = (at_once(5_000).await, at_once(10_000).await);
+    assert!(many < few * 3, "{many:?} instead of {few:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_and_finds_no_place_is_refused_with_advice() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let node = Stingy { inner, takes: Duration::from_secs(3_600), ..Stingy::new(1) };
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let (mut all, begun) = (JoinSet::new(), Instant::now());
+    for i in 0..2_000 {
+        let mutex = redlock.mutex(format!("name-{i}"));
+        all.spawn(async move { mutex.try_acquire().await });
+    }
+    let mut busy = 0;
+    while let Some(done) = all.join_next().await {
+        let Err(AcquireError::NoQuorum(why)) = done.expect("an answer") else { panic!("granted") };
+        let advice = matches!(why.advice(), palisade::error::Advice::RetryAfter(_));
+        assert!(advice, "{why}");
+        let not_sent = |e: &NodeError| (e.fault(), e.is_ambiguous()) == (NodeFault::Busy, false);
+        busy += usize::from(matches!(&why.nodes[0].1, NodeOutcome::Failed(e) if not_sent(e)));
+    }
+    assert!(busy > 900, "{busy}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
 }
 
 /// Nobody's turn comes on a runtime that runs only this. What gives back is let in all the same.

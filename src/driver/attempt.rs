@@ -7,10 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Durability;
-use crate::error::ReleaseOutcome;
+use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseOutcome};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
 use crate::op::{Op, Reply};
@@ -51,18 +54,40 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
+    /// A place among the attempts that are under way; nodes are asked within this time, or not at
+    /// all.
+    async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
+        if let Some(outcomes) = self.cannot_wait() {
+            return Err(Loss::NoQuorum(outcomes));
+        }
+        if let Ok(place) = self.places.try_acquire() {
+            return Ok(Some(place));
+        }
+        tokio::select! {
+            biased;
+            // No place is needed to be refused.
+            () = self.closing.begun() => Ok(None),
+            place = timeout(within.max(self.config.node_deadline), self.places.acquire()) => {
+                place.map(Result::ok).map_err(|_| {
+                    let detail = "too many attempts of this handle are under way";
+                    let error = NodeError::not_executed(NodeFault::Busy, detail);
+                    Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
+                })
+            }
+        }
+    }
+
     /// One attempt at this durability, with a fresh owner token. `wait` asks the nodes for a hint
-    /// if it is refused.
+    /// if it is refused. It waits for a place among the attempts under way for `within`, and for
+    /// `node_deadline` at least.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,
         ttl: Duration,
-        wait: bool,
+        (wait, within): (bool, Duration),
         level: Durability,
     ) -> Result<Won, Loss> {
-        if let Some(outcomes) = self.cannot_wait() {
-            return Err(Loss::NoQuorum(outcomes));
-        }
+        let _place = self.place(within).await?;
         let owner = OwnerToken::from_random(self.env.random());
         let proposal = self.proposal(keys.lock());
         let mailbox = Mailbox::at(self.n(), level);

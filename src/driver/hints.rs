@@ -3,15 +3,43 @@
 //! A release reaches the nodes one after the other; waking a waiter at the first hint would make it
 //! meet the rest of the old lock. So one waiter is woken when a *majority* of nodes has hinted.
 //! Observers, who only read, are woken at each hint. Hints may be lost: every waiter has its own
-//! timer as well.
+//! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::quorum::majority::majority;
+use crate::time::Moment;
+
+/// On average wake-ups are so far apart at least, but for those that brought the lock.
+const APART: Duration = Duration::from_millis(10);
+/// So many may come at once.
+const BURST: u32 = 16;
+
+/// Holds wake-ups apart: a hint costs whoever forges it much less than those who ask again.
+#[derive(Debug, Default)]
+pub(crate) struct Floor {
+    /// When the next would come if they came evenly.
+    next: Moment,
+}
+
+impl Floor {
+    /// Somebody was woken at `now`: for how long it waits before it asks.
+    pub(crate) fn wake(&mut self, now: Moment) -> Duration {
+        let at = self.next.max(now - APART * BURST);
+        self.next = at + APART;
+        at.since(now)
+    }
+
+    /// The last wake-up was right.
+    fn forgive(&mut self) {
+        self.next = self.next - APART;
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Hints {
@@ -26,6 +54,7 @@ struct Entry {
     waiters: usize,
     queue: Arc<Notify>,
     observers: Arc<Notify>,
+    floor: Floor,
 }
 
 impl Hints {
@@ -82,6 +111,19 @@ impl Waiting {
         self.queue.notified().await;
     }
 
+    /// It was this waiter's turn at `now`: for how long it waits before it tries. All who wait for
+    /// a key are held apart together.
+    pub(crate) fn floor(&self, now: Moment) -> Duration {
+        self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
+    }
+
+    /// The turn brought what was waited for.
+    pub(crate) fn was_right(&self) {
+        if let Some(entry) = self.hints.keys().get_mut(&self.key) {
+            entry.floor.forgive();
+        }
+    }
+
     /// Resolves at any hint for the key that comes after this call (not: after the first poll), so
     /// that one may read in between.
     ///
@@ -106,6 +148,42 @@ impl Drop for Waiting {
             if entry.waiters == 0 {
                 keys.remove(&self.key);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ups_that_bring_nothing_are_held_apart_after_a_burst() {
+        let mut floor = Floor::default();
+        let mut now = Moment::from_nanos(1_000_000_000_000);
+        let mut woken = 0;
+        let begun = now;
+        // Somebody forges one as soon as it would be heard.
+        while now.since(begun) < Duration::from_secs(1) {
+            now = now + floor.wake(now) + Duration::from_micros(200);
+            woken += 1;
+        }
+        assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
+        // It is over: nothing is held back any more.
+        now = now + Duration::from_secs(1);
+        for _ in 0..=BURST {
+            assert_eq!(floor.wake(now), Duration::ZERO);
+        }
+        assert!(!floor.wake(now).is_zero());
+    }
+
+    #[test]
+    fn wake_ups_that_were_right_are_never_held_back() {
+        let mut floor = Floor::default();
+        let mut now = Moment::from_nanos(1_000_000_000_000);
+        for _ in 0..10_000 {
+            assert_eq!(floor.wake(now), Duration::ZERO);
+            floor.forgive();
+            now = now + Duration::from_micros(100);
         }
     }
 }

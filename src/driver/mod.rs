@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) verdicts: Arc<Verdicts>,
     pub(crate) closing: Closing,
+    /// Places for attempts to acquire that are under way.
+    places: Semaphore,
     outlive: Outlive,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
@@ -65,6 +67,10 @@ pub(crate) struct Core {
 
 /// How much later a node's memory must be whole again for that to be news.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
+
+/// Most attempts to acquire under way at once: more than lanes can have in flight, and no more than
+/// they send in time. The others wait for a place in the order in which they came.
+const ATTEMPTS_MAX: usize = 1_024;
 
 /// Events a slow subscriber may lag behind before it loses some.
 const EVENTS: usize = 1_024;
@@ -102,6 +108,7 @@ impl Core {
             keeper,
             verdicts,
             closing: Closing::default(),
+            places: Semaphore::new(ATTEMPTS_MAX),
             outlive: Outlive::new(nodes.len()),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             forgetful: Mutex::new(vec![None; names.len()]),

@@ -90,7 +90,11 @@ impl Election {
         let _verb = self.begin(&value)?;
         let mut lost = false;
         loop {
-            return match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
+            return match self
+                .core
+                .attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level)
+                .await
+            {
                 Ok(won) => match self.take_office(won, &value).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // To somebody else, or with a node's data: asked again, the nodes tell which.

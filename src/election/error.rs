@@ -14,8 +14,9 @@ pub enum CampaignError {
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
-    /// Somebody else led until the deadline.
-    #[error("{of}: not elected within {waited:?}, somebody else leads")]
+    /// Somebody else led until the deadline, or another program's value was under the election's
+    /// key ([`Taken::foreign`]).
+    #[error("{of}: not elected within {waited:?}, {}", who_leads(taken))]
     TimedOut {
         /// The election.
         of: Resource,
@@ -29,15 +30,22 @@ pub enum CampaignError {
     Closed(Resource),
 }
 
+fn who_leads(taken: &Taken) -> &'static str {
+    if taken.foreign {
+        "another program's value is under its key: use another name or `prefix`, or delete the key \
+         if nobody needs it"
+    } else {
+        "somebody else leads"
+    }
+}
+
 impl CampaignError {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
-            Self::TimedOut { taken, .. } => {
-                taken.retry_after.map_or(Advice::GiveUp, Advice::RetryAfter)
-            }
+            Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
         }
     }

@@ -15,7 +15,7 @@ use futures_core::Stream;
 use super::Election;
 use super::error::LeaderError;
 use super::value::Leader;
-use crate::driver::hints::Waiting;
+use crate::driver::hints::{Floor, Waiting};
 use crate::driver::runtime::within;
 use crate::error::{ConfigError, NoQuorum};
 use crate::node::BoxFuture;
@@ -57,7 +57,8 @@ impl Election {
     pub fn observe(&self) -> Result<Observer, ConfigError> {
         self.check().map_err(|e| e.of(self.resource()))?;
         let waiting = self.core.hints.wait(self.keys.lock());
-        let watch = Watch { election: self.clone(), waiting, last: Last::Nothing, known: None };
+        let (election, floor) = (self.clone(), Floor::default());
+        let watch = Watch { election, waiting, last: Last::Nothing, known: None, floor };
         Ok(Observer { next: Some(Box::pin(watch.change())) })
     }
 }
@@ -117,6 +118,7 @@ struct Watch {
     last: Last,
     /// Term and number of the last value told.
     known: Option<(FencingToken, u64)>,
+    floor: Floor,
 }
 
 impl Watch {
@@ -138,10 +140,14 @@ impl Watch {
                 };
                 let news = judge(&mut self.last, &mut self.known, seen);
                 if news.is_none() {
-                    tokio::select! {
+                    let woken = tokio::select! {
                         biased;
                         () = core.closing.begun() => return None,
-                        _ = within(self.pause(rest), hint) => {}
+                        woken = within(self.pause(rest), hint) => woken.is_some(),
+                    };
+                    if woken {
+                        let held_back = self.floor.wake(core.env.now());
+                        within(held_back, std::future::pending::<()>()).await;
                     }
                 }
                 news

@@ -157,6 +157,26 @@ pub struct Taken {
     pub foreign: bool,
 }
 
+impl Taken {
+    fn what_to_do(&self) -> &'static str {
+        if self.foreign {
+            "another program's value is under its key: use another name or `prefix`, or delete the \
+             key if nobody needs it"
+        } else {
+            "raise `wait`, or look for a stuck holder"
+        }
+    }
+
+    /// What to do when it stayed so.
+    pub(crate) fn advice(&self) -> Advice {
+        match self.retry_after {
+            Some(after) => Advice::RetryAfter(after),
+            None if self.foreign => Advice::Misconfigured,
+            None => Advice::GiveUp,
+        }
+    }
+}
+
 /// Why `acquire` or `try_acquire` failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -167,8 +187,9 @@ pub enum AcquireError {
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
-    /// The waiting deadline passed while somebody else held the lock.
-    #[error("{of}: still taken after waiting {waited:?}; raise `wait`, or look for a stuck holder")]
+    /// The waiting deadline passed while somebody else held the lock, or another program's value
+    /// was under its key ([`Taken::foreign`]).
+    #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
         /// The lock.
         of: Resource,
@@ -194,9 +215,7 @@ impl AcquireError {
         match self {
             Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
-            Self::TimedOut { taken, .. } => {
-                taken.retry_after.map_or(Advice::GiveUp, Advice::RetryAfter)
-            }
+            Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
         }
     }

@@ -2,6 +2,7 @@
 
 mod guard;
 mod mutex;
+mod pauses;
 
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};

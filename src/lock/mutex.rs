@@ -6,20 +6,21 @@ use std::time::Duration;
 use crate::driver::Core;
 use crate::driver::attempt::Won;
 use crate::driver::close::Verb;
+use crate::driver::hints::Waiting;
 use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
+use crate::lock::pauses::{Pauses, is_split, spread};
 use crate::name::{LockKeys, check_key, check_name};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
+use crate::time::Moment;
 
 /// How long is waited where the user does not say.
 const WAIT: Duration = Duration::from_secs(30);
 /// … and so long after the end of a quarantine: for two attempts, and the clocks' rounding.
 const AFTER: Duration = Duration::from_secs(1);
-/// Callers are brought apart over at most two to this power round trips.
-const CROWD_MAX: u32 = 5;
 
 /// A named lock, not yet held. Cheap to clone and to make; use one per name or per call.
 ///
@@ -148,7 +149,7 @@ impl Mutex {
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
         let _verb = self.begin()?;
-        match self.core.attempt(&self.keys, self.ttl, false, self.level).await {
+        match self.core.attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => {
@@ -221,7 +222,7 @@ pub(crate) async fn acquire_within(
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
     let mut sent = core.env.now();
-    let mut loss = match core.attempt(keys, ttl, false, level).await {
+    let mut loss = match core.attempt(keys, ttl, (false, wait.unwrap_or(WAIT)), level).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
@@ -229,7 +230,7 @@ pub(crate) async fn acquire_within(
     let started = core.env.now();
     let mut deadline = started + wait.unwrap_or(WAIT);
     let waiting = core.hints.wait(keys.lock());
-    let mut delays = retry.delays(core.env.random() as u64);
+    let mut pauses = Pauses::new(retry.delays(core.env.random() as u64));
     let mut asked = false;
     let mut crowd = 0;
     loop {
@@ -255,13 +256,18 @@ pub(crate) async fn acquire_within(
             });
         }
         let round_trip = now.since(sent);
-        let pause = pause(&loss, &mut delays, asked).min(deadline.since(now));
-        let called = is_split(&loss)
+        let pause = pauses.next(&loss, asked, core.env.random()).min(deadline.since(now));
+        let split = is_split(&loss);
+        let called = split
             || tokio::select! {
                 biased;
                 () = core.closing.begun() => return Err(AcquireError::Closed(of.clone())),
                 called = tokio::time::timeout(pause, waiting.turn()) => called.is_ok(),
             };
+        let woken = called && !split;
+        if woken {
+            hold_back(core, &waiting, deadline).await;
+        }
         // The roll-backs of attempts that met are hints, too: to all who met, so that they would
         // meet for ever. Only the dice bring them apart, over the more round trips the oftener.
         crowd = if called && asked { crowd + 1 } else { 0 };
@@ -275,8 +281,12 @@ pub(crate) async fn acquire_within(
             continue;
         }
         sent = core.env.now();
-        match core.attempt(keys, ttl, true, level).await {
+        let within = deadline.since(sent);
+        match core.attempt(keys, ttl, (true, within), level).await {
             Ok(won) => {
+                if woken {
+                    waiting.was_right();
+                }
                 waiting.pass_on();
                 return Ok(won);
             }
@@ -293,28 +303,11 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
     }
 }
 
-/// Nobody holds a majority.
-fn is_split(loss: &Loss) -> bool {
-    matches!(loss, Loss::Taken(Taken { retry_after: Some(Duration::ZERO), .. }))
-}
-
-/// A random part of as many round trips as there may be callers.
-fn spread(dice: u128, round_trip: Duration, crowd: u32) -> Duration {
-    let slots = round_trip.min(Duration::from_millis(20)) * (1 << crowd.clamp(1, CROWD_MAX));
-    slots.mul_f64(f64::from(dice as u32) / f64::from(u32::MAX))
-}
-
-/// How long to sleep if no hint comes. Once hints were asked for, a lock that a majority holds is
-/// looked at again when it could have expired; the growing delay alone serves everything else.
-fn pause(loss: &Loss, delays: &mut impl Iterator<Item = Duration>, asked: bool) -> Duration {
-    let delay = delays.next().unwrap_or(Duration::from_millis(250));
-    match loss {
-        // Asking for hints takes one refused attempt: make it at once.
-        Loss::Taken(t) if !asked && t.retry_after != Some(Duration::ZERO) => Duration::ZERO,
-        Loss::Taken(Taken { retry_after: Some(d), .. }) if !d.is_zero() => {
-            // Hints can be lost, so never sleep through more than a second on their word.
-            (*d + delay.min(Duration::from_millis(20))).min(Duration::from_secs(1).max(delay))
-        }
-        _ => delay,
+/// A wake-up that may have been forged does not cost the nodes more than now and then a request.
+async fn hold_back(core: &Core, waiting: &Waiting, deadline: Moment) {
+    let now = core.env.now();
+    let rest = waiting.floor(now).min(deadline.since(now));
+    if !rest.is_zero() {
+        tokio::time::sleep(rest).await;
     }
 }

@@ -63,6 +63,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Most requests that wait to be sent; what gives something back may be as many again.
 const QUEUE_MAX: usize = 100_000;
+/// Most batches of which somebody waits for replicas to have them; until there are fewer nothing is
+/// sent that may have to be waited for.
+const CONFIRMING_MAX: usize = 1_024;
 /// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
 /// no more than that, and the node says no more about results (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
@@ -253,6 +256,7 @@ impl Worker {
             // A batch that has to ask for the time first could be overtaken by the next.
             let depth = self.pace.depth(&*self.node, self.known_clock(now).is_some());
             let owed_in = self.owed.due().map(|at| at.since(now));
+            let open = under_way.len() < depth && confirming.len() < CONFIRMING_MAX;
             let heartbeat = (self.spoke + HEARTBEAT).since(now);
             if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
                 // Before what is queued: on a busy lane there is always something.
@@ -260,14 +264,14 @@ impl Worker {
                 confirming.extend(self.begin(call, &mut under_way).await);
                 continue;
             }
-            if !self.again.is_empty() && under_way.len() < depth {
+            if !self.again.is_empty() && open {
                 let call = self.launch(None, depth);
                 confirming.extend(self.begin(call, &mut under_way).await);
                 continue;
             }
             tokio::select! {
                 biased;
-                job = self.rx.recv(), if under_way.len() < depth => match job {
+                job = self.rx.recv(), if open => match job {
                     Some(job) => {
                         let call = self.launch(Some(job), depth);
                         confirming.extend(self.begin(call, &mut under_way).await);

@@ -161,6 +161,8 @@ pub(crate) const COMMANDS: &[&str] = &[
     "PTTL palisade:doctor",
     "HSET palisade:doctor x x",
     "HMGET palisade:doctor x",
+    "HSTRLEN palisade:doctor x",
+    "GETRANGE palisade:doctor 0 1",
     "HDEL palisade:doctor x",
     "PUBLISH palisade:changed x",
     "SUBSCRIBE palisade:changed",

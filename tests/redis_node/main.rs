@@ -4,6 +4,9 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod access;
+mod flood;
+mod forged;
+mod markers;
 mod order;
 mod reconnect;
 mod records;

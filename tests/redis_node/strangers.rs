@@ -78,3 +78,19 @@ async fn a_long_batch_of_releases_is_executed() {
     assert_eq!(got[1..9_001].iter().filter(|r| **r == Ok(Reply::Absent)).count(), 9_000);
     assert_eq!(got[9_001], Ok(Reply::Done));
 }
+
+#[tokio::test]
+async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
+    let server = Server::start(&[]);
+    let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
+    server.cli(&["rpush", "jobs", "a"]);
+    let mutex = redlock.mutex("jobs").wait(Duration::from_millis(50));
+    let e = mutex.acquire().await.expect_err("a list is there");
+    let palisade::error::AcquireError::TimedOut { taken, .. } = &e else { panic!("{e}") };
+    assert!(taken.foreign && taken.retry_after.is_none(), "{taken:?}");
+    assert_eq!(e.advice(), palisade::error::Advice::Misconfigured);
+    let said = e.to_string();
+    assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
+    // Nobody else notices.
+    assert!(redlock.mutex("other").acquire().await.is_ok());
+}

@@ -88,26 +88,36 @@ impl OwedQueue {
     }
 }
 
-/// Whose requests got no answer, and until when, by the node's clock, they may take effect.
+/// Whose requests got no answer, and until when, by the node's clock, they may take effect. Beyond
+/// so many owners it is about everybody, until the last of those requests.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(HashMap<OwnerToken, u64>);
+pub(super) struct Doubt {
+    owners: HashMap<OwnerToken, u64>,
+    everybody: Option<u64>,
+}
 
 impl Doubt {
     /// A request of this owner, which could take effect until `not_after`, got no answer.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
-        let until = self.0.entry(owner).or_insert(not_after);
+        let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
+        if self.owners.len() > MOST {
+            let all = self.owners.drain().map(|(_, until)| until);
+            self.everybody = all.chain(self.everybody).max();
+        }
     }
 
     /// The node's clock shows this.
     pub(super) fn known(&mut self, micros: u64) {
-        self.0.retain(|_, until| *until >= micros);
+        self.owners.retain(|_, until| *until >= micros);
+        self.everybody = self.everybody.filter(|until| *until >= micros);
     }
 
     /// For how long it lasts about this owner, now that the node's clock was told to `known`;
     /// `None` if there is none.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
-        let left = self.0.get(owner)?.checked_sub(micros)?;
+        let until = self.owners.get(owner).copied().max(self.everybody)?;
+        let left = until.checked_sub(micros)?;
         // A millisecond more, so that the next answer is certainly past it.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
@@ -190,6 +200,22 @@ mod tests {
         doubt.known(5_000);
         assert_eq!(doubt.lasts(&b, 8_000), Some(ms(1)));
         doubt.known(8_001);
-        assert!(doubt.0.is_empty(), "nothing piles up");
+        assert!(doubt.owners.is_empty(), "nothing piles up");
+    }
+
+    #[test]
+    fn doubts_about_very_many_are_one_about_everybody() {
+        let mut doubt = Doubt::default();
+        for i in 0..3 * MOST as u128 {
+            doubt.about(OwnerToken::from_random(i), 1_000 + i as u64);
+            assert!(doubt.owners.len() <= MOST, "a silent node costs memory without end");
+        }
+        let last = 1_000 + 3 * MOST as u64 - 1;
+        for owner in [0, 7, 5 * MOST as u128].map(OwnerToken::from_random) {
+            assert!(doubt.lasts(&owner, 1_000).is_some(), "nobody is forgotten");
+        }
+        doubt.known(last + 1);
+        assert!(doubt.owners.is_empty() && doubt.everybody.is_none(), "it ends");
+        assert_eq!(doubt.lasts(&OwnerToken::from_random(0), last + 1), None);
     }
 }

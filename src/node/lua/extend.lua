@@ -6,7 +6,7 @@
 -- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
 local function extend(k, a)
   local owner, ttl = ARGV[a + 1], ARGV[a + 2]
-  local value = try('GET', KEYS[k + 1])
+  local value = look(KEYS[k + 1], 22)
   if value and value ~= owner and value ~= KEPT then return put(NOT_OWNER) end
   if not may_extend(ARGV[a + 6]) then return put(QUARANTINED) end
   local fence = stored(KEYS[k + 2])
@@ -16,7 +16,7 @@ local function extend(k, a)
   call('SET', KEYS[k + 1], owner, 'PX', ttl)
   call('SET', KEYS[k + 2], token, 'PX', fence_life)
   if ARGV[a + 4] == '1' then
-    local before = try('GET', KEYS[k + 3])
+    local before = look(KEYS[k + 3], #ARGV[a + 5])
     call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)
     if before ~= ARGV[a + 5] then hint(KEYS[k + 4], KEYS[k + 1]) end
   elseif is_words(KEYS[k + 3]) then

@@ -28,11 +28,19 @@ local apart = math.ceil(clock_error / 500)
 -- an owner.
 local KEPT = string.rep('-', 22)
 
+-- What stands under a key, false if nothing does. Of a text not more than one byte beyond the
+-- longest of ours, so that no value of another program's holds up the server or its answer.
+local function look(key, longest)
+  local v = try('GETRANGE', key, 0, longest)
+  if v == '' and call('EXISTS', key) == 0 then return false end
+  return v
+end
+
 -- The number in a fence key: 0 if there is none, nil if a stranger's value stands there.
 local function stored(key)
-  local v = try('GET', key)
+  local v = look(key, 18)
   if not v then return 0 end
-  local number = type(v) == 'string' and tonumber(v)
+  local number = type(v) == 'string' and find(v, '^%d+$') and tonumber(v)
   return is_fence(number) and number or nil
 end
 
@@ -44,7 +52,7 @@ end
 -- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no
 -- fault of the op. What another program keeps under that key is left alone.
 local function hint(queue, key)
-  if try('GET', queue) == '1' then
+  if try('GETRANGE', queue, 0, 1) == '1' then
     call('DEL', queue)
     try('PUBLISH', 'palisade:changed', key)
   end
@@ -53,7 +61,7 @@ end
 -- Asks for a hint, and has the marker say that somebody does: ahead, so that it is seldom written.
 -- For an hour at most, however long a stranger's lock stands: who waits asks again long before.
 local function wait_for_hint(queue, ms)
-  local v = try('GET', queue)
+  local v = look(queue, 1)
   if v and v ~= '1' then return end
   ms = math.min(ms, 3600000)
   call('SET', queue, '1', 'PX', ms)
@@ -65,19 +73,30 @@ end
 
 -- Whether a holder's words may stand here: text that expires, unlike most keys of others.
 local function is_words(meta)
-  return type(try('GET', meta)) == 'string' and call('PTTL', meta) >= 0
+  return type(try('GETRANGE', meta, 0, 0)) == 'string' and call('PTTL', meta) >= 0
 end
 
--- A claim's fields, or nil for a stranger's key:
+-- Whether it is a field of ours, or none: a whole number in digits, of this size.
+local function is_whole(text, least, most)
+  if not text then return true end
+  local x = #text <= 16 and find(text, '^%d+$') and tonumber(text)
+  return x and x >= least and x < most
+end
+
+-- Up to here doubles hold every whole number; tokens are smaller.
+local TOKEN_END = 9007199254740992
+
+-- A claim's fields, or nil for a stranger's key, or where a field is not what ours are:
 -- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp
 -- g names the server's life at the last promise. Its value is read where it is shown.
 local function record(key)
   local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp')
-  if h.err then
-    put(WRONG_TYPE)
-    return nil
+  if not h.err and is_whole(h[2], 1, TOKEN_END) and is_whole(h[3], 0, TOKEN_END)
+    and is_whole(h[4], 0, 1000000000) and is_whole(h[5], 1, TOKEN_END) and (h[2] or not h[5]) then
+    return h
   end
-  return h
+  put(WRONG_TYPE)
+  return nil
 end
 
 -- The ballot below which nothing is accepted. A promise of an earlier generation may have been lost
@@ -88,23 +107,31 @@ local function promised(h)
   return fence
 end
 
--- How many bytes of results the answer may still show, so that it arrives in time and neither side
--- piles up memory for it. The first is shown whatever its length.
+-- How many bytes of results and words the answer may still show, so that it arrives in time and
+-- neither side piles up memory for it. The first is shown whatever its length.
 local MOST = 1048576
 local room = MOST
+-- Longer than any result: what another program put there.
+local RESULT_END = 9437184
 
--- The result of a completed record, false if only the fact is kept. Nothing where the answer is
--- full: that is put then, and nothing may have been changed.
-local function shown(key)
-  if room <= 0 then return put(DEFERRED) end
-  local value = try('HMGET', key, 'val')[1]
-  local size = value and #value or 0
-  if size > room and room < MOST then
+-- Whether so much more may be shown. If not, that is put, and nothing may have been changed.
+local function has_room(size)
+  if room <= 0 or size > room and room < MOST then
     room = 0 -- for all that follow, so that none is overtaken for ever
-    return put(DEFERRED)
+    put(DEFERRED)
+    return false
   end
   room = room - size
-  return value
+  return true
+end
+
+-- The result of a completed record, false if only the fact is kept. Nothing where the answer is
+-- full, or the result is not ours: that is put then, and nothing may have been changed.
+local function shown(key)
+  local size = call('HSTRLEN', key, 'val')
+  if size >= RESULT_END then return put(WRONG_TYPE) end
+  if not has_room(size) then return nil end
+  return call('HMGET', key, 'val')[1]
 end
 
 local function put_completed(h, value)

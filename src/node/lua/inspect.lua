@@ -1,14 +1,21 @@
 -- Read the holder.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 wait: 0 or 1
--- Puts  fence, value, ms, meta | ABSENT      value false: a stranger's type; ms -1: no expiry
+-- Puts  fence, value, ms, meta | ABSENT | DEFERRED
+--       value false: not an owner's; meta false: not a holder's; ms -1: no expiry
+
+-- Longest words of a holder.
+local WORDS_END = 67584
+
 local function inspect(k, a)
-  local value = try('GET', KEYS[k + 1])
+  local value = look(KEYS[k + 1], 22)
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
   if not value then return put(ABSENT) end
-  local meta = try('GET', KEYS[k + 3])
+  local meta = look(KEYS[k + 3], WORDS_END)
+  meta = type(meta) == 'string' and #meta <= WORDS_END and meta
+  if meta and not has_room(#meta) then return end
   put(stored(KEYS[k + 2]) or 0)
   put(type(value) == 'string' and value)
   put(call('PTTL', KEYS[k + 1]))
-  put(type(meta) == 'string' and meta)
+  put(meta)
 end

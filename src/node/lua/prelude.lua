@@ -29,6 +29,7 @@
 local KEYS, ARGV, tonumber, type, unpack = KEYS, ARGV, tonumber, type, unpack
 local call, try = redis.call, redis.pcall
 local find, sub, format = string.find, string.sub, string.format
+local match = string.match
 local q, clock_error, fence_life = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4]
 
 local info = call('INFO', 'replication')
@@ -62,23 +63,36 @@ end
 
 local since, floor, agreed, waited, began, settling
 local bits, write = 0, false -- bits: see main.lua
-local marker = try('GET', KEYS[1])
-local seen_q
+local known, seen_q = false, nil -- known: the marker is one that an honest client can have written
+-- Not more of it than may be ours, however large a value stands there.
+local marker = try('GETRANGE', KEYS[1], 0, 126)
 if type(marker) == 'string' and (#marker == 111 or #marker == 126) then
-  since, floor = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 56, 71))
-  seen_q, agreed = tonumber(sub(marker, 73, 81)), tonumber(sub(marker, 83, 95))
-  waited, began = tonumber(sub(marker, 97, 109)), sub(marker, 111, 111)
-end
-local known = since and floor and seen_q and agreed and waited -- else it is not ours
-if known and #marker == 126 then
-  local kind, till = sub(marker, 113, 113), tonumber(sub(marker, 114, 126))
-  if till and now_ms < till then
-    if kind == 'c' then
-      return redis.error_reply('HANDOVER closed for another ' .. till - now_ms .. ' ms at most.')
+  local a, b, c, d, e, f = match(marker, '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[ne]')
+  if a == 42 and b == 56 and c == 73 and d == 83 and e == 97 and f == 111 then
+    since, floor = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 56, 71))
+    seen_q, agreed = tonumber(sub(marker, 73, 81)), tonumber(sub(marker, 83, 95))
+    waited, began = tonumber(sub(marker, 97, 109)), sub(marker, 111, 111)
+    -- Clocks are 2E apart at the most, also the same one before and after a step; a second more for
+    -- what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
+    local apart = clock_error / 500
+    local latest = now_ms + apart + 1000
+    known = since <= latest and (since == 0 or seen_q > 0) and seen_q <= 172800000
+      and agreed <= latest + 2 * seen_q and waited <= latest + 3610000
+      and floor <= (math.max(now_ms, since + seen_q) + 2 * apart + 1000) * 1000
+    if #marker == 126 then
+      local kind, till = match(marker, '^ ([cs])(%d+)$', 112)
+      till = tonumber(till)
+      known = known and till and till <= latest + (kind == 'c' and 600000 or 172800000)
+      if known and now_ms < till then
+        if kind == 'c' then
+          return redis.error_reply('HANDOVER closed for another ' .. till - now_ms
+            .. ' ms at most.')
+        end
+        if sub(marker, 1, 40) == replid then settling = till end
+      end
+      write = not settling
     end
-    if sub(marker, 1, 40) == replid then settling = till end
   end
-  write = not settling
 end
 if known and sub(marker, 1, 40) == replid then
   -- All clients share one length, the longest. It holds for one length after the last client that
@@ -95,7 +109,7 @@ if known and sub(marker, 1, 40) == replid then
   end
 else
   write, bits, began = true, known and 1 or 3, known and 'n' or 'e'
-  if marker == false and ARGV[5] == '1' then
+  if marker == '' and ARGV[5] == '1' and call('EXISTS', KEYS[1]) == 0 then
     since, floor, began = 0, 0, 'n'
   else
     -- What the marker says may be older than the server that was replaced just now.

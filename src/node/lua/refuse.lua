@@ -30,8 +30,12 @@ end
 
 -- The lock is taken: by whom, and for how long.
 local function refuse(lock, fence, owner, queue)
-  local value = try('GET', lock)
-  if value == owner then return put(stored(fence) or WRONG_TYPE) end
+  local value = look(lock, 22)
+  if value == owner then
+    local given = stored(fence)
+    -- Its fence outlives a lock, so somebody else deleted it.
+    return put(given and given > 0 and given or WRONG_TYPE)
+  end
   local ours = type(value) == 'string' and #value == 22 and not find(value, '[^%w_-]')
   local ms = call('PTTL', lock)
   put(ours and HELD or FOREIGN)

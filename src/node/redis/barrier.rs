@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -32,6 +33,9 @@ const LAST: Duration = Duration::from_millis(100);
 const WAY_BACK: Duration = Duration::from_millis(90);
 /// How long is waited for replicas that are not even connected.
 const LOOK: Duration = Duration::from_millis(5);
+/// Most wishes that wait for one number of replicas, and most numbers.
+const WISHES_MAX: usize = 8_192;
+const QUEUES_MAX: usize = 64;
 /// A connection without work is closed after this.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -43,7 +47,7 @@ pub(crate) struct Barriers {
     /// replica and goes is none.
     connected: AtomicU32,
     most: Arc<AtomicU32>,
-    queues: Mutex<BTreeMap<u32, mpsc::UnboundedSender<Wish>>>,
+    queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
 }
 
 /// The process that granted.
@@ -145,15 +149,20 @@ impl Barriers {
     fn submit(&self, k: u32, wish: Wish) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let wish = match queues.get(&k) {
-            Some(queue) => match queue.send(wish) {
+            Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,
-                Err(rejected) => rejected.0,
+                Err(TrySendError::Full(wish)) => return wish.refuse(),
+                // The runtime of the earlier task is gone.
+                Err(TrySendError::Closed(wish)) => wish,
             },
             None => wish,
         };
-        // The first, or the runtime of the earlier task is gone.
-        let (queue, wishes) = mpsc::unbounded_channel();
-        let _ = queue.send(wish);
+        if queues.len() >= QUEUES_MAX && !queues.contains_key(&k) {
+            return wish.refuse();
+        }
+        let (queue, wishes) = mpsc::channel(WISHES_MAX);
+        // It is empty.
+        let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);
         let connected = self.connected.load(Ordering::Relaxed);
@@ -162,11 +171,20 @@ impl Barriers {
     }
 }
 
+impl Wish {
+    /// Too many wait already.
+    fn refuse(self) {
+        let detail = "too many requests wait for replicas already";
+        // Nobody listens any more: nothing to do.
+        let _ = self.done.send(Err(NodeError::maybe_executed(NodeFault::Busy, detail)));
+    }
+}
+
 /// The task behind one queue. It ends with the session.
 struct Waiter {
     server: Server,
     k: u32,
-    wishes: mpsc::UnboundedReceiver<Wish>,
+    wishes: mpsc::Receiver<Wish>,
     wire: Option<Wire>,
     /// How many replicas there were at the last look.
     connected: u32,
@@ -182,7 +200,9 @@ impl Waiter {
                     None => return,
                 }
             }
-            while let Ok(wish) = self.wishes.try_recv() {
+            while waiting.len() < WISHES_MAX
+                && let Ok(wish) = self.wishes.try_recv()
+            {
                 waiting.push(wish);
             }
             waiting.retain(|wish| !wish.done.is_closed());

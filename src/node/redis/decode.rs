@@ -40,17 +40,17 @@ pub(crate) fn replies(
     (window, clock_error): (Duration, Duration),
 ) -> Result<Replies, NodeError> {
     let Value::Array(items) = answer else { return Err(garbage("not an array")) };
-    let mut from = Reader(items.into_iter());
+    let mut from = Reader { values: items.into_iter(), spoiled: None };
     let facts = facts(&mut from, identity)?;
     let recall = Recall::new(facts.since, window, clock_error, facts.node_micros / 1_000);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
-        let first = from.integer()?;
+        let first = from.code()?;
         for (i, op) in run.iter().enumerate() {
             let code = match first {
                 _ if i == 0 => first,
                 AS_ASKED => AS_ASKED,
-                _ => from.integer()?,
+                _ => from.code()?,
             };
             if code == AS_ASKED && first != AS_ASKED {
                 return Err(garbage("the rest of a run as asked"));
@@ -62,7 +62,7 @@ pub(crate) fn replies(
             }
         }
     }
-    if from.0.next().is_some() {
+    if from.values.next().is_some() {
         return Err(garbage("more answers than questions"));
     }
     Ok(Replies { facts: Some(facts), items })
@@ -119,6 +119,9 @@ fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
         return Err(garbage("no marker bits"));
     }
     let since = from.number()?;
+    if let Some(e) = from.spoiled.take() {
+        return Err(e);
+    }
     Ok(Facts {
         node_micros,
         generation,
@@ -209,6 +212,9 @@ fn reply(
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
     };
+    if let Some(e) = from.spoiled.take() {
+        return Err(Trouble::Op(e));
+    }
     if largest_token(&reply) >= TOKEN_END {
         // The script counts in doubles: from here on the next holder's token would not be larger.
         let detail = "a fencing token of 2^53 or more stands under this key; delete it";
@@ -230,23 +236,50 @@ fn largest_token(reply: &Reply) -> u64 {
     }
 }
 
-struct Reader(std::vec::IntoIter<Value>);
+/// Takes the values of an answer one after the other. One that is missing or of another kind spoils
+/// the whole answer, for nobody knows what belongs to which op. A number that cannot be right
+/// spoils its own op: it is noted, and zero stands for it until the op's values are read.
+struct Reader {
+    values: std::vec::IntoIter<Value>,
+    spoiled: Option<NodeError>,
+}
 
 impl Reader {
-    /// A whole number, as an integer or in digits (the script passes a fence on as it came).
-    fn integer(&mut self) -> Result<i64, NodeError> {
-        match self.0.next() {
-            Some(Value::Int(n)) => Ok(n),
-            Some(Value::BulkString(digits)) => std::str::from_utf8(&digits)
-                .ok()
-                .and_then(|d| d.parse().ok())
-                .ok_or_else(|| garbage("no number where one belongs")),
+    /// A whole number that says what follows, as an integer or in digits (the script passes a fence
+    /// on as it came).
+    fn code(&mut self) -> Result<i64, NodeError> {
+        self.maybe_integer()?.ok_or_else(|| garbage("no number where one belongs"))
+    }
+
+    fn maybe_integer(&mut self) -> Result<Option<i64>, NodeError> {
+        match self.values.next() {
+            Some(Value::Int(n)) => Ok(Some(n)),
+            Some(Value::BulkString(digits)) => {
+                Ok(std::str::from_utf8(&digits).ok().and_then(|d| d.parse().ok()))
+            }
             _ => Err(garbage("no integer where one belongs")),
         }
     }
 
+    fn fitting<T: Default>(&mut self, value: Option<T>, what: &str) -> T {
+        if value.is_none() {
+            self.spoiled.get_or_insert_with(|| garbage(what));
+        }
+        value.unwrap_or_default()
+    }
+
+    fn integer(&mut self) -> Result<i64, NodeError> {
+        let value = self.maybe_integer()?;
+        Ok(self.fitting(value, "no number where one belongs"))
+    }
+
+    fn unsigned(&mut self, n: i64) -> u64 {
+        self.fitting(u64::try_from(n).ok(), "a negative number")
+    }
+
     fn number(&mut self) -> Result<u64, NodeError> {
-        u64::try_from(self.integer()?).map_err(|_| garbage("a negative number"))
+        let n = self.integer()?;
+        Ok(self.unsigned(n))
     }
 
     /// PTTL: -1 without expiry; -2 (gone this moment) counts as zero.
@@ -254,12 +287,12 @@ impl Reader {
         Ok(match self.integer()? {
             -1 => None,
             -2 => Some(Duration::ZERO),
-            ms => Some(Duration::from_millis(u64::try_from(ms).map_err(|_| garbage("no time"))?)),
+            ms => Some(Duration::from_millis(self.unsigned(ms))),
         })
     }
 
     fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, NodeError> {
-        match self.0.next() {
+        match self.values.next() {
             Some(Value::BulkString(b)) => Ok(Some(b)),
             Some(Value::Nil) => Ok(None),
             _ => Err(garbage("no text where it belongs")),
@@ -278,14 +311,19 @@ impl Reader {
     }
 
     fn maybe_record(&mut self) -> Result<Option<StoredRecord>, NodeError> {
-        match self.number()? {
+        // A result follows unless there is none.
+        match self.code()? {
             0 => Ok(None),
-            rf => self.record(rf).map(Some),
+            rf => {
+                let rf = self.unsigned(rf);
+                self.record(rf).map(Some)
+            }
         }
     }
 
     fn attempt(&mut self) -> Result<u32, NodeError> {
-        u32::try_from(self.integer()?).map_err(|_| garbage("no attempt number"))
+        let n = self.integer()?;
+        Ok(self.fitting(u32::try_from(n).ok(), "no attempt number"))
     }
 
     fn holder(&mut self, fence: u64) -> Result<Holder, NodeError> {
@@ -315,171 +353,4 @@ fn garbage(what: &str) -> NodeError {
 mod fuzz;
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::name::LockKeys;
-
-    fn ops() -> Vec<Op> {
-        let keys = LockKeys::new("k");
-        let owner = OwnerToken::from_random(1);
-        let key: Arc<str> = "r".into();
-        let token = FencingToken::new(5);
-        vec![
-            Op::Acquire {
-                keys: keys.clone(),
-                owner,
-                ttl: Duration::from_secs(1),
-                proposal: 1,
-                wait: true,
-            },
-            Op::Release { keys: keys.clone(), owner, words: true },
-            Op::Inspect { keys, wait: false },
-            Op::RaiseClaim { key: Arc::clone(&key), owner, token },
-            Op::Lookup { key, retention: Duration::from_secs(1), fingerprint: None, born: Some(8) },
-        ]
-    }
-
-    /// No window, and clocks that are right.
-    const EXACT: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
-
-    fn header() -> Vec<Value> {
-        vec![
-            Value::Int(1_000_000),
-            Value::BulkString(b"00000000000000ff".to_vec()),
-            Value::Int(70),
-            Value::Int(30_000),
-            Value::Int(1),
-            Value::Int(7),
-        ]
-    }
-
-    #[test]
-    fn a_batch_is_read_in_order() {
-        let mut all = header();
-        let text = |s: &str| Value::BulkString(s.into());
-        all.extend([Value::Int(41), Value::Int(-1)]);
-        all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
-        all.extend([Value::Int(-7), Value::Int(4), text("result")]);
-        all.extend([Value::Int(4), Value::Int(2), Value::Int(-1), Value::Int(0)]);
-        let got = replies(Value::Array(all), &ops(), &"run".into(), EXACT).unwrap();
-        let facts = got.facts.unwrap();
-        assert_eq!((facts.generation, facts.new_generation), (255, true));
-        assert_eq!(facts.quarantine, Duration::from_millis(70));
-        let items: Vec<Reply> = got.items.into_iter().map(Result::unwrap).collect();
-        let record =
-            StoredRecord { token: FencingToken::new(4), value: Some(b"result"[..].into()) };
-        let holder =
-            Holder { owner: None, fence: 9, remaining: None, meta: Some(b"me"[..].into()) };
-        let state = RecordState { fence: 4, attempt: 2, lease: None, record: None };
-        let want = vec![
-            Reply::Granted { fence: 41 },
-            Reply::Absent,
-            Reply::Holder(Some(holder)),
-            Reply::Completed(record),
-            // Born after 7 ms, when the history began.
-            Reply::Record { state: Some(state), unsure: Duration::ZERO },
-        ];
-        assert_eq!(items, want);
-    }
-
-    #[test]
-    fn a_strangers_key_spoils_its_own_op_only() {
-        let mut all = header();
-        all.extend([Value::Int(-5), Value::Int(1)]);
-        let got = replies(Value::Array(all), &ops()[..2], &"run".into(), EXACT).unwrap();
-        let e = got.items[0].as_ref().unwrap_err();
-        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
-        assert_eq!(got.items[1], Ok(Reply::Done));
-    }
-
-    fn any_value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Nil),
-            (-10_i64..10).prop_map(Value::Int),
-            any::<i64>().prop_map(Value::Int),
-            proptest::collection::vec(any::<u8>(), 0..24).prop_map(Value::BulkString),
-            Just(Value::Okay),
-            Just(Value::Boolean(false)),
-        ];
-        leaf.prop_recursive(2, 16, 8, |inner| {
-            proptest::collection::vec(inner, 0..8).prop_map(Value::Array)
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_is_a_fault_that_may_have_run(
-            tail in proptest::collection::vec(any_value(), 0..20),
-            with_header in any::<bool>(),
-        ) {
-            let mut all = if with_header { header() } else { Vec::new() };
-            all.extend(tail);
-            match replies(Value::Array(all), &ops(), &"run".into(), EXACT) {
-                Ok(r) => prop_assert_eq!(r.items.len(), 5),
-                Err(e) => {
-                    prop_assert!(e.is_ambiguous());
-                    prop_assert_eq!(e.fault(), NodeFault::Protocol);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_run_that_went_as_asked_says_so_once() {
-        let keys = LockKeys::new("k");
-        let owner = OwnerToken::from_random(1);
-        let acquire = |proposal| {
-            let ttl = Duration::from_secs(1);
-            Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: false }
-        };
-        let release = Op::Release { keys: keys.clone(), owner, words: false };
-        let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
-        let mut all = header();
-        all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
-        let got = replies(Value::Array(all), &ops, &"run".into(), EXACT).unwrap();
-        let granted = |fence| Ok(Reply::Granted { fence });
-        let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
-        assert_eq!(got.items, want);
-        // In the middle of a run it is no answer, and to other kinds neither.
-        let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
-        assert!(replies(Value::Array(middle), &ops[..2], &"run".into(), EXACT).is_err());
-        let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
-        let other = [&header()[..], &[Value::Int(-9)]].concat();
-        assert!(replies(Value::Array(other), &inspect, &"run".into(), EXACT).is_err());
-    }
-
-    #[test]
-    fn how_the_server_stands_is_told_by_two_bits() {
-        let with = |bits| {
-            let mut all = header();
-            all[4] = Value::Int(bits);
-            standing(&Value::Array(all))
-        };
-        assert_eq!(with(7), Standing::default());
-        assert_eq!(with(8), Standing { backlog: true, awaited: false });
-        assert_eq!(with(17), Standing { backlog: false, awaited: true });
-        assert_eq!(standing(&Value::Okay), Standing::default());
-    }
-
-    #[test]
-    fn only_a_masters_role_tells_an_offset() {
-        let role = |word: &str, n| Value::Array(vec![Value::BulkString(word.into()), n]);
-        assert_eq!(offset(&role("master", Value::Int(41))), Some(41));
-        assert_eq!(offset(&role("slave", Value::Int(41))), None);
-        assert_eq!(offset(&role("master", Value::Int(-1))), None);
-        assert_eq!(offset(&role("master", Value::Nil)), None);
-        assert_eq!(offset(&Value::Array(Vec::new())), None);
-        assert_eq!(offset(&Value::Okay), None);
-    }
-
-    #[test]
-    fn too_many_answers_are_garbage_too() {
-        let mut all = header();
-        all.extend([Value::Int(-1), Value::Int(1)]);
-        let ops = &ops()[1..2];
-        assert!(replies(Value::Array(all), ops, &"run".into(), EXACT).is_err());
-        assert!(replies(Value::Okay, ops, &"run".into(), EXACT).is_err());
-    }
-}
+mod tests;

@@ -5,8 +5,12 @@
 //! another one: large results can cost hints, and nothing else. The connection is made when an op
 //! first asks for a hint, for most programs never wait; who asked before it stood is woken once
 //! when it does, since the hint may have been missed.
+//!
+//! Anybody on the server may publish anything. A request for a hint is answered by one hint, as on
+//! the server, which forgets it then: a hint that nobody here asked for, or a second one, costs a
+//! look-up and goes no further (overview 6).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,10 +34,11 @@ const CHANGED: &str = "palisade:changed";
 const LIMIT: Duration = Duration::from_secs(5);
 /// Between the loss of a connection, or a failed try, and the next try.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Longest key that a hint is believed for; ours are shorter. Hints wait for slow listeners.
-const KEY_MAX: usize = 4 * 1024;
 /// Most keys that are remembered until the connection stands; who waits for others has a timer.
 const EARLY_MAX: usize = 256;
+/// Most keys for which a hint is awaited. Beyond it all are forgotten: who still waits has a timer,
+/// and asks again.
+const AWAITED_MAX: usize = 65_536;
 
 /// The hints of one session. Ends with it.
 pub(super) struct Hints {
@@ -48,23 +53,55 @@ struct Line {
     settled: AtomicBool,
     /// Keys for which hints were asked before that.
     early: Mutex<VecDeque<Arc<str>>>,
+    awaited: Arc<Awaited>,
+}
+
+/// Keys for which a hint was asked and none has come.
+#[derive(Debug, Default)]
+struct Awaited(Mutex<HashSet<Arc<str>>>);
+
+impl Awaited {
+    fn keys(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        // Each change of it is one statement.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, key: &str) {
+        let mut keys = self.keys();
+        if keys.contains(key) {
+            return;
+        }
+        if keys.len() >= AWAITED_MAX {
+            keys.clear();
+        }
+        keys.insert(key.into());
+    }
+
+    /// The key of a hint, if one was asked for.
+    fn take(&self, key: &[u8]) -> Option<Arc<str>> {
+        let key = std::str::from_utf8(key).ok()?;
+        self.keys().take(key)
+    }
 }
 
 impl Hints {
     /// Connects to nothing yet.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeEvent>) -> Self {
-        let line =
-            Line { endpoint, events, settled: AtomicBool::new(false), early: Mutex::default() };
+        let (settled, early) = (AtomicBool::new(false), Mutex::default());
+        let line = Line { endpoint, events, settled, early, awaited: Arc::default() };
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
     /// To be called within a runtime before these ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
-        if self.line.settled.load(Ordering::Acquire) {
+        let mut asked = ops.iter().filter_map(awaited).peekable();
+        if asked.peek().is_none() {
             return;
         }
-        let mut asked = ops.iter().filter_map(awaited).peekable();
-        if asked.peek().is_none() || !self.line.note(asked) {
+        for key in asked.clone() {
+            self.line.awaited.add(key);
+        }
+        if self.line.settled.load(Ordering::Acquire) || !self.line.note(asked) {
             return;
         }
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,8 +182,11 @@ impl Line {
     }
 
     async fn subscribe(&self, lost: &Arc<Notify>) -> Result<dial::Line, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_push_sender(listener(self.events.clone(), Arc::clone(lost)));
+        let config = AsyncConnectionConfig::new().set_push_sender(listener(
+            self.events.clone(),
+            &self.awaited,
+            Arc::clone(lost),
+        ));
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         Ok(con)
@@ -156,18 +196,19 @@ impl Line {
 /// Takes what the server tells without being asked.
 fn listener(
     events: broadcast::Sender<NodeEvent>,
+    awaited: &Arc<Awaited>,
     lost: Arc<Notify>,
 ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
+    let awaited = Arc::clone(awaited);
     move |push: PushInfo| {
         match push.kind {
             PushKind::Disconnection => lost.notify_one(),
             PushKind::Message => {
                 if let [_, Value::BulkString(key)] = push.data.as_slice()
-                    && key.len() <= KEY_MAX
-                    && let Ok(key) = std::str::from_utf8(key)
+                    && let Some(key) = awaited.take(key)
                 {
                     // No receiver, no interest.
-                    let _ = events.send(NodeEvent::Changed(key.into()));
+                    let _ = events.send(NodeEvent::Changed(key));
                 }
             }
             _ => {}
@@ -197,6 +238,35 @@ mod tests {
         assert!(heard.try_recv().is_err());
     }
 
+    fn hint(key: &str) -> PushInfo {
+        PushInfo { kind: PushKind::Message, data: vec![text("palisade:changed"), text(key)] }
+    }
+
+    #[test]
+    fn a_request_is_answered_by_one_hint_and_nobody_hears_what_nobody_asked_for() {
+        let (events, mut heard) = broadcast::channel(16);
+        let awaited = Arc::<Awaited>::default();
+        let listen = listener(events, &awaited, Arc::default());
+        for round in 0..3 {
+            awaited.add("mine");
+            for i in 0..10_000 {
+                listen(hint(&format!("foreign {i}"))).unwrap();
+                listen(hint("mine")).unwrap();
+            }
+            assert_eq!(heard.try_recv(), Ok(NodeEvent::Changed("mine".into())), "{round}");
+            assert!(heard.try_recv().is_err(), "a flood is passed on to everybody");
+        }
+    }
+
+    #[test]
+    fn keys_that_were_waited_for_do_not_pile_up() {
+        let awaited = Awaited::default();
+        for i in 0..AWAITED_MAX + 10 {
+            awaited.add(&format!("k{i}"));
+        }
+        assert_eq!(awaited.keys().len(), 10);
+    }
+
     proptest! {
         #![proptest_config(config())]
 
@@ -205,7 +275,13 @@ mod tests {
             data in proptest::collection::vec(any_value(), 0..4),
         ) {
             let (events, mut heard) = broadcast::channel(4);
-            let listen = listener(events, Arc::default());
+            let awaited = Arc::<Awaited>::default();
+            if let Some(Value::BulkString(key)) = data.get(1)
+                && let Ok(key) = std::str::from_utf8(key)
+            {
+                awaited.add(key);
+            }
+            let listen = listener(events, &awaited, Arc::default());
             listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
             match heard.try_recv() {
                 Ok(NodeEvent::Changed(key)) => prop_assert_eq!(&data[1], &text(&key)),

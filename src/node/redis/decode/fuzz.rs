@@ -335,3 +335,37 @@ proptest! {
         check(&kinds, answer)?;
     }
 }
+
+/// A number that cannot be right, of each op that answers with one.
+#[test]
+fn a_number_out_of_range_spoils_its_own_op_only() {
+    let bad = [
+        ("A", vec![Value::Int(-3), Value::Int(-7)]),
+        ("A", vec![Value::Int(-4), text("1e300")]),
+        ("A", vec![Value::Int(1 << 53)]),
+        ("I", vec![Value::Int(9), Value::Nil, Value::Int(-3), Value::Nil]),
+        ("I", vec![Value::Int(9), Value::Nil, text("x"), text("m")]),
+        ("C", vec![Value::Int(5), Value::Int(-1), Value::Int(0)]),
+        ("C", vec![Value::Int(5), Value::Int(1 << 40), Value::Int(3), text("v")]),
+        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(-3), text("v")]),
+        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(1 << 53), text("v")]),
+        ("C", vec![Value::Int(-7), Value::Int(-1), text("v")]),
+        ("C", vec![Value::Int(-7), text("inf"), text("v")]),
+        ("C", vec![Value::Int(-8), Value::Int(-1)]),
+        ("r", vec![Value::Int(-7), text(""), Value::Nil]),
+        ("x", vec![Value::Int(-7), text("nan"), Value::Nil]),
+        ("L", vec![Value::Int(5), text("2.5"), Value::Int(-1), Value::Int(0)]),
+        ("L", vec![Value::Int(5), Value::Int(1), Value::Int(-9), Value::Int(3), text("v")]),
+        ("L", vec![Value::Int(1 << 53), Value::Int(1), Value::Int(-1), Value::Int(0)]),
+    ];
+    for (kind, values) in bad {
+        let kinds: Vec<char> = format!("D{kind}L").chars().collect();
+        let behind = [5, 2, -1, 0].map(Value::Int).to_vec();
+        let all = [header(), vec![Value::Int(-1)], values.clone(), behind].concat();
+        let got = read(&kinds, Value::Array(all)).unwrap_or_else(|e| panic!("{values:?}: {e}"));
+        assert_eq!(got.items[0], Ok(Reply::Absent), "{values:?}");
+        let e = got.items[1].as_ref().expect_err("it cannot be right");
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, true), "{values:?}");
+        assert!(matches!(got.items[2], Ok(Reply::Record { state: Some(_), .. })), "{values:?}");
+    }
+}
