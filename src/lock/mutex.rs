@@ -10,7 +10,7 @@ use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
-use crate::name::{LockKeys, check_key, check_name};
+use crate::name::{LockKeys, check_lock};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 
@@ -62,7 +62,7 @@ impl TryAcquire {
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
         let keys = LockKeys::prefixed(&core.config.prefix, name);
-        let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
+        let bad = check_lock(&core.config.prefix, name).err();
         Self {
             keys,
             ttl: core.config.ttl,
