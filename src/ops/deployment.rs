@@ -7,6 +7,7 @@ use super::facts::is_plain;
 use super::gather::{Lone, Watch, Ways};
 use super::login::{self, Certificates, Login};
 use crate::error::ConfigError;
+use crate::shown::Secrets;
 use crate::{LockNode as _, RedisNode, SentinelNode};
 
 /// The nodes that an operation is about, as whom to log in, and how long to wait.
@@ -180,6 +181,12 @@ impl Deployment {
         };
         let lone = self.nodes.iter().map(lone).collect::<Result<_, _>>()?;
         Ok(Access { data, sentinels, lone })
+    }
+
+    /// The passwords that are sent. Users are named in what is found.
+    pub(super) fn secrets(&self, access: &Access) -> Secrets {
+        let both = access.data.secrets().and(&access.sentinels.secrets());
+        access.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
     }
 
     /// The same for those who gather facts; `whose`: whose rights are looked at.

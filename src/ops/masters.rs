@@ -79,8 +79,11 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
     let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
     let Some(at) = group.master_at() else {
-        let why = heard.iter().find_map(|s| s.master.known().err()).unwrap_or_default();
-        return Err(Absent::Refused(format!("no Sentinel names a master: {why}")));
+        let why = match heard.iter().find_map(|s| s.master.known().err()) {
+            Some(why) => format!("no Sentinel names a master: {why}"),
+            None => "no master is named by a majority of the Sentinels".to_owned(),
+        };
+        return Err(Absent::Refused(why));
     };
     let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
     if voices < known / 2 + 1 {

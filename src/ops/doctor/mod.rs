@@ -173,7 +173,8 @@ impl Doctor {
             let new = new.map(|(name, _)| name).collect();
             facts.probes = plan.run(&new).await;
         }
-        Ok(Report::new(facts.any_reached(), checks::run(&facts)))
+        let secrets = self.deployment.secrets(&access);
+        Ok(Report::new(facts.any_reached(), checks::run(&facts), &secrets))
     }
 
     /// E.
