@@ -50,8 +50,8 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Checks what is put before all names of a handle: a text that could not be taken for the beginning
-/// of another handle's election or idempotency key.
+/// Checks what is put before all names of a handle: a text that could not be taken for the
+/// beginning of another handle's election or idempotency key.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     match kind_in(prefix) {
@@ -63,8 +63,8 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks the name of a lock under this prefix: as [`check_name`] and [`check_key`], and not the key
-/// of an election or an idempotency key.
+/// Checks the name of a lock under this prefix: as [`check_name`] and [`check_key`], and not where
+/// an election or an idempotency key is kept.
 pub(crate) fn check_lock(prefix: &str, name: &str) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let key = format!("{prefix}{name}");

@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 /// Most characters that are shown of a text from outside.
 pub(crate) const MOST: usize = 200;
+/// The same of a sentence of ours in which such texts are put together.
+#[cfg(feature = "doctor")]
+pub(crate) const SENTENCE_MAX: usize = 2_000;
 /// Stands for a secret, however long that is.
 const MARK: &str = "***";
 /// So many characters in a row of a password are a part of it.
 const PART: usize = 4;
-/// The same in sentences of our own, which share short words with many a password.
+/// The same in such sentences, which share short words with many a password.
+#[cfg(feature = "doctor")]
 const LONG_PART: usize = 8;
 /// More of a text is not looked at.
 const LOOK: usize = 16 * 1024;
@@ -96,7 +100,7 @@ impl Secrets {
 
 /// Whether no letter or digit stands next to it.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
-    let within = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
     !within(before) && !within(text.get(place.end))
 }

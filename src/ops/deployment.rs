@@ -47,6 +47,14 @@ pub(super) struct Access {
     pub(super) lone: Vec<Lone>,
 }
 
+impl Access {
+    /// The passwords that are sent. Users are named in what is found.
+    pub(super) fn secrets(&self) -> Secrets {
+        let both = self.data.secrets().and(&self.sentinels.secrets());
+        self.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
+    }
+}
+
 impl Deployment {
     /// No nodes yet.
     pub fn new() -> Self {
@@ -181,12 +189,6 @@ impl Deployment {
         };
         let lone = self.nodes.iter().map(lone).collect::<Result<_, _>>()?;
         Ok(Access { data, sentinels, lone })
-    }
-
-    /// The passwords that are sent. Users are named in what is found.
-    pub(super) fn secrets(&self, access: &Access) -> Secrets {
-        let both = access.data.secrets().and(&access.sentinels.secrets());
-        access.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
     }
 
     /// The same for those who gather facts; `whose`: whose rights are looked at.

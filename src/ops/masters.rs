@@ -9,6 +9,7 @@ use super::gather::conn::{Conn, info_for};
 use super::{Deployment, gather};
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
+use crate::shown::{SENTENCE_MAX, Secrets};
 
 /// What was found of one node.
 pub(super) struct Found {
@@ -23,6 +24,17 @@ pub(super) struct Found {
 pub(super) enum Absent {
     Unreachable(String),
     Refused(String),
+}
+
+impl Absent {
+    /// Fit to be shown: what servers say is in it.
+    fn clean(self, secrets: &Secrets) -> Self {
+        let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(clean(&why)),
+            Self::Refused(why) => Self::Refused(clean(&why)),
+        }
+    }
 }
 
 /// A server that may be written to.
@@ -64,6 +76,10 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
             Ok(master(server, lone.target.clone(), following(server, &BTreeSet::new())?))
         });
         found.push(Found { node: format!("node {}", server.at), master: ready });
+    }
+    let secrets = access.secrets();
+    for one in &mut found {
+        one.master = one.master.clone().map_err(|absent| absent.clean(&secrets));
     }
     Ok((access, found))
 }

@@ -73,6 +73,7 @@ impl Events {
             match self.due(now) {
                 Due::Now(by) => return by,
                 Due::At(then) => tokio::select! {
+                    biased;
                     () = sleep_until(then) => {}
                     () = self.told.notified() => {}
                 },

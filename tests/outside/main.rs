@@ -1,5 +1,5 @@
-//! Whatever servers and Sentinels send, and whatever names people give: what is shown is plain, holds
-//! no secret, and one of several does not say where to go.
+//! Whatever servers and Sentinels send, and whatever names people give: what is shown is plain,
+//! holds no secret, and one of several does not say where to go.
 
 #[path = "../support/mod.rs"]
 mod support;

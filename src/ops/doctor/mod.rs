@@ -173,8 +173,7 @@ impl Doctor {
             let new = new.map(|(name, _)| name).collect();
             facts.probes = plan.run(&new).await;
         }
-        let secrets = self.deployment.secrets(&access);
-        Ok(Report::new(facts.any_reached(), checks::run(&facts), &secrets))
+        Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }
 
     /// E.

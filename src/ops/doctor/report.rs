@@ -4,11 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::shown::Secrets;
+use crate::shown::{SENTENCE_MAX, Secrets};
 
-/// Most characters of what a finding says, and of what was read.
-const SENTENCE_MAX: usize = 2_000;
-/// Of a command, which is not to be cut.
+/// Most characters of a command, which is not to be cut.
 const COMMAND_MAX: usize = 8_000;
 
 /// How bad a finding is.

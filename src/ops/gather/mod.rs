@@ -1,6 +1,6 @@
-//! Reads the facts: the given Sentinels, those that most of them name, the data servers that most of
-//! all these name, and the lone nodes. All of a kind at once, each within one deadline. One Sentinel
-//! alone does not say where to log in: what it alone names is only listed.
+//! Reads the facts: the given Sentinels, those that most of them name, the data servers that most
+//! of all these name, and the lone nodes. All of a kind at once, each within one deadline. One
+//! Sentinel alone does not say where to log in: what it alone names is only listed.
 
 pub(super) mod conn;
 #[cfg(test)]

@@ -151,7 +151,10 @@ proptest! {
         let answers: Vec<Answer> = list
             .iter()
             .zip(all.clone())
-            .map(|(from, [f, a, p])| Answer { from: from.clone(), id: None, said: judged(f, a, p, &Secrets::default()) })
+            .map(|(from, [f, a, p])| {
+                let said = judged(f, a, p, &Secrets::default());
+                Answer { from: from.clone(), id: None, said }
+            })
             .collect();
         machine.learn(&answers);
         if let Ok(master) = machine.decide(&answers) {

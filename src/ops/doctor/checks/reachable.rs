@@ -48,11 +48,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
             );
             found.push(Finding::unknown(&group.name, why));
         }
-        if group.servers.is_empty() && group.heard().next().is_some() {
-            let says = match group.skipped.is_empty() {
-                true => format!("no Sentinel names a master for {:?}", group.name),
-                false => "no majority of the Sentinels names one master".to_owned(),
-            };
+        if group.servers.is_empty() && group.skipped.is_empty() && group.heard().next().is_some() {
+            let says = format!("no Sentinel names a master for {:?}", group.name);
             let named: Vec<String> = group.heard().map(|s| s.by_hand("SENTINEL MASTERS")).collect();
             found.push(Finding::error(&group.name, says, "SENTINEL MASTER").mend(named));
         }
