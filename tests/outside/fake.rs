@@ -124,9 +124,10 @@ pub(crate) fn sentinel(id: char, view: &Arc<Mutex<View>>) -> Fake {
         match words {
             ["HELLO", ..] => map(&[("server", "redis"), ("mode", "sentinel")]),
             ["SUBSCRIBE", channels @ ..] => {
-                let told = channels.iter().enumerate();
-                told.map(|(i, c)| format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1))
-                    .collect()
+                let told = |(i, c): (usize, &&str)| {
+                    format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1)
+                };
+                channels.iter().enumerate().map(told).collect::<Vec<_>>().concat()
             }
             ["SENTINEL", "MYID"] => bulk(&id.to_string().repeat(40)),
             ["SENTINEL", "MASTER", _] => master(&view),
