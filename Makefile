@@ -6,6 +6,8 @@
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--guards for plain writes under each guard, too
+# make ordinary        what a start, a restart, a crash and a planned failover cost each ordinary
+#                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
@@ -26,7 +28,7 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table bench soak fuzz lint doc
+.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table ordinary bench soak fuzz lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -68,6 +70,10 @@ failover-table:
 	scripts/need netns cargo redis && \
 	$(CARGO) run --release --quiet -p nemesis -- table $(ARGS) || \
 	{ code=$$?; [ $$code -ne 77 ] || { echo 'failover-table: skipped' >&2; exit 0; }; exit $$code; }
+
+ordinary:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- ordinary $(ARGS)
 
 bench:
 	@scripts/need cargo redis

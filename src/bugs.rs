@@ -34,8 +34,6 @@ pub enum Bug {
     /// A promoted server's quarantine is as long as its own settings say, whatever its data say
     /// (quarantine 7).
     QuarantineNotKept,
-    /// A quarantine is named by when it began, without the data history (quarantine 5).
-    NamedBySinceAlone,
     /// The floor after a loss leaves out what a replaced server goes on granting (quarantine 8).
     FloorWithoutWindow,
     /// A request that lay in a frozen server takes effect when it thaws (overview 3).
@@ -47,6 +45,8 @@ pub enum Bug {
     /// A new history says "never seen" of a key that is younger than its own beginning
     /// (idempotency 6).
     BirthsWithoutMargin,
+    /// After a planned handover leases end by the new server's clock alone.
+    HandoverWithoutSettling,
     /// Only nodes that have answered are released after an attempt (locks 8).
     LateGrantsStay,
     /// The validity is counted from the answer (locks 2).

@@ -98,9 +98,11 @@ async fn a_server_needs_no_more_for_the_rules() {
 
 #[tokio::test]
 async fn a_server_needs_no_more_over_restarts_and_losses() {
-    let server = served(DURABLE);
-    let node = Arc::new(app(&server).build().unwrap());
-    disturbing_cases(node, &server_hooks(&server)).await;
+    let alike = || -> (Arc<dyn LockNode>, Hooks) {
+        let server = served(DURABLE);
+        (Arc::new(app(&server).build().unwrap()), server_hooks(&server))
+    };
+    disturbing_cases(vec![alike(), alike()]).await;
 }
 
 fn node(groups: &Groups) -> SentinelNode {
@@ -110,7 +112,8 @@ fn node(groups: &Groups) -> SentinelNode {
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
-/// As the contract is kept without users, see there.
+/// A failover would be the answer to a slow restart, and is tested elsewhere: here the restart
+/// itself is. Without a window the quarantines are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
     let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();
@@ -130,10 +133,13 @@ async fn a_group_needs_no_more_for_the_rules() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_group_needs_no_more_over_restarts_and_losses() {
-    let (node, hooks, _groups) = for_contract();
-    assert!(disturbing_cases(node, &hooks).await > 0);
+    let alike = || {
+        let (node, hooks, _) = for_contract();
+        (node, hooks)
+    };
+    disturbing_cases(vec![alike(), alike(), alike()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
+use palisade::node::contract::Hooks;
 use palisade::node::{LockNode, RedisNode};
 use support::contract::{Shared, disturbing_cases, quiet_cases, server_hooks};
 use support::server::Server;
@@ -20,9 +21,11 @@ async fn the_rules_hold_on_a_server_that_stays() {
 #[tokio::test]
 async fn the_crash_guard_holds_over_restarts_and_losses() {
     let start = || Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let server: Shared = Arc::new(Mutex::new(start()));
-    let url = server.lock().unwrap().url();
-    // Trusts nothing, as in production: the first quarantine is waited out.
-    let node: Arc<dyn LockNode> = Arc::new(RedisNode::new(url).unwrap());
-    disturbing_cases(node, &server_hooks(&server)).await;
+    let alike = || -> (Arc<dyn LockNode>, Hooks) {
+        let server: Shared = Arc::new(Mutex::new(start()));
+        let url = server.lock().unwrap().url();
+        // Trusts nothing, as in production: the first quarantine is waited out.
+        (Arc::new(RedisNode::new(url).unwrap()), server_hooks(&server))
+    };
+    disturbing_cases(vec![alike(), alike()]).await;
 }

@@ -146,6 +146,35 @@ fn a_sentinel_group_is_a_node_like_another() {
 }
 
 #[test]
+fn the_readmes_payment_on_a_new_server() {
+    let read = |path: &str| {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(path).expect("it is part of the package")
+    };
+    let (example, readme) = (read("examples/payments.rs"), read("README.md"));
+    let code = &example[example.find("\nuse ").expect("imports")..];
+    assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
+
+    let marked = Server::start(&[]);
+    let deployment = palisade::ops::Deployment::new().node(marked.url());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let done = runtime.block_on(palisade::ops::init(&deployment, "")).expect("good arguments");
+    assert!(done.is_done(), "{done}");
+    let words = run("payments", &[marked.url()]);
+    let lines: Vec<_> = words.lines().collect();
+    let [first, second] = lines[..] else { panic!("{words}") };
+    let charge = first.strip_prefix("1: paid now, ").unwrap_or_else(|| panic!("{words}"));
+    assert_eq!(second.strip_prefix("2: was paid before, "), Some(charge), "{words}");
+
+    let unknown = Server::start(&[]);
+    let words = run("payments", &[unknown.url()]);
+    let first = words.lines().next().expect("a line");
+    let says = ["1: nothing was run for", "grants begin in", "`palisade init`"];
+    assert!(says.iter().all(|say| first.contains(say)), "{words}");
+    assert_eq!(words.lines().count(), 2, "one line a delivery: {words}");
+}
+
+#[test]
 fn servers_that_nobody_used_before_are_waited_for() {
     for name in ["quickstart", "consumer", "cron_leader"] {
         let server = Server::start(&[]);

@@ -10,7 +10,7 @@ use palisade::env::{Env, TokioEnv};
 use palisade::node::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
 use palisade::op::{Batch, Replies};
 use palisade::time::Moment;
-use palisade::{MemoryNode, Redlock, RedlockBuilder, SentinelNode};
+use palisade::{Fate, MemoryNode, Redlock, RedlockBuilder, SentinelNode};
 use support::group::Groups;
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
@@ -110,6 +110,13 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
             continue;
         }
         assert!(guard.is_valid(), "lost, although there was a new master after {promoted:?}");
+        // And it is said so, and true: the new master has it.
+        let receipt = guard.failover().await.expect("a valid guard hears of its failover");
+        assert_eq!(receipt.fate, Fate::Survived, "{receipt:?}");
+        let at = others.iter().find(|at| groups.cli(at, &["role"]).starts_with("master"));
+        let has = groups.cli(at.expect("a new master"), &["pttl", "defaults"]);
+        let left: u64 = has.parse().expect("a number of milliseconds");
+        assert!(left > 0, "{left} ms on the new master");
         // Nobody complains about the defaults.
         while let Ok((_, event)) = events.try_recv() {
             assert!(!matches!(event, NodeEvent::TtlTooShort { .. }), "{event:?}");

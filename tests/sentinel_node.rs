@@ -14,7 +14,7 @@ use palisade::node::contract::Hooks;
 use palisade::node::{LockNode, MinReplicas, SentinelNode};
 use palisade::op::{Batch, Op, Replies, Reply, Terms};
 
-use support::contract::{disturbing_cases, group_hooks, quiet_cases};
+use support::contract::{group_hooks, quiet_cases};
 use support::group::{Groups, cli, scripts_run};
 
 const MAX_TTL: Duration = Duration::from_secs(1);
@@ -327,8 +327,7 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
     assert!(text.contains("more than down-after-milliseconds (2000)"), "{text}");
 }
 
-/// A failover would be the answer to a slow restart, and is tested above: here the restart itself
-/// is. Without a window the quarantines are short.
+/// Without a window the quarantines are short. Restarts of a group are among the tests of users.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
     let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();
@@ -339,14 +338,6 @@ fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
 async fn keeps_the_contract() {
     let (node, hooks) = for_contract();
     quiet_cases(node, &hooks).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keeps_the_contract_across_restarts() {
-    // This node has no failover window; what holds in one is shown on `RedisNode`, whose script and
-    // link are the same.
-    let (node, hooks) = for_contract();
-    assert!(disturbing_cases(node, &hooks).await > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,13 +2,12 @@
 //! itself is a finding.
 
 use std::cell::RefCell;
-use std::io;
 use std::process::{Child, Stdio};
 use std::rc::Rc;
 
 use crate::event::{What, now};
 use crate::ledger::Shared;
-use crate::world::{World, signal};
+use crate::world::{Failure, World, signal};
 
 struct Client {
     process: Option<Child>,
@@ -26,7 +25,12 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Starts so many.
-    pub(crate) fn start(world: Rc<World>, ledger: Shared, seed: u64, n: u8) -> io::Result<Self> {
+    pub(crate) fn start(
+        world: Rc<World>,
+        ledger: Shared,
+        seed: u64,
+        n: u8,
+    ) -> Result<Self, Failure> {
         let list = (0..n).map(|_| Client { process: None, life: 0, frozen: None }).collect();
         let clients = Self { world, ledger, seed, list: RefCell::new(list) };
         for client in 1..=n {
@@ -40,7 +44,7 @@ impl Clients {
     }
 
     /// Starts a client that does not run.
-    pub(crate) fn spawn(&self, n: u8) -> io::Result<()> {
+    pub(crate) fn spawn(&self, n: u8) -> Result<(), Failure> {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
         if client.process.is_some() {
@@ -55,20 +59,23 @@ impl Clients {
         for group in &self.world.groups {
             command.args(["--group", &format!("{}={}", group.name, group.sentinels.join(","))]);
         }
+        self.world.place(n, &mut command)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         client.process = Some(command.stdin(Stdio::null()).spawn()?);
-        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Born)
+        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Born)?;
+        Ok(())
     }
 
     /// SIGKILL.
-    pub(crate) fn kill(&self, n: u8) -> io::Result<()> {
+    pub(crate) fn kill(&self, n: u8) -> Result<(), Failure> {
         self.go_on(n)?;
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
         let Some(mut process) = client.process.take() else { return Ok(()) };
         process.kill()?;
         process.wait()?;
-        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Died { wanted: true })
+        self.ledger.borrow_mut().note_of(n, client.life, now(), What::Died { wanted: true })?;
+        Ok(())
     }
 
     /// SIGSTOP; false if it is stopped already or does not run.
@@ -86,7 +93,7 @@ impl Clients {
     }
 
     /// SIGCONT, if it is stopped.
-    pub(crate) fn go_on(&self, n: u8) -> io::Result<()> {
+    pub(crate) fn go_on(&self, n: u8) -> Result<(), Failure> {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
         let (Some(since), Some(process)) = (client.frozen.take(), &client.process) else {
@@ -94,11 +101,12 @@ impl Clients {
         };
         signal(process.id(), "CONT");
         let life = client.life;
-        self.ledger.borrow_mut().note_of(n, life, since, What::Frozen { until: now() })
+        self.ledger.borrow_mut().note_of(n, life, since, What::Frozen { until: now() })?;
+        Ok(())
     }
 
     /// Notes who ended by itself, and starts it again.
-    pub(crate) fn look(&self) -> io::Result<()> {
+    pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {
                 let mut list = self.list.borrow_mut();

@@ -27,6 +27,7 @@ pub(crate) enum Kind {
     FlushTwo,
     EmptyTwo,
     FailoverTwo,
+    Handover,
     KillReplica,
     KillSentinel,
     FreezeReplica,
@@ -60,6 +61,7 @@ const HEAVY: &[Kind] = &[
     K::FlushTwo,
     K::EmptyTwo,
     K::FailoverTwo,
+    K::Handover,
 ];
 
 /// What a group stands without a failover, and what happens to clients.
@@ -97,6 +99,7 @@ impl Kind {
             K::FlushTwo => "FLUSHALL in two groups",
             K::EmptyTwo => "two masters without data",
             K::FailoverTwo => "failover of two groups",
+            K::Handover => "planned handover",
             K::KillReplica => "kill replica",
             K::KillSentinel => "kill Sentinel",
             K::FreezeReplica => "freeze replica",
@@ -113,6 +116,7 @@ impl Kind {
         match self {
             K::Failover
             | K::FailoverTwo
+            | K::Handover
             | K::FlushAll
             | K::FlushTwo
             | K::RestartEmpty
@@ -206,6 +210,6 @@ mod tests {
         assert_ne!(row(7), row(8));
         let heavy: BTreeSet<_> = row(7)[..HEAVY.len()].iter().map(|d| d.kind).collect();
         let light: BTreeSet<_> = Lane::light(7).take(LIGHT.len()).map(|d| d.kind).collect();
-        assert_eq!(heavy.len() + light.len(), 26);
+        assert_eq!(heavy.len() + light.len(), 27);
     }
 }

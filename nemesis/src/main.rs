@@ -3,6 +3,7 @@
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
 //! nemesis table                     what each fault does to one group, as a table
+//! nemesis ordinary                  what ordinary events cost ordinary deployments
 //! nemesis judge target/nemesis/events.jsonl    the judgement again
 //! ```
 
@@ -11,10 +12,12 @@ mod clients;
 mod cut;
 mod event;
 mod faults;
+mod handover;
 mod judge;
 mod kind;
 mod ledger;
 mod machine;
+mod ordinary;
 mod report;
 mod table;
 mod timeline;
@@ -79,6 +82,8 @@ enum Verb {
     Judge { events: PathBuf },
     /// What each fault of a Sentinel group does to those who use it, one row a fault.
     Table(table::Args),
+    /// What ordinary events cost ordinary deployments, on real servers.
+    Ordinary(ordinary::Args),
     /// A client of the table; started by it.
     #[command(hide = true)]
     TableClient(table::client::Args),
@@ -88,6 +93,9 @@ enum Verb {
     /// The table's plain writer; started by it.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
+    /// A planned handover of a group; started by nemesis and table.
+    #[command(hide = true)]
+    Handover(handover::Args),
     /// A client; started by the nemesis.
     #[command(hide = true)]
     Client(client::Args),
@@ -103,9 +111,11 @@ fn main() -> ExitCode {
         Some(Verb::Table(table)) => possible()
             .map_err(|why| Cannot(why).into())
             .and_then(|()| table::table(table, &args.out)),
+        Some(Verb::Ordinary(ordinary)) => ordinary::ordinary(ordinary),
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),
+        Some(Verb::Handover(of)) => handover::run(of),
         Some(Verb::Client(client)) => client::run(client).map(|()| true),
         Some(Verb::Hold) => world::hold().map(|()| true).map_err(Failure::from),
         None => possible().map_err(|why| Cannot(why).into()).and_then(|()| torment(&args)),
@@ -158,7 +168,10 @@ fn torment(args: &Args) -> Result<bool, Failure> {
 
 async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let world = Rc::new(World::up(CLIENTS, &args.out)?);
+    let mut world = World::up(CLIENTS, &args.out)?;
+    let dice = &mut StdRng::seed_from_u64(seed ^ 0xc10c);
+    println!("{}", world.make_unequal(dice, client::CLOCK_ERROR).await?);
+    let world = Rc::new(world);
     let listener = UnixListener::bind(world.socket())?;
     let serving = tokio::task::spawn_local(ledger::serve(Rc::clone(&ledger), listener));
     let clients = Clients::start(Rc::clone(&world), Rc::clone(&ledger), seed, CLIENTS)?;
@@ -235,6 +248,15 @@ impl Signals {
             _ = self.int.recv() => true,
             _ = self.term.recv() => true,
             () = sleep(length) => false,
+        }
+    }
+
+    /// Waits until somebody wants this to end.
+    async fn any(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.int.recv() => {}
+            _ = self.term.recv() => {}
         }
     }
 }

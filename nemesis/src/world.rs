@@ -9,6 +9,7 @@
 //! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
 //! input does, clients are killed with their parent, and a network goes with its last process.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -17,9 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rand::RngExt as _;
+use rand::rngs::StdRng;
 use serde::Deserialize;
 
 use crate::machine::{self, Part};
+
+/// Between which numbers of seconds the servers' min-replicas-max-lag lies.
+const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
 /// The exit code of scripts and programs here for what is not possible on this machine.
 pub(crate) const CANNOT: u8 = 77;
@@ -88,12 +94,15 @@ pub(crate) struct World {
     holders: Vec<Child>,
     /// What servers are started with, if their machines can be disturbed.
     server: Option<PathBuf>,
+    /// By how many microseconds the clock of a machine is ahead all the time, of those that are
+    /// named: addresses of servers, numbers of clients.
+    ahead: BTreeMap<String, i64>,
 }
 
 impl World {
     /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
-        let shape = ["--groups", "3", "--down-after", "3000", "--max-lag", "1"];
+        let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
@@ -115,7 +124,8 @@ impl World {
             return Err(Cannot(words(&out.stderr)).into());
         }
         let Deployment { dir, netns, groups } = serde_json::from_slice(&good("up", out)?.stdout)?;
-        let mut world = Self { groups, dir, netns, holders: Vec::new(), server };
+        let (holders, ahead) = (Vec::new(), BTreeMap::new());
+        let mut world = Self { groups, dir, netns, holders, server, ahead };
         for n in 1..=clients {
             world.connect(n)?;
         }
@@ -124,6 +134,42 @@ impl World {
         let out = Command::new("nsenter").args([&*net, "--", "nft", table]).output()?;
         good("nft", out).map_err(|e| Cannot(e.to_string()))?;
         Ok(world)
+    }
+
+    /// Gives each server and each client a clock that is off by up to `clock_error`, and each
+    /// server a min-replicas-max-lag of its own. What it set, in one line.
+    pub(crate) async fn make_unequal(
+        &mut self,
+        dice: &mut StdRng,
+        clock_error: Duration,
+    ) -> Result<String, Failure> {
+        let mut done = Vec::new();
+        let most = i64::try_from(clock_error.as_micros())?;
+        let clients = self.holders.len();
+        let servers: Vec<_> = self.groups.iter().flat_map(|g| &g.servers).cloned().collect();
+        for client in 1..=clients {
+            self.ahead.insert(client.to_string(), off(dice, most));
+        }
+        for (n, server) in servers.iter().enumerate() {
+            let lag = dice.random_range(LAGS).to_string();
+            let ahead = off(dice, most);
+            for words in
+                [&["CONFIG", "SET", "min-replicas-max-lag", &lag][..], &["CONFIG", "REWRITE"]]
+            {
+                let answer = self.ask(&server.addr, words).await;
+                if answer != "OK" {
+                    return Err(format!("{}: {}: {answer}", server.addr, words.join(" ")).into());
+                }
+            }
+            let mut clock = String::new();
+            if self.server.is_some() {
+                self.ahead.insert(server.addr.clone(), ahead);
+                self.machine(n / 3, &server.id, Part::Clock, 0)?;
+                clock = format!(" clock {:+} ms", ahead / 1_000);
+            }
+            done.push(format!("{} lag {lag} s{clock}", server.id));
+        }
+        Ok(done.join(", "))
     }
 
     fn connect(&mut self, n: u8) -> Result<(), Failure> {
@@ -172,6 +218,14 @@ impl World {
         command.arg(format!("--net=/proc/{pid}/ns/net"));
         command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
         command
+    }
+
+    /// Puts a client that is about to start on its own machine, if there are such.
+    pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
+        let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
+            return Ok(());
+        };
+        machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
     /// A command that runs in the groups' network and is killed with this process.
@@ -234,7 +288,7 @@ impl World {
         self.server.is_some()
     }
 
-    /// Disturbs the machine of a server.
+    /// Disturbs the machine of a server; its clock from where it is all the time.
     pub(crate) fn machine(
         &self,
         group: usize,
@@ -242,7 +296,10 @@ impl World {
         part: Part,
         micros: i64,
     ) -> Result<(), Failure> {
-        Ok(machine::set(&self.home(group, id), part, micros)?)
+        let server = self.groups[group].servers.iter().find(|s| s.id == id);
+        let own = server.and_then(|s| self.ahead.get(&s.addr)).copied().unwrap_or(0);
+        let ahead = if matches!(part, Part::Clock) { own } else { 0 };
+        Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
     /// Whether this server runs on a machine that can be disturbed: its libraries tell.
@@ -277,6 +334,15 @@ impl Drop for World {
     }
 }
 
+/// How far a clock is off: sometimes as far as it may be.
+fn off(dice: &mut StdRng, most: i64) -> i64 {
+    match dice.random_range(0..4) {
+        0 => most,
+        1 => -most,
+        _ => dice.random_range(-most..=most),
+    }
+}
+
 /// What a holder does: keeps its network until its input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
@@ -288,17 +354,17 @@ pub(crate) fn signal(pid: u32, name: &str) {
         Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
 }
 
-fn good(what: &str, out: Output) -> Result<Output, Failure> {
+pub(crate) fn good(what: &str, out: Output) -> Result<Output, Failure> {
     if out.status.success() {
         return Ok(out);
     }
     Err(format!("{what}: {}", words(&out.stderr)).into())
 }
 
-fn words(bytes: &[u8]) -> String {
+pub(crate) fn words(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }

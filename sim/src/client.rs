@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::dice::Dice;
 use crate::names;
-use crate::plan::{Act, Parting, Plan, ms};
+use crate::plan::{Act, Parting, Plan, Settings, ms};
 use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
@@ -23,6 +23,8 @@ use crate::world::World;
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
     pub(crate) plan: Arc<Plan>,
+    /// Of this process.
+    pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
     pub(crate) client: usize,
@@ -76,7 +78,9 @@ impl Actor {
             let Some(act) = acts.get(at).copied() else { return };
             match act {
                 Act::Think(span) => sleep(ms(span)).await,
-                Act::Order { key, wait, handler } => self.order(key, wait, handler).await,
+                Act::Order { key, print, wait, handler } => {
+                    self.order(key, print, wait, handler).await;
+                }
                 Act::Lead { seat, wait, span, every, parting } => {
                     self.lead(seat, (wait, span, every), parting).await;
                 }
@@ -101,7 +105,7 @@ impl Actor {
         self.world.tell(Event::Asks { client, task, name: n });
         let asked = self.world.micros();
         let mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait.max(1)));
-        let mutex = mutex.durability(self.plan.durability());
+        let mutex = mutex.durability(self.plan.durability);
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
@@ -118,9 +122,9 @@ impl Actor {
         let (client, task, n) = (self.client, self.task, name as u16);
         self.world.tell(Event::Asks { client, task, name: n });
         let mut mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait)).auto_renew(renew);
-        mutex = mutex.durability(self.plan.durability());
+        mutex = mutex.durability(self.plan.durability);
         if how == Parting::Forget {
-            mutex = mutex.max_hold(ms(2 * self.plan.ttl));
+            mutex = mutex.max_hold(ms(2 * self.settings.ttl));
         }
         let env = Gated(Arc::clone(&self.process));
         let (began, lost) = (env.now(), self.process.stood_still().1);
@@ -135,7 +139,7 @@ impl Actor {
         };
         let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
         // The last attempt begins inside the wait and ends with its own validity.
-        let allowed = ms(wait + self.plan.ttl + 20) + stood + stood / 8;
+        let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
         let took = env.now().since(began);
         if took > allowed {
             let late = took.saturating_sub(allowed).as_micros() as u64;
@@ -215,7 +219,8 @@ impl Actor {
         let late = now.since(held.guard.valid_until()).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
         // Tokio's timers keep true time here, the process's clock does not: a simulated error only.
-        let skew = self.plan.ttl * self.plan.clients[self.client].ppm.unsigned_abs() / 1_000;
+        let skew =
+            self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);
         self.world.tell(Event::LossTold { hold: held.id, client: self.client, late });
     }

@@ -14,8 +14,8 @@ use crate::trace::Event;
 impl Actor {
     fn election(&self, seat: usize) -> Election {
         Election::new(&self.redlock, names::seat(seat))
-            .ttl(ms(self.plan.ttl))
-            .durability(self.plan.durability())
+            .ttl(ms(self.settings.ttl))
+            .durability(self.plan.durability)
     }
 
     /// Campaigns for so long, leads for a while with new words every `every`, and parts.

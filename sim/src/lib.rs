@@ -11,14 +11,15 @@ mod elections;
 mod invariants;
 mod link;
 mod names;
+mod node;
 mod orders;
 mod plan;
 mod process;
 mod run;
-mod server;
 mod shrink;
 pub mod soak;
 mod trace;
 mod world;
 
 pub use invariants::Violation;
+pub use plan::{Order, Scene, Tamper};

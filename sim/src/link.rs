@@ -11,13 +11,14 @@ use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::{BoxFuture, LockNode, NodeEvent};
 use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
+use palisade::time::{Drift, Moment};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 
 use crate::dice::Dice;
+use crate::node::{Job, Node};
 use crate::plan::{Ms, NetPlan, ms};
-use crate::server::{Job, Server};
+use crate::world::World;
 
 /// What is cut between a client and a node. Lives longer than the client's process.
 #[derive(Debug, Default)]
@@ -53,12 +54,15 @@ impl Wire {
 /// A client's view of one node.
 pub(crate) struct Link {
     pub(crate) client: usize,
-    pub(crate) server: Arc<Server>,
+    pub(crate) world: Arc<World>,
+    pub(crate) node: Arc<Node>,
     pub(crate) wire: Arc<Wire>,
     pub(crate) env: Arc<dyn Env>,
     pub(crate) net: Arc<Mutex<NetPlan>>,
     pub(crate) dice: Mutex<Dice>,
     pub(crate) name: Arc<str>,
+    /// No clock is faster.
+    pub(crate) drift: Drift,
 }
 
 /// The fate of one message exchange.
@@ -81,7 +85,8 @@ impl Link {
             let late = d.range(0, net.late_max);
             if d.chance(net.late) { late } else { usual }
         };
-        let (there, back, again) = (delay(), delay(), delay());
+        let (there, back) = (delay(), delay());
+        let again = d.range(0, net.late_max);
         Fate {
             there,
             back,
@@ -95,9 +100,9 @@ impl Link {
 
 /// The message on its own feet: whatever becomes of its sender, it arrives, or not.
 async fn travel(
-    (server, wire): (Arc<Server>, Arc<Wire>),
+    (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
-    (client, batch): (usize, Batch),
+    (client, due, batch): (usize, u64, Batch),
     heard: oneshot::Sender<Replies>,
 ) {
     pause(fate.there).await;
@@ -106,12 +111,12 @@ async fn travel(
     }
     let (reply, answer) = oneshot::channel();
     let copy = fate.again.map(|_| batch.clone());
-    server.arrive(Job { client, batch, reply: Some(reply) });
+    node.arrive(Job { client, due, batch, reply: Some(reply) });
     if let (Some(later), Some(batch)) = (fate.again, copy) {
-        let server = Arc::clone(&server);
+        let node = Arc::clone(&node);
         tokio::spawn(async move {
             pause(later).await;
-            server.arrive(Job { client, batch, reply: None });
+            node.arrive(Job { client, due, batch, reply: None });
         });
     }
     let Ok(replies) = answer.await else { return };
@@ -131,7 +136,13 @@ impl LockNode for Link {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
         let fate = self.fate();
-        if self.server.is_down() && fate.refused {
+        let budget: Duration = deadline.since(self.env.now());
+        if budget.is_zero() {
+            let detail = "the deadline passed before the request was sent";
+            let error = NodeError::not_executed(NodeFault::Timeout, detail);
+            return Box::pin(async move { Replies::fail(n, &error) });
+        }
+        if self.node.is_down() && fate.refused {
             // Connection refused: certainly not executed.
             let error = NodeError::not_executed(NodeFault::Unreachable, "connection refused");
             return Box::pin(async move {
@@ -140,9 +151,10 @@ impl LockNode for Link {
             });
         }
         let (sender, heard) = oneshot::channel();
-        let ends = (Arc::clone(&self.server), Arc::clone(&self.wire));
-        tokio::spawn(travel(ends, fate, (self.client, batch), sender));
-        let budget: Duration = deadline.since(self.env.now());
+        let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
+        // By true time, however fast the sender's clock runs.
+        let due = self.world.nanos() + (budget + self.drift.of(budget)).as_nanos() as u64;
+        tokio::spawn(travel(ends, fate, (self.client, due, batch), sender));
         Box::pin(async move {
             let late = pin!(sleep(budget));
             tokio::select! {
@@ -172,7 +184,7 @@ impl LockNode for Link {
             if fate.lose_request || lags || !self.wire.is_open(true) {
                 return pending().await;
             }
-            let Some(answer) = self.server.confirm(self.client, after, level) else {
+            let Some(answer) = self.node.confirm(self.client, after, level) else {
                 return pending().await;
             };
             pause(fate.back).await;
@@ -194,7 +206,7 @@ impl LockNode for Link {
     }
 
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
-        self.server.events()
+        self.node.events()
     }
 
     fn name(&self) -> Arc<str> {

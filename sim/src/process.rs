@@ -134,7 +134,7 @@ impl Env for Gated {
     }
 
     fn wall_micros(&self) -> u64 {
-        self.0.clock.wall(self.0.true_nanos())
+        self.0.clock.wall_micros(self.0.true_nanos())
     }
 
     fn random(&self) -> u128 {

@@ -14,13 +14,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Actor, cut};
-use crate::dice::Dice;
 use crate::invariants::Violation;
 use crate::link::{Link, Wire};
 use crate::names;
-use crate::plan::{Fault, NetPlan, Plan, ms};
+use crate::node::Node;
+use crate::plan::{Fault, NetPlan, Plan, Settings, Tamper, ms};
 use crate::process::{Gated, Process};
-use crate::server::Server;
 use crate::trace::Event;
 use crate::world::World;
 
@@ -60,32 +59,38 @@ struct Seat {
     progress: Vec<Arc<AtomicUsize>>,
     tasks: Vec<JoinHandle<()>>,
     lives: u64,
+    /// Which settings its process has.
+    stage: usize,
 }
+
+/// A process that is calm now, and its settings.
+type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
     plan: Arc<Plan>,
     world: Arc<World>,
-    servers: Vec<Arc<Server>>,
+    nodes: Vec<Arc<Node>>,
     net: Arc<Mutex<NetPlan>>,
     seats: Mutex<Vec<Seat>>,
 }
 
 impl Stage {
     fn new(plan: Plan) -> Arc<Self> {
-        let all = plan.durability() == Durability::AllReplicas;
-        let kept_on = if all { plan.nodes.len() / 2 + 1 } else { 0 };
-        let world = World::new(Instant::now(), kept_on);
-        let servers: Vec<_> =
-            (0..plan.nodes.len()).map(|i| Server::new(i, &world, &plan)).collect();
+        let all = plan.durability == Durability::AllReplicas;
+        let fewest = plan.stages.iter().map(|s| s.nodes.count_ones()).min().unwrap_or(1);
+        let kept_on = if all { fewest as usize / 2 + 1 } else { 0 };
+        let world = World::new(Instant::now(), kept_on, plan.promises());
+        let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));
-        let stage =
-            Self { plan: Arc::new(plan), world, servers, net, seats: Mutex::new(Vec::new()) };
+        let stage = Self { plan: Arc::new(plan), world, nodes, net, seats: Mutex::new(Vec::new()) };
         for client in 0..stage.plan.clients.len() {
-            let wires: Vec<_> = stage.servers.iter().map(|_| Arc::new(Wire::default())).collect();
-            let (process, redlock) = stage.process(client, 0, &wires);
+            let wires: Vec<_> = stage.nodes.iter().map(|_| Arc::new(Wire::default())).collect();
+            let (process, redlock) = stage.process(client, (0, 0), &wires);
             let progress = stage.tasks_of(client).map(|_| Arc::default()).collect();
             let (forgotten, tasks) = (Arc::default(), Vec::new());
-            let seat = Seat { process, redlock, forgotten, wires, progress, tasks, lives: 1 };
+            let (lives, now) = (1, 0);
+            let seat =
+                Seat { process, redlock, forgotten, wires, progress, tasks, lives, stage: now };
             stage.seats().push(seat);
         }
         Arc::new(stage)
@@ -99,29 +104,39 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// A process of a client, with a handle of its own on all nodes.
-    fn process(&self, client: usize, life: u64, wires: &[Arc<Wire>]) -> (Arc<Process>, Redlock) {
-        let p = &self.plan;
+    /// A process of a client in one of its lives, with a handle of its own on its nodes.
+    fn process(
+        &self,
+        client: usize,
+        (life, stage): (u64, usize),
+        wires: &[Arc<Wire>],
+    ) -> (Arc<Process>, Redlock) {
+        let (p, settings) = (&self.plan, self.plan.stages[stage]);
         let stream = 2_000 + 100 * client as u64 + 10 * life;
-        let dice = Dice::new(p.seed, stream);
-        let process = Process::new(self.world.start, p.clients[client], dice, p.stuck_dice);
+        let stuck = p.tamper == Some(Tamper::StuckDice);
+        let clock = p.clients[client].clock;
+        let process = Process::new(self.world.start, clock, p.dice(stream), stuck);
         let env: Arc<dyn Env> = Arc::new(Gated(Arc::clone(&process)));
         let mut builder = Redlock::builder()
-            .ttl(ms(p.ttl))
-            .max_ttl(ms(p.max_ttl))
-            .drift(Drift::from_ppm(p.drift_ppm))
+            .ttl(ms(settings.ttl))
+            .max_ttl(ms(settings.max_ttl))
+            .drift(Drift::from_ppm(settings.drift_ppm))
             .node_deadline(ms(p.deadline))
-            .clock_error(ms(p.clock_error))
+            .clock_error(ms(settings.clock_error))
+            .allow_even_nodes()
             .env(Arc::clone(&env));
-        for (i, server) in self.servers.iter().enumerate() {
+        for i in (0..self.nodes.len()).filter(|i| settings.has(*i)) {
+            let is_twin = p.clients[client].twin && i == 1;
             let link = Link {
                 client,
-                server: Arc::clone(server),
+                world: Arc::clone(&self.world),
+                node: Arc::clone(&self.nodes[if is_twin { 0 } else { i }]),
                 wire: Arc::clone(&wires[i]),
                 env: Arc::clone(&env),
                 net: Arc::clone(&self.net),
-                dice: Mutex::new(Dice::new(p.seed, stream + 50_000 * (i as u64 + 1))),
+                dice: Mutex::new(p.dice(stream + 50_000 * (i as u64 + 1))),
                 name: Arc::from(format!("node-{i}")),
+                drift: Drift::from_ppm(p.truth.drift_ppm),
             };
             builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
         }
@@ -137,6 +152,7 @@ impl Stage {
             let actor = Actor {
                 world: Arc::clone(&self.world),
                 plan: Arc::clone(&self.plan),
+                settings: self.plan.stages[seat.stage],
                 process: Arc::clone(&seat.process),
                 redlock: seat.redlock.clone(),
                 client,
@@ -203,28 +219,36 @@ impl Stage {
     fn strike(self: &Arc<Self>, fault: Fault) {
         self.world.tell(Event::Fault(fault));
         match fault {
-            Fault::Crash { node, loss, down } => {
-                self.servers[node].crash(loss);
+            Fault::Crash { node, copy, down } => {
+                self.nodes[node].crash(copy);
                 self.later(down, move |s| {
-                    s.servers[node].back();
+                    s.nodes[node].back();
                     s.world.tell(Event::NodeBack(node));
                 });
             }
-            Fault::Freeze { node, span } => {
-                self.servers[node].freeze();
-                self.later(span, move |s| {
-                    s.world.tell(Event::NodeBack(node));
-                    s.servers[node].thaw();
-                });
-            }
+            Fault::Flush { node } => self.nodes[node].flush(),
+            Fault::Freeze { node, server, span } => self.freeze(node, server, span),
             Fault::Cut { client, node, requests, span } => {
                 let wire = Arc::clone(&self.seats()[client].wires[node]);
                 wire.cut(requests);
                 self.later(span, move |_| wire.mend(requests));
             }
-            Fault::Jump { node, by } => self.servers[node].jump(by),
-            Fault::Failover { node, old } => self.servers[node].fail_over(old),
-            Fault::Failback { node } => self.servers[node].fail_back(),
+            Fault::Step { node, server, to } => self.nodes[node].step(server, to),
+            Fault::Wild { node, server, by, span } => {
+                self.nodes[node].run_wild(server, by);
+                self.later(span, move |s| s.nodes[node].run_wild(server, -by));
+            }
+            Fault::Failover { node, to, copy, old, freeze } => {
+                let replaced = self.nodes[node].fail_over(to, copy, old);
+                if let Some(server) = replaced.filter(|_| freeze > 0) {
+                    self.freeze(node, server, freeze);
+                }
+            }
+            Fault::Handover { node, to, takes } => {
+                if let Some(life) = self.nodes[node].close(takes) {
+                    self.later(takes, move |s| s.nodes[node].hand_over(to, life));
+                }
+            }
             Fault::Pause { client, span, lag } => {
                 let process = Arc::clone(&self.seats()[client].process);
                 process.stop();
@@ -234,7 +258,19 @@ impl Stage {
                 });
             }
             Fault::Kill { client } => self.kill(client),
+            Fault::Deploy { client, stage } => {
+                self.seats()[client].stage = stage;
+                self.kill(client);
+            }
         }
+    }
+
+    fn freeze(self: &Arc<Self>, node: usize, server: usize, span: u64) {
+        self.nodes[node].freeze(server);
+        self.later(span, move |s| {
+            s.world.tell(Event::NodeBack(node));
+            s.nodes[node].thaw(server);
+        });
     }
 
     fn later(self: &Arc<Self>, span: u64, then: impl FnOnce(&Self) + Send + 'static) {
@@ -253,7 +289,7 @@ impl Stage {
             let seat = &mut self.seats()[client];
             seat.process.kill();
             seat.lives += 1;
-            (seat.wires.clone(), seat.lives)
+            (seat.wires.clone(), (seat.lives, seat.stage))
         };
         self.world.forget_client(client);
         let (process, redlock) = self.process(client, life, &wires);
@@ -269,41 +305,37 @@ impl Stage {
     /// All is well again: what is left behind, and is everybody served?
     async fn aftermath(&self) {
         self.world.tell(Event::Healed);
-        let calm = NetPlan {
-            latency: (0, 2),
-            late: 0,
-            late_max: 0,
-            lose_request: 0,
-            lose_reply: 0,
-            duplicate: 0,
-            lose_hint: 0,
-        };
-        *self.net.lock().unwrap_or_else(PoisonError::into_inner) = calm;
-        for server in &self.servers {
-            server.heal();
+        *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;
+        for node in &self.nodes {
+            node.heal();
         }
-        let handles: Vec<_> = {
+        let handles: Vec<Handle> = {
             let mut seats = self.seats();
             for seat in seats.iter_mut() {
                 seat.wires.iter().for_each(|w| w.heal());
                 seat.process.resume(Duration::ZERO);
                 seat.forgotten.lock().unwrap_or_else(PoisonError::into_inner).clear();
             }
-            seats.iter().map(|s| (Arc::clone(&s.process), s.redlock.clone())).collect()
+            let stages = &self.plan.stages;
+            seats
+                .iter()
+                .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
+                .collect()
         };
         // Every node is spoken to, so that quarantines begin to run; then they run out.
-        for (process, redlock) in &handles {
+        for (process, redlock, _) in &handles {
             let touch = redlock.mutex(names::calm(99));
             process.run(async move { drop(touch.try_acquire().await) });
         }
         let p = &self.plan;
-        sleep(ms(p.max_ttl + p.window) * 5 / 4 + ms(2 * p.deadline + 400)).await;
+        let silent = p.most(|s| s.max_ttl) + p.window();
+        sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");
         }
-        for (client, (process, redlock)) in handles.iter().enumerate() {
-            let polls = Dice::new(p.seed, 40 + client as u64).range(1, 5) as u32;
-            let mutex = redlock.mutex(names::calm(client)).ttl(ms(p.max_ttl));
+        for (client, (process, redlock, settings)) in handles.iter().enumerate() {
+            let polls = p.dice(40 + client as u64).range(1, 5) as u32;
+            let mutex = redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl));
             process.run(async move { drop(cut(polls, mutex.acquire()).await) });
         }
         sleep(ms(40)).await;
@@ -313,13 +345,13 @@ impl Stage {
         self.serve_everybody(handles).await;
     }
 
-    async fn serve_everybody(&self, handles: Vec<(Arc<Process>, Redlock)>) {
+    async fn serve_everybody(&self, handles: Vec<Handle>) {
         let world = &self.world;
         let tasks: Vec<_> = handles
             .into_iter()
             .enumerate()
-            .map(|(client, (process, redlock))| {
-                let (world, ttl) = (Arc::clone(world), ms(self.plan.max_ttl));
+            .map(|(client, (process, redlock, settings))| {
+                let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
                 process.run(async move {
                     let mutex = redlock.mutex(names::calm(50)).ttl(ttl).wait(ms(5_000));
                     if let Ok(guard) = mutex.acquire().await {
@@ -342,9 +374,10 @@ impl Stage {
     }
 
     fn must_be_gone(&self, key: &str, why: &'static str) {
-        for (node, server) in self.servers.iter().enumerate() {
+        for node in &self.nodes {
             let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
-            if let Some(Reply::Holder(Some(_))) = server.ask(inspect, &self.plan) {
+            if let Some(Reply::Holder(Some(_))) = node.ask(inspect, &self.plan.stages[0]) {
+                let node = node.index;
                 let name = names::number_of(key);
                 self.world.tell(Event::KeyLeft { node, name, why });
             }

@@ -1,6 +1,6 @@
 //! Makes a failing plan smaller: whatever can be left out without mending the promise is left out.
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Wave};
 use crate::run::{Report, run};
 
 /// Runs spent at most.
@@ -63,13 +63,20 @@ impl Shrinker {
         smaller |= self.with(|p| p.net.lose_reply = 0);
         smaller |= self.with(|p| p.net.duplicate = 0);
         smaller |= self.with(|p| p.net.lose_hint = 0);
+        smaller |= self.with(|p| p.cross = false);
+        smaller |= self.with(|p| p.copy_every = 0);
         for i in 0..self.plan.nodes.len() {
-            smaller |= self.with(|p| p.nodes[i].ppm = 0);
-            smaller |= self.with(|p| p.nodes[i].wall_error = 0);
+            for server in 0..self.plan.nodes[i].servers.len() {
+                smaller |= self.with(|p| p.nodes[i].servers[server].clock.ppm = 0);
+                smaller |= self.with(|p| p.nodes[i].servers[server].clock = Wave::TRUE);
+            }
         }
         for i in 0..self.plan.clients.len() {
-            smaller |= self.with(|p| p.clients[i].ppm = 0);
-            smaller |= self.with(|p| p.clients[i].wall_error = 0);
+            smaller |= self.with(|p| p.clients[i].clock.ppm = 0);
+            smaller |= self.with(|p| p.clients[i].clock.wall.ppm = 0);
+            smaller |= self.with(|p| p.clients[i].clock.wall = Wave::TRUE);
+            smaller |= self.with(|p| p.clients[i].reads = u64::MAX);
+            smaller |= self.with(|p| p.clients[i].twin = false);
         }
         smaller
     }

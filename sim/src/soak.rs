@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::invariants::Violation;
-use crate::plan::Plan;
+use crate::plan::{Plan, Tamper};
 use crate::run::{Report, run};
 
 /// A run that broke a promise.
@@ -38,8 +38,10 @@ pub struct Soak<'a> {
     pub prepare: &'a (dyn Fn() + Sync),
     /// Called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
-    /// Change every plan: for bugs that live in the simulated environment.
-    pub stuck_dice: bool,
+    /// Only every so many: the last three bits of a seed say what it is about.
+    pub step: u64,
+    /// Change every plan: for bugs that live outside the library.
+    pub tamper: Option<Tamper>,
 }
 
 impl Soak<'_> {
@@ -59,7 +61,7 @@ impl Soak<'_> {
                         if i >= self.seeds {
                             return;
                         }
-                        let seed = self.first + i;
+                        let seed = self.first + i * self.step;
                         let violation = run(self.plan(seed)).violation;
                         done.fetch_add(1, Ordering::Relaxed);
                         (self.tick)();
@@ -79,7 +81,7 @@ impl Soak<'_> {
     }
 
     fn plan(&self, seed: u64) -> Plan {
-        Plan { stuck_dice: self.stuck_dice, ..Plan::of(seed) }
+        Plan::tampered(seed, self.tamper)
     }
 }
 
@@ -90,12 +92,12 @@ pub fn fingerprint(seed: u64) -> (u64, Option<Violation>) {
 }
 
 /// Runs a seed, shrinks its plan while it still breaks the same promise, and tells what happened.
-pub fn story(seed: u64) -> String {
-    let plan = Plan::of(seed);
+pub fn story(seed: u64, tamper: Option<Tamper>) -> String {
+    let plan = Plan::tampered(seed, tamper);
     let report = run(plan.clone());
     let Some(violation) = &report.violation else {
         return format!(
-            "seed {seed}: nothing broken; trace {:016x}, {} events\n",
+            "{plan}seed {seed}: nothing broken; trace {:016x}, {} events\n",
             report.hash,
             report.events.len()
         );
@@ -105,22 +107,7 @@ pub fn story(seed: u64) -> String {
 }
 
 fn tell(plan: &Plan, report: &Report) -> String {
-    let mut out = String::new();
-    let p = plan;
-    let _ = writeln!(
-        out,
-        "seed {}: {} nodes, {} clients, ttl {} ms of at most {} ms, node deadline {} ms, clocks \
-         within {} ppm and {} ms{}",
-        p.seed,
-        p.nodes.len(),
-        p.clients.len(),
-        p.ttl,
-        p.max_ttl,
-        p.deadline,
-        p.drift_ppm,
-        p.clock_error,
-        if p.window > 0 { format!(", groups with L = {} ms", p.window) } else { String::new() },
-    );
+    let mut out = plan.to_string();
     for (at, event) in &report.events {
         let line = event.to_string();
         if !line.is_empty() {

@@ -1,9 +1,10 @@
 //! What happened, in order: small values that are hashed at once and told as a story on demand.
 
-use std::fmt;
+mod show;
+
 use std::hash::{Hash, Hasher};
 
-use crate::plan::{Fault, Loss, Parting};
+use crate::plan::{Fault, Parting};
 
 /// One hold of a lock as the user's code sees it: from the verb that returned a guard until the
 /// guard is given up.
@@ -15,6 +16,8 @@ pub(crate) enum Verb {
     Acquire,
     Raise,
     Extend,
+    /// An extension that names the quarantine.
+    Reassert,
     Release,
     Inspect,
     Claim,
@@ -29,6 +32,8 @@ pub(crate) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
+    /// With the node's memory: whether it remembers.
+    Claimed(u64, bool),
     Held,
     Quarantined,
     Done,
@@ -38,7 +43,16 @@ pub(crate) enum Answer {
     Completed(u64),
     InFlight,
     Mismatch,
+    TooOld,
+    Deferred,
     Failed,
+}
+
+impl Answer {
+    /// Whether the op changed something on the server.
+    pub(crate) fn is_effect(self) -> bool {
+        matches!(self, Self::Granted(_) | Self::Claimed(..) | Self::Done)
+    }
 }
 
 /// Something that happened.
@@ -51,10 +65,10 @@ pub(crate) enum Event {
     /// A stopped client goes on; a crashed or frozen server is back.
     ClientBack(usize),
     NodeBack(usize),
-    /// A node executed an op. `number` is the owner's short name.
+    /// A server executed an op. `owner` is its short name.
     Served {
         node: usize,
-        old: bool,
+        server: usize,
         client: usize,
         verb: Verb,
         name: u16,
@@ -64,17 +78,24 @@ pub(crate) enum Event {
     /// A node's data began a new life: nothing may be granted for so many of its nanoseconds.
     NewLife {
         node: usize,
-        old: bool,
-        generation: u64,
+        server: usize,
+        life: u64,
         at: u64,
         quarantine: u64,
     },
     /// A node granted, by its own clock.
     Granting {
         node: usize,
-        old: bool,
-        generation: u64,
+        server: usize,
+        life: u64,
         at: u64,
+    },
+    /// A request took effect so many µs after its deadline.
+    LateEffect {
+        node: usize,
+        client: usize,
+        name: u16,
+        late: u64,
     },
     /// The user's code asks for a lock.
     Asks {
@@ -161,18 +182,33 @@ pub(crate) enum Event {
         token: u64,
         attempt: u32,
         value: u64,
+        print: u8,
     },
-    /// A caller was answered with a result.
+    /// A handler whose result would have been `value` says that it did nothing, or may be started
+    /// again.
+    NoEffect {
+        name: u16,
+        value: u64,
+    },
+    /// A caller was answered with a result; `kept`: later ones will be shown the same.
     Result {
         client: usize,
         name: u16,
         value: u64,
+        print: u8,
         executed: bool,
+        kept: bool,
+    },
+    /// A caller was answered that there is a result, which was not kept.
+    NotKept {
+        client: usize,
+        name: u16,
     },
     /// A caller was answered without one.
     NoResult {
         client: usize,
         name: u16,
+        why: &'static str,
     },
     /// An observer (`watch`) is told who leads.
     Sees {
@@ -241,148 +277,6 @@ impl Hasher for Fnv {
             word[..chunk.len()].copy_from_slice(chunk);
             self.0 = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01B3);
             self.0 ^= self.0 >> 29;
-        }
-    }
-}
-
-fn name(n: u16) -> String {
-    match n {
-        0..100 => format!("lock-{n}"),
-        100..200 => format!("calm-{}", n - 100),
-        200..300 => format!("order-{}", n - 200),
-        300..400 => format!("seat-{}", n - 300),
-        _ => format!("name-{n}"),
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Crash { node, loss, down } => {
-                let what = match loss {
-                    Loss::Nothing => "keeps its data",
-                    Loss::LastWrites => "loses its last writes",
-                    Loss::Everything => "loses everything",
-                };
-                write!(f, "node {node} crashes, {what}, is down for {down} ms")
-            }
-            Self::Freeze { node, span } => write!(f, "node {node} freezes for {span} ms"),
-            Self::Cut { client, node, requests: true, span } => {
-                write!(f, "for {span} ms no request of client {client} reaches node {node}")
-            }
-            Self::Cut { client, node, span, .. } => {
-                write!(f, "for {span} ms no answer of node {node} reaches client {client}")
-            }
-            Self::Jump { node, by } => write!(f, "the clock of node {node} steps {by} ms forward"),
-            Self::Failover { node, old } => {
-                let mut who: Vec<String> = Vec::new();
-                who.extend((0..8).filter(|c| old >> c & 1 == 1).map(|c: u64| c.to_string()));
-                let who = if who.is_empty() { "nobody".into() } else { who.join(", ") };
-                write!(f, "node {node} fails over; on the old master stay: {who}")
-            }
-            Self::Failback { node } => write!(f, "node {node} fails back to its former master"),
-            Self::Pause { client, span, lag } => {
-                write!(f, "client {client} stops for {span} ms, its timers for {lag} ms more")
-            }
-            Self::Kill { client } => write!(f, "client {client} dies; a new one takes its place"),
-        }
-    }
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Fault(fault) => write!(f, "  ** {fault}"),
-            Self::Healed => f.write_str("  ** all faults are over"),
-            Self::ClientBack(c) => write!(f, "  ** client {c} goes on"),
-            Self::NodeBack(n) => write!(f, "  ** node {n} is back"),
-            Self::Served { node, old, client, verb, name: n, owner, answer } => {
-                let side = if old { " (old master)" } else { "" };
-                write!(f, "     node {node}{side} ← client {client}: {verb:?} {} ", name(n))?;
-                write!(f, "by #{owner:04x} → {answer:?}")
-            }
-            Self::NewLife { node, old, quarantine, .. } => {
-                let side = if old { " (old master)" } else { "" };
-                let ms = quarantine / 1_000_000;
-                write!(f, "     node {node}{side} notes a new generation: silent for {ms} ms")
-            }
-            Self::Granting { .. } => Ok(()),
-            Self::Asks { client, task, name: n } => {
-                write!(f, "client {client}.{task} asks for {}", name(n))
-            }
-            Self::Refused { client, task, name: n, taken } => {
-                let why = if taken { "taken" } else { "no quorum" };
-                write!(f, "client {client}.{task} is refused {}: {why}", name(n))
-            }
-            Self::Cancelled { client, task, name: n } => {
-                write!(f, "client {client}.{task} drops its request for {}", name(n))
-            }
-            Self::Overdue { client, task, late } => {
-                write!(f, "client {client}.{task} was answered {late} µs later than it may wait")
-            }
-            _ => self.fmt_holder(f),
-        }
-    }
-}
-
-impl Event {
-    /// What concerns those who hold, run or watch something.
-    fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Holds { hold, client, name: n, token, left, .. } => {
-                write!(f, "client {client} HOLDS {} (hold {hold}) ", name(n))?;
-                write!(f, "token {token}, valid for {left} µs")
-            }
-            Self::Parts { hold, client, name: n, how } => {
-                write!(f, "client {client} parts with {} (hold {hold}): {how:?}", name(n))
-            }
-            Self::Unkept { client, name: n, token, nodes } => {
-                write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
-                write!(f, "of {nodes} nodes")
-            }
-            Self::LossTold { hold, client, late } => {
-                write!(f, "client {client} is told that hold {hold} is lost, {late} µs late")
-            }
-            Self::Revived { hold, client } => {
-                write!(f, "client {client}: hold {hold} was invalid and is valid again")
-            }
-            Self::Overlap { first, second, name: n } => {
-                write!(f, "holds {first} and {second} of {} are valid at once", name(n))
-            }
-            Self::Write { hold, name: n, token, accepted, .. } => {
-                let done = if accepted { "accepted" } else { "refused" };
-                write!(f, "     resource {}: write of hold {hold}, token {token}: {done}", name(n))
-            }
-            Self::Calls { client, name: n } => write!(f, "client {client} calls {}", name(n)),
-            Self::Starts { client, name: n, token, attempt, value } => {
-                write!(
-                    f,
-                    "client {client} STARTS the handler of {}, attempt {attempt}, ",
-                    name(n)
-                )?;
-                write!(f, "token {token}; its result would be {value}")
-            }
-            Self::Result { client, name: n, value, executed } => {
-                let how = if executed { "executed" } else { "replayed" };
-                write!(f, "client {client} IS ANSWERED {value} for {}, {how}", name(n))
-            }
-            Self::NoResult { client, name: n } => {
-                write!(f, "client {client} gets no result for {}", name(n))
-            }
-            Self::Sees { client, name: n, leader, term, number, gap, .. } => {
-                let gap = if gap { ", something may be missed" } else { "" };
-                write!(f, "client {client} sees client {leader} lead {}, ", name(n))?;
-                write!(f, "number {number} of term {term}{gap}")
-            }
-            Self::KeyLeft { node, name: n, why } => {
-                write!(f, "node {node} still has the key of {}: {why}", name(n))
-            }
-            Self::NotServed { client, name: n } => {
-                write!(f, "client {client} cannot get {}, which nobody holds", name(n))
-            }
-            Self::TasksLeft(n) => write!(f, "{n} tasks are alive after everything was dropped"),
-            Self::Stuck => f.write_str("the run did not come to its end"),
-            _ => Ok(()),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::invariants::{Invariant, Violation, all};
+use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
 /// Reads what is left of a guard's validity on its own process's clock, without any effect; `None`
@@ -44,10 +45,10 @@ struct Believer {
 }
 
 impl World {
-    pub(crate) fn new(start: Instant, kept_on: usize) -> Arc<Self> {
+    pub(crate) fn new(start: Instant, kept_on: usize, promises: Promises) -> Arc<Self> {
         let inner = Inner {
             trace: Trace::default(),
-            invariants: all(),
+            invariants: all(promises),
             violation: None,
             beliefs: Vec::new(),
             next_hold: 0,

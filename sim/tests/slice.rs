@@ -13,11 +13,12 @@ fn a_slice_of_seeds_breaks_nothing() {
         jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         prepare: &|| {},
         tick: &|| {},
-        stuck_dice: false,
+        step: 1,
+        tamper: None,
     };
     let sum = soak.run();
     if let Some(failure) = sum.failure {
-        panic!("{}", story(failure.seed));
+        panic!("{}", story(failure.seed, None));
     }
     assert_eq!(sum.seeds, SLICE);
 }
@@ -29,7 +30,7 @@ fn seeds_that_once_failed_are_mended() {
         let seed = line.split_whitespace().next().unwrap_or_default();
         let seed: u64 = seed.parse().expect("regressions.txt: a seed begins each line");
         let (_, violation) = fingerprint(seed);
-        assert!(violation.is_none(), "{}", story(seed));
+        assert!(violation.is_none(), "{}", story(seed, None));
     }
 }
 

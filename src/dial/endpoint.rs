@@ -114,6 +114,7 @@ impl Endpoint {
     }
 
     /// The user and whether there is a password, as the address or a builder said.
+    #[cfg(feature = "doctor")]
     pub(crate) fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
     }

@@ -1,5 +1,8 @@
 //! The manual: what code alone does not tell.
 
+#[doc = include_str!("ordinary_deployments.md")]
+pub mod ordinary_deployments {}
+
 #[doc = include_str!("durability.md")]
 pub mod durability {}
 
@@ -8,6 +11,9 @@ pub mod what_a_failover_can_do_to_you {}
 
 #[doc = include_str!("how_this_is_tested.md")]
 pub mod how_this_is_tested {}
+
+#[doc = include_str!("changing_settings.md")]
+pub mod changing_settings {}
 
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}

@@ -189,7 +189,8 @@ impl Case {
     }
 }
 
-/// All cases, those that disturb the node last.
+/// All cases; those that disturb the node come behind the others, and last those after which
+/// another server may be the node's.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
@@ -204,7 +205,12 @@ pub fn cases() -> Vec<Case> {
     all.extend(handover::cases());
     all.extend(memory::cases());
     all.extend(results::cases());
-    all.sort_by_key(Case::disturbs);
+    all.sort_by_key(|case| match case.need {
+        Need::Nothing | Need::Foreign => 0,
+        Need::RestartEmpty | Need::RestartKeeping | Need::Flush => 1,
+        Need::Close => 2,
+        Need::HandOver => 3,
+    });
     all
 }
 

@@ -54,6 +54,9 @@ use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
+/// Until when a batch may take effect at a node that did not say what its clock shows: it is asked
+/// all the same, for its fault, for its clock, and for what may be executed at any time.
+const AT_NO_TIME: u64 = 1;
 /// How often a lane with nothing to do asks the node for its facts: its clock, and whether it is
 /// still the same server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -207,7 +210,7 @@ struct Answered {
     replies: Replies,
     deadline: Moment,
     /// Until when it could take effect, by the node's clock.
-    not_after: Option<u64>,
+    not_after: u64,
     sent: Moment,
     received: Moment,
 }
@@ -406,11 +409,11 @@ impl Worker {
                     greeting = greet(&*node, &*env, terms, deadline).await;
                     clock = greeting.as_ref().map(Spoken::clock);
                 }
-                let not_after = clock.map(|c| c.at(deadline, drift));
-                node.call(Batch { terms, not_after, ops }, deadline).await
+                let not_after = clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
+                node.call(Batch { terms, not_after: Some(not_after), ops }, deadline).await
             });
             let answer = answer.await;
-            let not_after = clock.map(|c| c.at(deadline, drift));
+            let not_after = clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);

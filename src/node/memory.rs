@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
-use self::guard::{Clock, Header, Marker, Nature};
+use self::guard::{Clock, Header, Marker, Nature, Windows};
 use self::locks::Locks;
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
@@ -51,7 +51,6 @@ pub struct MemoryNode(Arc<Shared>);
 
 struct Shared {
     name: Arc<str>,
-    window: Duration,
     env: Arc<dyn Env>,
     events: broadcast::Sender<NodeEvent>,
     state: Mutex<State>,
@@ -66,6 +65,7 @@ struct State {
     lives: u64,
     /// What this life's data went on from.
     predecessor: Option<Predecessor>,
+    windows: Windows,
     data: Data,
 }
 
@@ -167,6 +167,13 @@ impl MemoryNode {
         self.state().offset += forwards;
     }
 
+    /// L as the sender of the next batches knows it: by all servers of the group whose settings it
+    /// has read, and with what the others may have.
+    #[doc(hidden)]
+    pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
+        self.state().windows = Windows { read, longest: read.max(unread) };
+    }
+
     /// Another program's lock stands under `key`, for `ttl` or without an end.
     pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
         let mut state = self.state();
@@ -228,7 +235,7 @@ impl MemoryNode {
             return Replies::fail(batch.ops.len(), &error);
         }
         let (generation, identity) = (state.generation(), state.identity());
-        let nature = Nature { generation, window: self.0.window };
+        let nature = Nature { generation, windows: state.windows };
         let h = Header::open(&mut state.data.marker, nature, clock, batch.terms, batch.not_after);
         let mut hints = Vec::new();
         let items = batch

@@ -21,6 +21,8 @@ use crate::wire::Ledger;
 
 /// Longest lease of any client, and the base of every quarantine.
 const MAX_TTL: Duration = Duration::from_secs(2);
+/// E of all clients; clocks are off by up to this.
+pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// The usual lease.
 const TTL: Duration = Duration::from_millis(1_500);
 
@@ -92,6 +94,7 @@ fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
     let mut builder = Redlock::builder()
         .ttl(TTL)
         .max_ttl(MAX_TTL)
+        .clock_error(CLOCK_ERROR)
         .node_deadline(Duration::from_millis(250))
         .prefix("nemesis:");
     for group in groups {

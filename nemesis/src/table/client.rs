@@ -62,12 +62,17 @@ impl Args {
         }
         let max_ttl = Duration::from_millis(self.max_ttl);
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
-        // Fences are the data that receipts are compared with, and live for twice this.
-        let builder = builder.clock_error(Duration::from_secs(30));
+        let builder = builder.clock_error(clock_error(self.max_ttl));
         let redlock = builder.node(Witness { node, votes }).build()?;
         let level = if self.all_replicas { Durability::AllReplicas } else { Durability::Primary };
         Ok(Locks { redlock, level })
     }
+}
+
+/// E of the table's clients: the largest there is, for fences are the data that receipts are
+/// compared with, and live for four times this and more.
+pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
+    Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
 
 /// The handle, and what all locks of it are asked for.

@@ -14,6 +14,9 @@ pub(super) enum Fault {
     Isolated,
     Split,
     Manual,
+    Handover,
+    HandoverBack,
+    HandoverGivenUp,
     Priority,
     Freeze,
     Back,
@@ -21,10 +24,13 @@ pub(super) enum Fault {
 }
 
 /// All of them, in the order of the table.
-pub(super) const ALL: [Fault; 7] = [
+pub(super) const ALL: [Fault; 10] = [
     Fault::Isolated,
     Fault::Split,
     Fault::Manual,
+    Fault::Handover,
+    Fault::HandoverBack,
+    Fault::HandoverGivenUp,
     Fault::Priority,
     Fault::Freeze,
     Fault::Back,
@@ -45,6 +51,9 @@ impl Fault {
             Self::Isolated => "isolated master",
             Self::Split => "split with one replica",
             Self::Manual => "manual failover",
+            Self::Handover => "handover",
+            Self::HandoverBack => "handover there and back",
+            Self::HandoverGivenUp => "handover given up half way",
             Self::Priority => "unequal replica-priority",
             Self::Freeze => "freeze and resume",
             Self::Back => "there and back",
@@ -57,6 +66,11 @@ impl Fault {
         matches!(self, Self::Isolated | Self::Split)
     }
 
+    /// Whether the new master goes on where the old one stopped, without a quarantine.
+    pub(super) fn is_seamless(self) -> bool {
+        matches!(self, Self::Handover | Self::HandoverBack)
+    }
+
     /// What has to be set before clients begin.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
@@ -65,7 +79,7 @@ impl Fault {
         match self {
             // The smaller is preferred.
             Self::Priority => set(1, "10").await?,
-            Self::Back => set(0, "10").await?,
+            Self::Back | Self::HandoverBack => set(0, "10").await?,
             _ => return Ok(()),
         }
         Ok(())
@@ -83,7 +97,7 @@ impl Fault {
             Self::Isolated => {
                 let (near, far) = sides(group, &[1, 4], &[2, 3, 5, 6]);
                 group.cut(&near, &far).await?;
-                group.until_served(at, stop).await?;
+                group.until_served(self, at, stop).await?;
                 stop.wait(Duration::from_secs(2)).await?;
                 struck.healed = Some(group.mend().await?);
             }
@@ -93,18 +107,34 @@ impl Fault {
                 group.until_named(at, stop).await?;
                 stop.wait(Duration::from_secs(6)).await?;
                 struck.healed = Some(group.mend().await?);
-                group.until_served(at, stop).await?;
+                group.until_served(self, at, stop).await?;
             }
             Self::Manual => {
                 group.world.break_(&["failover", group.name()]).await?;
-                group.until_served(at, stop).await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::Handover => {
+                group.hand_over()?.end().await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::HandoverBack => {
+                group.hand_over()?.end().await?;
+                group.until_ready_for_failover(3, stop).await?;
+                group.hand_over()?.end().await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::HandoverGivenUp => {
+                let mut handover = group.hand_over()?;
+                handover.until("is promoted").await?;
+                drop(handover);
+                group.until_served(self, at, stop).await?;
             }
             Self::Priority => {
                 group.cut(&[Place::Box(1, 1)], &[Place::Box(1, 2)]).await?;
                 stop.wait(Duration::from_secs(6)).await?;
                 struck.at = now();
                 group.world.break_(&["kill", group.name(), "--server", "a1"]).await?;
-                group.until_served(struck.at, stop).await?;
+                group.until_served(self, struck.at, stop).await?;
                 struck.healed = Some(group.mend().await?);
                 group.world.break_(&["restart", group.name(), "--server", "a1"]).await?;
             }
@@ -113,11 +143,11 @@ impl Fault {
                 group.world.break_(&["failover", group.name()]).await?;
                 group.until_named(at, stop).await?;
                 group.until_master_is(0, stop).await?;
-                group.until_served(at, stop).await?;
+                group.until_served(self, at, stop).await?;
             }
             Self::Empty => {
                 group.world.break_(&["restart-empty", group.name(), "--server", "a1"]).await?;
-                group.until_served(at, stop).await?;
+                group.until_served(self, at, stop).await?;
             }
         }
         Ok(struck)
@@ -146,7 +176,7 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     old.before_resume(&group.world)?;
     signal(pid, "CONT");
     let resumed = now();
-    group.until_served(at, stop).await?;
+    group.until_served(Fault::Freeze, at, stop).await?;
     // Until a Sentinel has made it a replica, and some time after.
     stop.wait(Duration::from_secs(13).saturating_sub(Duration::from_nanos(now() - resumed)))
         .await?;
@@ -163,7 +193,7 @@ impl Fault {
         let promoted = facts.promoted_after(case.struck);
         let (changed, promotions) = match self {
             Self::Empty => (false, 0),
-            Self::Back => (false, 2),
+            Self::Back | Self::HandoverBack => (false, 2),
             _ => (true, 1),
         };
         if (before != master) != changed || promoted < promotions {
@@ -174,6 +204,10 @@ impl Fault {
         // Those of the old side have run out when the new master can take writes at last.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
             let words = format!("only {} locks were held when the new master began", row.sitting);
+            row.doubts.push(words);
+        }
+        if self.is_seamless() && (row.receipts_lost > 0 || row.ran_out > 0) {
+            let words = format!("{} writes and {} locks lost", row.receipts_lost, row.ran_out);
             row.doubts.push(words);
         }
         // An emptied server knows no history that it went on from: then nothing can be said.

@@ -8,12 +8,15 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::client::SITTING;
+use super::client::{SITTING, clock_error};
 use super::facts::Facts;
+use super::fault::Fault;
 use super::old::OldMaster;
+use super::witness::PREFIX;
 use crate::Signals;
 use crate::cut::{Cut, cut, mend};
 use crate::event::{Event, Nanos, What, now};
+use crate::handover::Running;
 use crate::ledger::{self, Shared};
 use crate::world::{Failure, Place, World};
 
@@ -141,12 +144,7 @@ impl Group {
 
     /// Has the clients tell what became of what they were granted, and waits until they did.
     pub(super) async fn receipts(&mut self, stop: &mut Stop) -> Result<(), Failure> {
-        let master = {
-            let ledger = self.ledger.borrow();
-            let facts = Facts::of(ledger.so_far());
-            facts.master().ok_or("nobody names a master")?.1.clone()
-        };
-        self.say(&format!("judge {master}"))?;
+        self.say("judge")?;
         let clients = usize::from(self.shape.clients);
         self.until(stop, now(), "all receipts", |events| {
             let done = events.iter().filter(|e| e.what == What::Receipted).count();
@@ -231,30 +229,84 @@ impl Group {
     }
 
     /// Until the master that is named takes writes, its quarantine is over, and a second later.
-    pub(super) async fn until_served(&self, since: Nanos, stop: &mut Stop) -> Result<(), Failure> {
-        self.until(stop, since, "the new master to be through its quarantine", |events| {
+    pub(super) async fn until_served(
+        &mut self,
+        fault: Fault,
+        since: Nanos,
+        stop: &mut Stop,
+    ) -> Result<(), Failure> {
+        let writable = |events: &[Event]| {
             let facts = Facts::of(events);
             let (named, master) = facts.master()?;
             let writable = facts.writable(master, since).filter(|at| *at > since)?;
+            Some((named.max(writable), master.to_string()))
+        };
+        let (_, master) = self.until(stop, since, "a master to take writes", writable).await?;
+        self.look(&master).await?;
+        self.until(stop, since, "the new master to be through its quarantine", |events| {
+            let facts = Facts::of(events);
+            let (begun, master) = writable(events)?;
             let ready = if self.shape.defeat {
-                writable + self.shape.window()
+                begun + self.shape.window()
+            } else if fault.is_seamless() {
+                begun
             } else {
-                facts.quarantine_ends(master).filter(|ends| *ends > since)?
+                facts.quarantine_ends(&master).filter(|ends| *ends > since)?
             };
-            (now() > named.max(writable).max(ready) + 2_000_000_000).then_some(())
+            (now() > begun.max(ready) + 2_000_000_000).then_some(())
         })
         .await
+    }
+
+    /// Has the clients know which of their grants the new master has, while the fences are there.
+    async fn look(&mut self, master: &str) -> Result<(), Failure> {
+        const READ: &str = "local all = {} for _, key in ipairs(redis.call('KEYS', ARGV[1])) do \
+             all[#all + 1] = key .. ' ' .. (redis.call('GET', key) or '') end return all";
+        let fences = format!("{{{PREFIX}receipt-*}}:fence");
+        let text = self.world.ask(master, &["EVAL", READ, "0", &fences]).await;
+        if !text.is_empty() && !text.starts_with('{') {
+            return Err(format!("the new master does not say what it has: {text}").into());
+        }
+        let file = self.world.socket().with_file_name("fences");
+        std::fs::write(&file, text)?;
+        self.say(&format!("look {}", file.display()))
+    }
+
+    /// Begins to hand the group over.
+    pub(super) fn hand_over(&self) -> Result<Running, Failure> {
+        Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
+    }
+
+    /// Until so many Sentinels see both replicas well, the one of priority 10 among them.
+    pub(super) async fn until_ready_for_failover(
+        &self,
+        sentinels: usize,
+        stop: &mut Stop,
+    ) -> Result<(), Failure> {
+        let begun = now();
+        loop {
+            stop.wait(Duration::from_millis(500)).await?;
+            let question = ["SENTINEL", "REPLICAS", self.name()];
+            let mut good = true;
+            for sentinel in self.world.groups[0].sentinels.iter().take(sentinels) {
+                let text = self.world.ask(sentinel, &question).await;
+                good &= text.matches("\nok\n").count() >= 2 && text.contains("\n10\n");
+            }
+            if good {
+                return Ok(());
+            }
+            if now() - begun > PATIENCE.as_nanos() as u64 {
+                return Err("the Sentinels do not see two good replicas".into());
+            }
+        }
     }
 
     /// Asks for failovers until server `n` is master.
     pub(super) async fn until_master_is(&self, n: usize, stop: &mut Stop) -> Result<(), Failure> {
         let begun = now();
         loop {
-            stop.wait(Duration::from_millis(500)).await?;
-            let question = ["SENTINEL", "REPLICAS", self.name()];
-            let text = self.world.ask(&self.world.groups[0].sentinels[0], &question).await;
-            let good = text.matches("\nok\n").count() >= 2 && text.contains("\n10\n");
-            if good && self.world.break_(&["failover", self.name()]).await.is_ok() {
+            self.until_ready_for_failover(1, stop).await?;
+            if self.world.break_(&["failover", self.name()]).await.is_ok() {
                 break;
             }
             if now() - begun > PATIENCE.as_nanos() as u64 {

@@ -39,7 +39,7 @@ use verdict::{Case, Row, judge};
 
 /// What to do.
 #[derive(clap::Args, Debug)]
-#[allow(clippy::struct_excessive_bools)] // each is a word of the command line
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
 pub(crate) struct Args {
     /// One line of JSON a row instead of a table.
     #[arg(long)]

@@ -28,7 +28,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.reproduce {
-        let told = story(seed);
+        let told = story(seed, None);
         print!("{told}");
         return if told.contains("BROKEN") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
@@ -43,13 +43,14 @@ fn main() -> ExitCode {
         jobs: args.jobs.unwrap_or(cores),
         prepare: &|| {},
         tick: &|| bar.inc(1),
-        stuck_dice: false,
+        step: 1,
+        tamper: None,
     }
     .run();
     bar.finish_and_clear();
     let per_second = sum.seeds as f64 / started.elapsed().as_secs_f64();
     if let Some(failure) = &sum.failure {
-        print!("{}", story(failure.seed));
+        print!("{}", story(failure.seed, None));
         println!("again: make soak ARGS='--reproduce {}'", failure.seed);
     }
     let violations = u32::from(sum.failure.is_some());

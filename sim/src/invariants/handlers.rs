@@ -8,8 +8,16 @@ use crate::trace::Event;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
+    /// Tokens rise.
+    in_order: bool,
     answered: BTreeSet<u16>,
     highest: BTreeMap<u16, u64>,
+}
+
+impl Handlers {
+    pub(crate) fn new(in_order: bool) -> Self {
+        Self { in_order, ..Self::default() }
+    }
 }
 
 impl Invariant for Handlers {
@@ -23,7 +31,7 @@ impl Invariant for Handlers {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match *event {
-            Event::Result { name, .. } => {
+            Event::Result { name, .. } | Event::NotKept { name, .. } => {
                 self.answered.insert(name);
                 Ok(())
             }
@@ -32,10 +40,10 @@ impl Invariant for Handlers {
                     return Err(format!("{event}, but its result was answered before"));
                 }
                 let highest = self.highest.entry(name).or_default();
-                if token <= *highest {
+                if self.in_order && token <= *highest {
                     return Err(format!("{event}, but token {highest} was out before"));
                 }
-                *highest = token;
+                *highest = token.max(*highest);
                 Ok(())
             }
             _ => Ok(()),

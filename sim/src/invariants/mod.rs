@@ -1,6 +1,7 @@
 //! What must hold in every run, one promise a file. Each sees every event in order and says what
 //! is broken; none knows how the library works.
 
+mod deadlines;
 mod durable;
 mod exclusion;
 mod fencing;
@@ -8,13 +9,16 @@ mod handlers;
 mod keys;
 mod loss;
 mod observe;
+mod once;
 mod quarantine;
+mod requests;
 mod results;
 mod tasks;
 mod terms;
 mod tokens;
 mod waiters;
 
+use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
 
 /// A promise that was broken.
@@ -37,21 +41,31 @@ pub(crate) trait Invariant: Send {
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String>;
 }
 
-/// All of them.
-pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
-    vec![
-        Box::<exclusion::Exclusion>::default(),
-        Box::<tokens::Tokens>::default(),
-        Box::<fencing::Fencing>::default(),
+/// Those that hold in a world with these assumptions.
+pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<durable::Durable>::default(),
         Box::<loss::LossTold>::default(),
         Box::<keys::Keys>::default(),
         Box::<quarantine::Quarantine>::default(),
         Box::<results::Results>::default(),
-        Box::<handlers::Handlers>::default(),
-        Box::<terms::Terms>::default(),
-        Box::<observe::Observe>::default(),
-        Box::<waiters::Waiters>::default(),
+        Box::<requests::Requests>::default(),
+        Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)),
+        Box::new(deadlines::Deadlines::new(promises.lateness)),
+        Box::new(waiters::Waiters::new(promises.served)),
         Box::<tasks::Tasks>::default(),
-    ]
+    ];
+    if promises.clocks != Clocks::Step {
+        all.push(Box::<exclusion::Exclusion>::default());
+    }
+    if promises.clocks == Clocks::Right {
+        all.push(Box::<tokens::Tokens>::default());
+        all.push(Box::<fencing::Fencing>::default());
+        all.push(Box::<terms::Terms>::default());
+        all.push(Box::<observe::Observe>::default());
+    }
+    if promises.once {
+        all.push(Box::<once::Once>::default());
+    }
+    all
 }

@@ -21,11 +21,11 @@ impl Invariant for Quarantine {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match *event {
-            Event::NewLife { node, generation, at, quarantine, .. } => {
-                self.0.entry((node, generation)).or_insert(at + quarantine);
+            Event::NewLife { node, life, at, quarantine, .. } => {
+                self.0.entry((node, life)).or_insert(at + quarantine);
                 Ok(())
             }
-            Event::Granting { node, generation, at, .. } => match self.0.get(&(node, generation)) {
+            Event::Granting { node, life, at, .. } => match self.0.get(&(node, life)) {
                 Some(end) if at < *end => {
                     Err(format!("node {node} grants {} ns before its quarantine ends", end - at))
                 }

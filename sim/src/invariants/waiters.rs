@@ -3,8 +3,15 @@
 use super::Invariant;
 use crate::trace::Event;
 
-#[derive(Debug, Default)]
-pub(crate) struct Waiters;
+/// Whether free names must be served.
+#[derive(Debug)]
+pub(crate) struct Waiters(bool);
+
+impl Waiters {
+    pub(crate) fn new(served: bool) -> Self {
+        Self(served)
+    }
+}
 
 impl Invariant for Waiters {
     fn name(&self) -> &'static str {
@@ -17,9 +24,8 @@ impl Invariant for Waiters {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match event {
-            Event::Overdue { .. } | Event::NotServed { .. } | Event::Stuck => {
-                Err(event.to_string())
-            }
+            Event::NotServed { .. } if self.0 => Err(event.to_string()),
+            Event::Overdue { .. } | Event::Stuck => Err(event.to_string()),
             _ => Ok(()),
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Runs the hook; what the node says of itself in its first batch afterwards.
-async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
+pub(super) async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
     if let Some(hook) = hook {
         hook().await;
     }

@@ -1,6 +1,6 @@
 //! A planned handover: closed for a moment, then a new history that forgot nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
@@ -132,6 +132,7 @@ async fn a_node_that_takes_over_knows_every_key(b: Bench) {
 async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
+    let begun = Instant::now();
     // It ends by the clock of the server that takes over, which may be ahead.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
@@ -141,6 +142,8 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
         Reply::Held { remaining: Some(rest), .. } => {
             b.check(rest <= 2 * b.terms.clock_error, "for as long as clocks differ", &rest);
         }
+        // A slow machine may take longer to hand over than a name counts as used lately.
+        Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }
     let free = |reply: &Reply| matches!(reply, Reply::Granted { .. });

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{Bench, KEEP, LONG};
+use super::crash::after;
 use super::ops::{claim_terms, complete, lookup, lookup_born};
 use super::{Case, list};
 use crate::op::{Claim, Op, Reply};
@@ -49,9 +50,7 @@ async fn a_result_is_told_to_old_requests_too(b: Bench) {
 }
 
 async fn keys_born_after_a_loss_are_remembered(b: Bench) {
-    if let Some(hook) = &b.hooks.restart_keeping {
-        hook().await;
-    }
+    after(&b, b.hooks.restart_keeping.as_ref()).await;
     b.settle().await;
     let now = now(&b).await;
     let born = |at: u64| {
@@ -79,21 +78,16 @@ async fn a_longer_quarantine_outlives_a_new_life(b: Bench) {
     let error = b.terms.clock_error;
     let b = b.with_terms(long, error);
     b.facts().await;
-    if let Some(hook) = &b.hooks.restart_keeping {
-        hook().await;
-    }
-    let b = b.with_terms(long / 3, error);
-    let facts = b.facts().await;
-    b.check(facts.quarantine_len >= long, "what others asked for counts in a new life", &facts);
+    let short = b.with_terms(long / 3, error);
+    let facts = after(&short, short.hooks.restart_keeping.as_ref()).await;
+    short.check(facts.quarantine_len >= long, "what others asked for counts in a new life", &facts);
 }
 
 async fn a_result_is_told_in_quarantine(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
-    if let Some(hook) = &b.hooks.restart_keeping {
-        hook().await;
-    }
+    after(&b, b.hooks.restart_keeping.as_ref()).await;
     // A server that writes to its disk once a second may have lost it.
     if b.ask(lookup(&r)).await.shows_result() {
         let said = b.ask(super::ops::claim(&r, c, LONG)).await;

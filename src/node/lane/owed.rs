@@ -90,29 +90,24 @@ impl OwedQueue {
 
 /// Whose requests got no answer, and until when, by the node's clock, they may take effect.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(HashMap<OwnerToken, Option<u64>>);
+pub(super) struct Doubt(HashMap<OwnerToken, u64>);
 
 impl Doubt {
     /// A request of this owner, which could take effect until `not_after`, got no answer.
-    pub(super) fn about(&mut self, owner: OwnerToken, not_after: Option<u64>) {
+    pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.0.entry(owner).or_insert(not_after);
-        *until = until.zip(not_after).map(|(a, b)| a.max(b));
+        *until = not_after.max(*until);
     }
 
-    /// The node's clock shows this. What was sent before it was known is taken for a request that
-    /// was sent now.
-    pub(super) fn known(&mut self, micros: u64, within: Duration) {
-        if self.0.is_empty() {
-            return;
-        }
-        let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-        self.0.retain(|_, until| *until.get_or_insert(micros.saturating_add(within)) >= micros);
+    /// The node's clock shows this.
+    pub(super) fn known(&mut self, micros: u64) {
+        self.0.retain(|_, until| *until >= micros);
     }
 
     /// For how long it lasts about this owner, now that the node's clock was told to `known`;
     /// `None` if there is none.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
-        let left = (*self.0.get(owner)?)?.checked_sub(micros)?;
+        let left = self.0.get(owner)?.checked_sub(micros)?;
         // A millisecond more, so that the next answer is certainly past it.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
@@ -185,16 +180,16 @@ mod tests {
         let (a, b) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
         let mut doubt = Doubt::default();
         assert_eq!(doubt.lasts(&a, 1), None);
-        doubt.about(a, Some(2_000));
-        doubt.about(a, Some(1_000));
+        doubt.about(a, 2_000);
+        doubt.about(a, 1_000);
         assert_eq!(doubt.lasts(&b, 1), None, "it is of one owner only");
         assert_eq!(doubt.lasts(&a, 2_001), None);
         assert_eq!(doubt.lasts(&a, 2_000), Some(ms(1)), "at its deadline it may still run");
         assert_eq!(doubt.lasts(&a, 1_000), Some(ms(2)));
-        doubt.about(b, None);
-        doubt.known(5_000, ms(3));
+        doubt.about(b, 8_000);
+        doubt.known(5_000);
         assert_eq!(doubt.lasts(&b, 8_000), Some(ms(1)));
-        doubt.known(8_001, ms(3));
+        doubt.known(8_001);
         assert!(doubt.0.is_empty(), "nothing piles up");
     }
 }

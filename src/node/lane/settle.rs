@@ -21,7 +21,7 @@ impl Worker {
     pub(super) fn hear(&mut self, spoken: &Spoken) -> Option<NodeError> {
         let Spoken { facts, sent, received } = spoken;
         self.clock = Some(spoken.clock());
-        self.doubt.known(facts.node_micros, self.settings.node_deadline);
+        self.doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.probe.judge(facts, *sent, *received, &|| node.address());
         // First: what was confirmed before is judged before a new confirmation takes its place.
@@ -93,16 +93,15 @@ impl Worker {
     /// others their results.
     fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
         let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
-        let Some(((op, deadline), who)) = again else {
+        let Some((((op, deadline), sink), clock)) = again.zip(self.clock) else {
             let detail = "asked again, without having shown any result";
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
         if let Some(owner) = asked.owner {
             // Who gives up meanwhile takes back what may only be executed after that.
-            let until = self.clock.map(|clock| clock.at(deadline, self.settings.drift));
-            self.doubt.about(owner, until);
+            self.doubt.about(owner, clock.at(deadline, self.settings.drift));
         }
-        self.again.push_back(Job { op, deadline, asker: who });
+        self.again.push_back(Job { op, deadline, asker: sink });
         None
     }
 

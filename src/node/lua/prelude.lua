@@ -12,7 +12,7 @@
 --          the history goes on from the one before; only leases given there may end early by this
 --          clock, by twice E, until then.
 -- ARGV     1 q: quarantine in ms, by all that is known of the group
---          2 q where there is no marker to say what others knew
+--          2 q where a history begins, with what may be unknown of the group
 --          3 E: clock error in µs            4 fence life in ms
 --          5 trust a server without marker: 0 or 1
 --          6 L in ms: for so long a replaced server may have gone on
@@ -98,7 +98,8 @@ else
   if marker == false and ARGV[5] == '1' then
     since, floor, began = 0, 0, 'n'
   else
-    q = math.max(q, known and seen_q or tonumber(ARGV[2]))
+    -- What the marker says may be older than the server that was replaced just now.
+    q = math.max(q, tonumber(ARGV[2]), known and seen_q or 0)
     -- Twice E: this clock may be behind, and the clock of who proposed ahead. And q: a server that
     -- this one replaced goes on granting for a part of it.
     since, floor = now_ms, now_us + 2 * clock_error + q * 1000

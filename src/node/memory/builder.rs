@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::guard::Marker;
+use super::guard::{Marker, Windows};
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
 
@@ -64,6 +64,7 @@ impl MemoryNodeBuilder {
             seed: self.env.random() as u64,
             lives: 0,
             predecessor: None,
+            windows: Windows { read: self.window, longest: self.window },
             data: Data::default(),
         };
         if !self.quarantined {
@@ -71,7 +72,6 @@ impl MemoryNodeBuilder {
         }
         MemoryNode(Arc::new(Shared {
             name,
-            window: self.window,
             env: self.env,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::new(state),

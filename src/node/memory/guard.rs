@@ -108,12 +108,20 @@ pub(super) struct Clock {
     pub(super) micros: u64,
 }
 
+/// L: for how long a server that this one replaced may still grant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// By all servers whose settings are known.
+    pub(super) read: Duration,
+    /// With what the others may have: it counts where a history begins.
+    pub(super) longest: Duration,
+}
+
 /// What a node brings to each batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) generation: u64,
-    /// L: for how long a server that this one replaced may still grant.
-    pub(super) window: Duration,
+    pub(super) windows: Windows,
 }
 
 /// All that the ops of one batch share.
@@ -152,17 +160,19 @@ impl Header {
         terms: Terms,
         not_after: Option<u64>,
     ) -> Self {
-        let Nature { generation, window } = nature;
-        let q = terms.max_ttl + window;
+        let Nature { generation, windows } = nature;
+        let q = terms.max_ttl + windows.read;
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.generation == generation);
-        let mut m = known.unwrap_or_else(|| begin(*marker, generation, clock, &terms, q));
+        let mut m = known.unwrap_or_else(|| begin(*marker, nature, clock, &terms));
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
         }
         let quarantine_raised = m.agree(q, clock.now);
         let settling = m.settles(clock.now);
+        #[cfg(feature = "sim-bugs")]
+        let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
         m.handover = m.handover.filter(|_| settling);
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
@@ -191,18 +201,14 @@ impl Header {
             late,
             settling,
             generation,
-            window,
+            window: windows.longest,
             terms,
         }
     }
 
     /// The name of this life's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
-        let history = self.generation;
-        #[cfg(feature = "sim-bugs")]
-        let history =
-            if crate::bugs::on(crate::bugs::Bug::NamedBySinceAlone) { 0 } else { history };
-        QuarantineId { history, since: self.since }
+        QuarantineId { history: self.generation, since: self.since }
     }
 
     /// The answer of a node that grants nothing yet.
@@ -294,11 +300,12 @@ impl Header {
 /// The marker of a history that nobody has spoken to yet.
 fn begin(
     before: Option<Marker>,
-    generation: u64,
+    Nature { generation, windows }: Nature,
     clock: Clock,
     terms: &Terms,
-    q: Duration,
 ) -> Marker {
+    // What the marker says may be older than the server that was replaced just now.
+    let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
     // This clock may be behind by E and the clock of who proposed ahead by E. And for as long as
     // the quarantine, at most, a server that this one replaced goes on granting.

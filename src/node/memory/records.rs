@@ -73,6 +73,20 @@ impl Entry {
         self.is_of_this_life(h)
     }
 
+    /// The request is known from now on.
+    fn is_of(&mut self, fingerprint: Option<FingerprintBytes>) {
+        self.fingerprint = self.fingerprint.or(fingerprint);
+    }
+
+    /// As of an op that is no claim.
+    fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::FingerprintOfClaimsOnly) {
+            return;
+        }
+        self.is_of(fingerprint);
+    }
+
     fn is_anothers(&self, fingerprint: Option<FingerprintBytes>) -> bool {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::FingerprintOfClaimsOnly) {
@@ -148,7 +162,7 @@ impl Records {
         e.promise(h, c.owner, fence);
         e.till = Some(h.after(c.lease));
         e.attempt = e.attempt.saturating_add(1);
-        e.fingerprint = e.fingerprint.or(c.fingerprint);
+        e.is_of(c.fingerprint);
         e.keep(h, c.retention);
         e.claimed(h, c)
     }
@@ -216,7 +230,7 @@ impl Records {
         e.promised_in = counts.then(|| h.id());
         e.till = Some(h.after(lease));
         e.attempt = e.attempt.max(1);
-        e.fingerprint = e.fingerprint.or(fingerprint);
+        e.is_also_of(fingerprint);
         e.keep(h, retention);
         Reply::Done
     }
@@ -253,7 +267,7 @@ impl Records {
         e.record = Some(StoredRecord { token, value: value.cloned() });
         e.till = None;
         e.attempt = e.attempt.max(1);
-        e.fingerprint = e.fingerprint.or(fingerprint);
+        e.is_also_of(fingerprint);
         e.keep(h, retention);
         Reply::Done
     }

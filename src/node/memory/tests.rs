@@ -137,6 +137,19 @@ fn the_longest_quarantine_asked_for_wins() {
 }
 
 /// The rest of the quarantine that a refusal tells.
+#[test]
+fn a_history_begins_with_what_may_be_unknown_of_the_group() {
+    let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
+    let (a, hand) = node();
+    let b = MemoryNode::builder().env(hand).quarantined().build();
+    a.set_failover_windows(known, known);
+    assert_eq!(facts(&a, TERMS).quarantine_len, MAX_TTL + known);
+    // The copy is older than the server that was replaced, whose settings this client has not read.
+    b.restore(a.snapshot());
+    b.set_failover_windows(known, longest);
+    assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);
+}
+
 fn rest(reply: &Reply) -> Duration {
     match reply {
         Reply::Quarantined { remaining, .. } => *remaining,

@@ -20,8 +20,8 @@ pub(crate) struct Guarding {
     /// L: how long a server of this node that is replaced may go on accepting writes, by all
     /// servers whose settings were read.
     pub(crate) failover_window: Duration,
-    /// The same with what those may have that could not be read: it counts where no marker says
-    /// what others knew.
+    /// The same with what those may have that could not be read: it counts where a history begins,
+    /// for a promoted server's marker may be older than the server that it replaced.
     pub(crate) unread_window: Duration,
     /// The largest that any client which agrees with this one on the group may say it is.
     pub(crate) widest_window: Duration,

@@ -1,0 +1,32 @@
+//! The README's idempotency key: one order, delivered twice, paid once.
+//!
+//! ```text
+//! palisade init --node redis://127.0.0.1
+//! cargo run --example payments -- redis://127.0.0.1
+//! ```
+
+use palisade::{Idempotency, Outcome, RedisNode, Redlock};
+use std::time::{Duration, SystemTime};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into());
+    let redlock = Redlock::builder().node(RedisNode::new(server)?).build()?;
+    let payments = Idempotency::builder(&redlock).namespace("payments").at_most_once().build()?;
+
+    let ordered = SystemTime::now(); // the message says it, so it is the same in every copy
+    for delivery in 1..=2 {
+        let call = payments.key("alice:order-7").created_at(ordered);
+        // The bank gets a key of its own, so that it too recognises a repeat.
+        let paid = call.run(|cx| async move { Ok::<_, String>(cx.child_key("charge")) }).await;
+        match paid {
+            Ok(Outcome::Executed { value, .. }) => println!("{delivery}: paid now, {value}"),
+            Ok(Outcome::Replayed(value)) => println!("{delivery}: was paid before, {value}"),
+            Ok(Outcome::Parked(why)) => println!("{delivery}: a person has to look: {why}"),
+            Ok(other) => println!("{delivery}: not now: {other:?}"),
+            Err(why) => println!("{delivery}: {why}"),
+        }
+    }
+    let _ = redlock.close(Duration::from_secs(1)).await;
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! The deployments: real servers on loopback, and what happens to them.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use palisade::ops::{Deployment, HandedOver, Handover, init};
+use palisade::{Durability, RedisNode, Redlock, SentinelNode};
+use serde::Deserialize;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use super::event::Happening;
+use super::server::Server;
+use crate::world::{Cannot, Failure, good, script, signal, words};
+
+/// For how long a server that crashed is away.
+const AWAY: Duration = Duration::from_secs(10);
+/// How long a server may take to end when it is asked to.
+const ENDS: Duration = Duration::from_secs(10);
+
+/// A kind of deployment: a row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Server,
+    ServerAof,
+    Group,
+    GroupAll,
+    Servers,
+    Groups,
+}
+
+impl Kind {
+    /// All of them, in the order of the table.
+    pub(super) const ALL: [Self; 6] =
+        [Self::Server, Self::ServerAof, Self::Group, Self::GroupAll, Self::Servers, Self::Groups];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Server => "one server",
+            Self::ServerAof => "one server with AOF",
+            Self::Group => "one group",
+            Self::GroupAll => "one group, AllReplicas",
+            Self::Servers => "three servers",
+            Self::Groups => "three groups",
+        }
+    }
+
+    pub(super) fn has_replicas(self) -> bool {
+        matches!(self, Self::Group | Self::GroupAll | Self::Groups)
+    }
+
+    /// How many servers or groups.
+    fn nodes(self) -> usize {
+        if matches!(self, Self::Servers | Self::Groups) { 3 } else { 1 }
+    }
+
+    pub(super) fn durability(self) -> Durability {
+        if self == Self::GroupAll { Durability::AllReplicas } else { Durability::Primary }
+    }
+
+    /// How a lone server of it is started. Snapshots are those of a server that nobody configured.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Server => &["--save", "3600 1 300 100 60 10000"],
+            _ => &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"],
+        }
+    }
+}
+
+/// A running deployment; gone with this value, and with this process.
+pub(super) struct Fleet {
+    lone: Vec<Server>,
+    groups: Option<Groups>,
+}
+
+/// What `sentinel-conf/up` says of the groups that it made.
+#[derive(Debug, Deserialize)]
+struct Groups {
+    dir: PathBuf,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    name: String,
+    sentinels: Vec<String>,
+    servers: Vec<Member>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Member {
+    id: String,
+    pid: u32,
+}
+
+impl Fleet {
+    /// New servers, which nobody has marked as new.
+    pub(super) async fn up(kind: Kind) -> Result<Self, Failure> {
+        if kind.has_replicas() {
+            let groups = Some(Groups::up(kind.nodes()).await?);
+            return Ok(Self { lone: Vec::new(), groups });
+        }
+        let start = || (0..kind.nodes()).map(|_| Server::start(kind.arguments())).collect();
+        Ok(Self { lone: block_in_place(start), groups: None })
+    }
+
+    /// As an application names its nodes; with every setting at its default.
+    pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
+        let mut builder = Redlock::builder();
+        for server in &self.lone {
+            builder = builder.node(RedisNode::new(server.url())?);
+        }
+        for group in self.groups.iter().flat_map(|g| &g.groups) {
+            builder = builder.node(SentinelNode::new(&*group.name, group.sentinels.clone())?);
+        }
+        Ok(builder.build()?)
+    }
+
+    /// The first `nodes` of it, as an operator names them.
+    fn operated(&self, nodes: usize) -> Deployment {
+        let lone = self.lone.iter().take(nodes);
+        let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
+        let groups = self.groups.iter().flat_map(|g| &g.groups).take(nodes);
+        groups.fold(all, |all, group| all.groups(group.sentinels.clone(), [group.name.clone()]))
+    }
+
+    /// `palisade init`.
+    pub(super) async fn init(&self) -> Result<(), Failure> {
+        let done = init(&self.operated(usize::MAX), "").await?;
+        if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
+    }
+
+    /// Has it happen, to the first server or group where there are more, and undoes what is to be
+    /// undone.
+    pub(super) async fn happen(&mut self, what: Happening) -> Result<(), Failure> {
+        match what {
+            Happening::First => self.init().await,
+            Happening::FirstWithoutInit => Ok(()),
+            Happening::Restart => self.restart().await,
+            Happening::Crash => self.crash().await,
+            Happening::Planned => self.planned().await,
+            Happening::ReplicaLost => {
+                let groups = self.groups.as_ref().ok_or("a lone server has no replica")?;
+                groups.break_("kill", &["--server", "a2"]).await?;
+                sleep(AWAY).await;
+                groups.break_("restart", &["--server", "a2"]).await
+            }
+        }
+    }
+
+    /// As `systemctl restart` does it.
+    async fn restart(&mut self) -> Result<(), Failure> {
+        if let Some(groups) = &self.groups {
+            let master = &groups.groups[0].servers[0];
+            end(master.pid).await?;
+            return groups.break_("restart", &["--server", &master.id]).await;
+        }
+        let server = self.lone.first_mut().ok_or("no server")?;
+        end(server.pid()).await?;
+        block_in_place(|| server.restart());
+        Ok(())
+    }
+
+    async fn crash(&mut self) -> Result<(), Failure> {
+        if let Some(groups) = &self.groups {
+            groups.break_("kill", &["--server", "a1"]).await?;
+            sleep(AWAY).await;
+            return groups.break_("restart", &["--server", "a1"]).await;
+        }
+        let server = self.lone.first_mut().ok_or("no server")?;
+        block_in_place(|| server.kill());
+        sleep(AWAY).await;
+        block_in_place(|| server.again());
+        Ok(())
+    }
+
+    /// `palisade handover`.
+    async fn planned(&mut self) -> Result<(), Failure> {
+        let handover = Handover::new(self.operated(1));
+        let done = if self.groups.is_some() {
+            handover.group(|_| ()).await?
+        } else {
+            let restart = async { self.restart().await.map_err(|e| e.to_string()) };
+            handover.lone(restart, |_| ()).await?
+        };
+        match done {
+            HandedOver::Done { .. } => Ok(()),
+            other => Err(other.to_string().into()),
+        }
+    }
+}
+
+/// Asks a server to end, and waits until it has.
+async fn end(pid: u32) -> Result<(), Failure> {
+    signal(pid, "TERM");
+    let begun = Instant::now();
+    loop {
+        // A server that nobody has waited for yet is a zombie.
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if state.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z')) {
+            return Ok(());
+        }
+        if begun.elapsed() > ENDS {
+            return Err(format!("server {pid} did not end within {ENDS:?}").into());
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Groups {
+    async fn up(n: usize) -> Result<Self, Failure> {
+        let mut up = tokio::process::Command::new(script("up"));
+        up.args(["--json", "--no-marker", "--groups", &n.to_string()]);
+        up.args(["--owner-pid", &std::process::id().to_string()]).process_group(0);
+        let out = up.output().await?;
+        if out.status.code() == Some(crate::world::CANNOT.into()) {
+            return Err(Cannot(words(&out.stderr)).into());
+        }
+        Ok(serde_json::from_slice(&good("up", out)?.stdout)?)
+    }
+
+    /// `sentinel-conf/break`, in the first group.
+    async fn break_(&self, action: &str, more: &[&str]) -> Result<(), Failure> {
+        let mut command = tokio::process::Command::new(script("break"));
+        command.arg(&self.dir).args([action, &self.groups[0].name]).args(more).process_group(0);
+        good(action, command.output().await?)?;
+        Ok(())
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let down = Command::new(script("down")).arg(&self.dir).process_group(0).output();
+        if let Err(e) = down.map_err(Failure::from).and_then(|out| good("down", out)) {
+            eprintln!("nemesis: {e}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Settings that are changed while old and new processes run, in an order that is safe, or in one
+//! that is not.
+
+use super::{Fault, Ms, Plan, Settings};
+use crate::dice::Dice;
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `max_ttl`, and with it `ttl`, goes up. Unsafe: both at once.
+    MaxTtlUp,
+    /// `ttl`, and with it `max_ttl`, goes down. Unsafe: both at once.
+    MaxTtlDown,
+    /// `clock_error` is changed. Unsafe: to less than clocks are off.
+    ClockError,
+    /// `drift` is changed. Unsafe: to less than clocks run apart.
+    Drift,
+    /// The retention is changed. Unsafe: for keys that are in use.
+    Retention,
+    /// One node becomes three. Unsafe: both at once.
+    NodesAdded,
+    /// A node is replaced. Unsafe: by one step.
+    NodeReplaced,
+    /// A node is replaced. Unsafe: the old one leaves before a retention has passed.
+    NodeLeavesEarly,
+    /// A node is added. Unsafe: as one that is known to be new.
+    NodeJoinsAsNew,
+}
+
+impl Order {
+    /// Whether what goes wrong otherwise are keys that say when they were made.
+    pub(super) fn is_about_keys(self) -> bool {
+        matches!(
+            self,
+            Self::Retention | Self::NodeLeavesEarly | Self::NodeJoinsAsNew | Self::ClockError
+        )
+    }
+}
+
+/// When each stage may begin after every process has reached the one before.
+struct Rollout {
+    stages: Vec<Settings>,
+    wait: Ms,
+}
+
+impl Plan {
+    /// Draws a change of settings, and when which process gets them.
+    pub(super) fn draw_fleet(&mut self, d: &mut Dice, unsafe_order: Option<Order>) {
+        let safe = unsafe_order.is_none();
+        let order = unsafe_order.unwrap_or_else(|| {
+            d.pick(&[
+                Order::MaxTtlUp,
+                Order::MaxTtlDown,
+                Order::ClockError,
+                Order::Drift,
+                Order::Retention,
+                Order::NodesAdded,
+                Order::NodeReplaced,
+            ])
+        });
+        let rollout = match order {
+            Order::MaxTtlUp | Order::MaxTtlDown => self.lease(d, order, safe),
+            Order::ClockError | Order::Drift => self.clocks(d, order, safe),
+            Order::Retention => self.retention(d),
+            Order::NodesAdded => self.grow(d, safe),
+            Order::NodeReplaced | Order::NodeLeavesEarly | Order::NodeJoinsAsNew => {
+                self.replace(d, order, safe)
+            }
+        };
+        self.stages = rollout.stages;
+        let end = self.deploy(d, rollout.wait);
+        if order == Order::Retention {
+            self.born_after(d, if safe { end } else { 0 });
+        }
+    }
+
+    /// Every process reaches each stage before one of them goes on to the next.
+    fn deploy(&mut self, d: &mut Dice, wait: Ms) -> Ms {
+        let mut at = d.range(50, 700);
+        for stage in 1..self.stages.len() {
+            let mut clients: Vec<usize> = (0..self.clients.len()).collect();
+            while !clients.is_empty() {
+                let next = d.range(0, clients.len() as u64 - 1) as usize;
+                let client = clients.remove(next);
+                self.faults.push((at, Fault::Deploy { client, stage }));
+                at += d.range(0, self.stages[0].ttl * 3 / 2);
+            }
+            at += wait;
+        }
+        at
+    }
+
+    fn lease(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
+        let low = self.stages[0];
+        let long = low.max_ttl * d.range(2, 3);
+        let (raised, high) =
+            (Settings { max_ttl: long, ..low }, Settings { ttl: long, max_ttl: long, ..low });
+        let mut stages = if safe { vec![low, raised, high] } else { vec![low, high] };
+        if order == Order::MaxTtlDown {
+            stages.reverse();
+        }
+        if self.orders.births.is_empty() {
+            return Rollout { stages, wait: 0 };
+        }
+        let retention = low.retention.max(2 * long + low.clock_error);
+        let stages = stages.into_iter().map(|s| Settings { retention, ..s }).collect();
+        Rollout { stages, wait: 0 }
+    }
+
+    fn clocks(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
+        let one = self.stages[0];
+        if order == Order::Drift {
+            // The world's clocks were drawn by what the first stage allows.
+            let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
+            let other = Settings { drift_ppm: more, ..one };
+            return either_way(d, one, other);
+        }
+        let most = (one.max_ttl - 1) / 2;
+        let clock_error = if safe { d.range(one.clock_error, most) } else { 1 };
+        either_way(d, one, Settings { clock_error, ..one })
+    }
+
+    fn retention(&mut self, d: &mut Dice) -> Rollout {
+        let one = self.stages[0];
+        // Who does not say when requests were made is not protected longer.
+        let born = !self.orders.births.is_empty();
+        let short = if born { 2 * one.ttl + one.clock_error + 1_400 } else { one.retention };
+        let (short, long) = (
+            Settings { retention: short, ..one },
+            Settings { retention: short + d.range(600, 2_000), ..one },
+        );
+        either_way(d, short, long)
+    }
+
+    /// All keys are in use from this moment on.
+    fn born_after(&mut self, d: &mut Dice, from: Ms) {
+        for birth in &mut self.orders.births {
+            birth.at = from + d.range(0, 200);
+        }
+    }
+
+    fn masks(&self, masks: &[u64], wait: Ms) -> Rollout {
+        let one = self.stages[0];
+        let stages = masks.iter().map(|nodes| Settings { nodes: *nodes, ..one }).collect();
+        Rollout { stages, wait }
+    }
+
+    /// One node becomes three, by two of them at first.
+    fn grow(&mut self, d: &mut Dice, safe: bool) -> Rollout {
+        self.nodes.truncate(1);
+        self.join(d, 2, false);
+        if safe { self.masks(&[0b1, 0b11, 0b111], 0) } else { self.masks(&[0b1, 0b111], 0) }
+    }
+
+    /// One of three is replaced: the new one comes, then the old one leaves.
+    fn replace(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
+        while self.nodes.len() < 3 {
+            let more = self.node(d, 1);
+            self.nodes.push(more);
+        }
+        self.nodes.truncate(3);
+        self.join(d, 1, order == Order::NodeJoinsAsNew);
+        if !safe && order == Order::NodeReplaced {
+            return self.masks(&[0b111, 0b1110], 0);
+        }
+        let kept = if self.orders.births.is_empty() { 0 } else { self.stages[0].retention };
+        let wait = if safe { kept + self.stages[0].max_ttl } else { 0 };
+        self.masks(&[0b111, 0b1111, 0b1110], wait)
+    }
+
+    fn join(&mut self, d: &mut Dice, count: u64, is_new: bool) {
+        for _ in 0..count {
+            let mut node = self.node(d, 1);
+            node.is_new = is_new;
+            self.nodes.push(node);
+        }
+    }
+}
+
+fn either_way(d: &mut Dice, one: Settings, other: Settings) -> Rollout {
+    let stages = if d.chance(500) { vec![one, other] } else { vec![other, one] };
+    Rollout { stages, wait: 0 }
+}

@@ -1,0 +1,175 @@
+//! Scenes: plans in which everything is as it must be for one rule to matter. The seeds find most
+//! rules that are left out by themselves; what takes several coincidences at once is set up here,
+//! and the moments are left to the seed.
+
+use super::{
+    Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
+    ServerPlan, Settings, Steps, TaskPlan, Truth, Wave,
+};
+use crate::dice::Dice;
+
+/// What a plan is made to be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// Answers that take as long as they may, to holders that do not renew.
+    SlowAnswers,
+    /// A replaced master that goes on longer than its leases last, and clocks as far apart as they
+    /// may be.
+    OldMaster,
+    /// A raise that arrives once more, at a server that has forgotten what came after it.
+    LateRaises,
+    /// A node that loses everything while a handler runs, and another request under its key.
+    Prints,
+}
+
+/// The lease of a scene.
+const TTL: Ms = 200;
+
+impl Plan {
+    /// Makes the plan one about this.
+    pub(super) fn set(&mut self, scene: Scene) {
+        let mut d = Dice::new(self.seed, 10);
+        self.faults.clear();
+        self.orders = OrdersPlan::default();
+        self.net = NetPlan { latency: (0, 2), ..NetPlan::CALM };
+        (self.names, self.copy_every, self.cross, self.apart) = (1, 0, false, false);
+        self.durability = palisade::Durability::Primary;
+        self.steps = Steps::None;
+        match scene {
+            Scene::SlowAnswers => self.slow_answers(&mut d),
+            Scene::OldMaster => self.old_master(&mut d),
+            Scene::LateRaises => self.late_raises(&mut d),
+            Scene::Prints => self.prints(&mut d),
+        }
+    }
+
+    /// One lease length, clocks that keep their errors, two clients.
+    fn settle(&mut self, max_ttl: Ms, nodes: Vec<NodePlan>) {
+        let (clock_error, drift_ppm) = ((max_ttl - 1) / 2, 10_000);
+        let mask = (1 << nodes.len()) - 1;
+        let settings = self.stages[0];
+        self.stages =
+            vec![Settings { ttl: TTL, max_ttl, clock_error, drift_ppm, nodes: mask, ..settings }];
+        self.truth = Truth { drift_ppm, error: clock_error * 1_000 };
+        self.deadline = TTL / 5;
+        self.nodes = nodes;
+        self.clients.truncate(2);
+        for client in &mut self.clients {
+            client.clock.ppm = 0;
+            (client.reads, client.twin) = (u64::MAX, false);
+        }
+    }
+
+    fn do_one_after_the_other(&mut self, tasks: [Vec<Act>; 2]) {
+        let task = |(client, acts)| TaskPlan { client, acts };
+        self.tasks = tasks.into_iter().enumerate().map(task).collect();
+    }
+
+    /// While one client has longer leases than the other knows of, their node loses everything.
+    pub(super) fn long_and_short(&mut self, d: &mut Dice, order: Order) {
+        self.nodes = vec![lone(self.stages[0].max_ttl, d.chance(500))];
+        self.clients.truncate(2);
+        for stage in &mut self.stages {
+            stage.nodes = 1;
+        }
+        self.names = 1;
+        let long = self.most(|s| s.max_ttl);
+        let hold = lock(10 * long, long, false);
+        self.do_one_after_the_other([vec![hold; 3], vec![hold; 3]]);
+        let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
+        let client = usize::from(order != Order::MaxTtlUp);
+        let (first, other) = (d.range(50, 200), 1 - client);
+        self.faults = vec![
+            (first, Fault::Deploy { client, stage: 1 }),
+            (first + d.range(0, 2 * long), crash),
+            (first + 4 * long, Fault::Deploy { client: other, stage: 1 }),
+        ];
+    }
+
+    fn slow_answers(&mut self, d: &mut Dice) {
+        let nodes = (0..d.pick(&[1, 1, 3])).map(|_| lone(TTL, d.chance(500))).collect();
+        self.settle(TTL, nodes);
+        (self.net.late, self.net.late_max) = (400, self.deadline * 3 / 4);
+        let hold = lock(4 * TTL, 2 * TTL, false);
+        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4]]);
+    }
+
+    fn old_master(&mut self, d: &mut Dice) {
+        let window = d.range(TTL / 2, 2 * TTL);
+        self.settle(TTL, vec![group(TTL, d.chance(700), window)]);
+        // One holds and renews, and goes over to the new master; one waits at the old one.
+        let later = Act::Think(d.range(10, TTL));
+        let holder = lock(TTL, 6 * TTL, true);
+        self.do_one_after_the_other([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
+        self.faults = vec![fails_over(d.range(20, 3 * TTL))];
+    }
+
+    /// The first client stops while its handler runs. The second runs again, without the third
+    /// node, and is answered. Then the first node forgets that, and a raise of the first client
+    /// arrives there once more: not too late, by the clock of the promoted server.
+    fn late_raises(&mut self, d: &mut Dice) {
+        let max_ttl = 2 * TTL;
+        let nodes = vec![group(max_ttl, true, TTL), lone(max_ttl, true), lone(max_ttl, true)];
+        self.settle(max_ttl, nodes);
+        for client in &mut self.clients {
+            client.clock.wall = Wave::constant(900_000, 900_000);
+        }
+        let twice = NetPlan { late_max: 2 * TTL, duplicate: 1_000, ..self.net };
+        (self.net, self.copy_every, self.orders.policy) = (twice, 5, Policy::Rerun);
+        let order = |span| Act::Order {
+            key: 0,
+            print: 0,
+            wait: TTL,
+            handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
+        };
+        self.do_one_after_the_other([vec![order(TTL)], vec![Act::Think(TTL), order(1)]]);
+        let stop = Fault::Pause { client: 0, span: 2 * TTL + d.range(0, TTL), lag: 0 };
+        let cut = Fault::Cut { client: 1, node: 2, requests: true, span: 20 * TTL };
+        let at = d.range(TTL * 5 / 4, TTL * 3 / 2);
+        let copy = Copy::Behind(d.range(TTL / 2, TTL));
+        let forget = Fault::Failover { node: 0, to: 1, copy, old: 0, freeze: 0 };
+        self.faults = vec![(0, cut), (d.range(30, 60), stop), (at, forget)];
+    }
+
+    fn prints(&mut self, d: &mut Dice) {
+        self.settle(TTL, vec![lone(TTL, d.chance(500))]);
+        let order = |print, span| Act::Order {
+            key: 0,
+            print,
+            wait: 2 * TTL,
+            handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
+        };
+        let later = Act::Think(d.range(2 * TTL, 5 * TTL));
+        self.do_one_after_the_other([vec![order(1, 2 * TTL)], vec![later, order(2, 1)]]);
+        let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
+        self.faults = vec![(d.range(20, 2 * TTL), crash)];
+    }
+}
+
+/// A server whose clock is behind or ahead by all of E.
+fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
+    let bound = (max_ttl - 1) / 2 * 1_000;
+    let error = if is_ahead { bound as i64 } else { -(bound as i64) };
+    ServerPlan { clock: Wave::constant(bound, error), window }
+}
+
+fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
+    NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
+}
+
+/// Of two servers whose clocks are as far apart as they may be.
+fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
+    let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
+    NodePlan { servers: servers.into(), is_new: true }
+}
+
+fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
+    let parting = Parting::Release;
+    Act::Lock { name: 0, wait, hold, every: if renew { 9 } else { hold }, renew, parting }
+}
+
+/// The first node's second server takes over with all data; the second client does not notice.
+fn fails_over(at: Ms) -> (Ms, Fault) {
+    let copy = Copy::Behind(0);
+    (at, Fault::Failover { node: 0, to: 1, copy, old: 0b10, freeze: 0 })
+}

@@ -1,0 +1,196 @@
+//! Events and faults as sentences.
+
+use std::fmt;
+
+use super::Event;
+use crate::plan::{Copy, Fault, ms};
+
+fn name(n: u16) -> String {
+    match n {
+        0..100 => format!("lock-{n}"),
+        100..200 => format!("calm-{}", n - 100),
+        200..300 => format!("order-{}", n - 200),
+        300..400 => format!("seat-{}", n - 300),
+        _ => format!("name-{n}"),
+    }
+}
+
+/// The servers of a node are called A, B and C.
+fn letter(server: usize) -> char {
+    (b'A' + server as u8) as char
+}
+
+impl fmt::Display for Copy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Behind(0) => f.write_str("all data"),
+            Self::Behind(span) => write!(f, "the data of {:?} ago", ms(*span)),
+            Self::Empty => f.write_str("no data"),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Crash { node, copy, down } => {
+                write!(f, "the master of node {node} crashes and is back in {down} ms with {copy}")
+            }
+            Self::Flush { node } => write!(f, "FLUSHALL on node {node}"),
+            Self::Freeze { node, server, span } => {
+                write!(f, "node {node}/{} freezes for {span} ms", letter(server))
+            }
+            Self::Cut { client, node, requests: true, span } => {
+                write!(f, "for {span} ms no request of client {client} reaches node {node}")
+            }
+            Self::Cut { client, node, span, .. } => {
+                write!(f, "for {span} ms no answer of node {node} reaches client {client}")
+            }
+            Self::Step { node, server, to } => {
+                write!(f, "the clock of node {node}/{} steps, now {to} µs ahead", letter(server))
+            }
+            Self::Wild { node, server, by, span } => {
+                let server = letter(server);
+                write!(
+                    f,
+                    "the clock of node {node}/{server} is {by} µs further ahead for {span} ms"
+                )
+            }
+            Self::Handover { node, to, takes } => {
+                let to = letter(to);
+                write!(f, "node {node} is closed, and handed over to {to} {takes} ms later")
+            }
+            Self::Failover { node, to, copy, old, freeze } => {
+                let mut who: Vec<String> = Vec::new();
+                who.extend((0..8).filter(|c| old >> c & 1 == 1).map(|c: u64| c.to_string()));
+                let who = if who.is_empty() { "nobody".into() } else { who.join(", ") };
+                write!(f, "node {node} fails over to {} with {copy}; ", letter(to))?;
+                write!(f, "with the old master stay: {who}")?;
+                if freeze > 0 {
+                    write!(f, "; it freezes for {freeze} ms")?;
+                }
+                Ok(())
+            }
+            Self::Pause { client, span, lag } => {
+                write!(f, "client {client} stops for {span} ms, its timers for {lag} ms more")
+            }
+            Self::Kill { client } => write!(f, "client {client} dies; a new one takes its place"),
+            Self::Deploy { client, stage } => {
+                write!(f, "client {client} is replaced by one with settings {stage}")
+            }
+        }
+    }
+}
+
+/// Which request it is under a key, if it says so.
+fn of(print: u8) -> String {
+    if print == 0 { String::new() } else { format!(" (request {print})") }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Fault(fault) => write!(f, "  ** {fault}"),
+            Self::Healed => f.write_str("  ** all faults are over"),
+            Self::ClientBack(c) => write!(f, "  ** client {c} goes on"),
+            Self::NodeBack(n) => write!(f, "  ** node {n} is back"),
+            Self::Served { node, server, client, verb, name: n, owner, answer } => {
+                let server = letter(server);
+                write!(f, "     node {node}/{server} ← client {client}: {verb:?} {} ", name(n))?;
+                write!(f, "by #{owner:04x} → {answer:?}")
+            }
+            Self::NewLife { node, server, quarantine, .. } => {
+                let (server, ms) = (letter(server), quarantine / 1_000_000);
+                write!(
+                    f,
+                    "     node {node}/{server} begins a new life: silent for {ms} ms at least"
+                )
+            }
+            Self::LateEffect { node, client, name: n, late } => {
+                write!(f, "     node {node}: what client {client} asked of {} ", name(n))?;
+                write!(f, "took effect {late} µs after its deadline")
+            }
+            Self::Granting { .. } => Ok(()),
+            Self::Asks { client, task, name: n } => {
+                write!(f, "client {client}.{task} asks for {}", name(n))
+            }
+            Self::Refused { client, task, name: n, taken } => {
+                let why = if taken { "taken" } else { "no quorum" };
+                write!(f, "client {client}.{task} is refused {}: {why}", name(n))
+            }
+            Self::Cancelled { client, task, name: n } => {
+                write!(f, "client {client}.{task} drops its request for {}", name(n))
+            }
+            Self::Overdue { client, task, late } => {
+                write!(f, "client {client}.{task} was answered {late} µs later than it may wait")
+            }
+            _ => self.fmt_holder(f),
+        }
+    }
+}
+
+impl Event {
+    /// What concerns those who hold, run or watch something.
+    fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Holds { hold, client, name: n, token, left, .. } => {
+                write!(f, "client {client} HOLDS {} (hold {hold}) ", name(n))?;
+                write!(f, "token {token}, valid for {left} µs")
+            }
+            Self::Parts { hold, client, name: n, how } => {
+                write!(f, "client {client} parts with {} (hold {hold}): {how:?}", name(n))
+            }
+            Self::Unkept { client, name: n, token, nodes } => {
+                write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
+                write!(f, "of {nodes} nodes")
+            }
+            Self::LossTold { hold, client, late } => {
+                write!(f, "client {client} is told that hold {hold} is lost, {late} µs late")
+            }
+            Self::Revived { hold, client } => {
+                write!(f, "client {client}: hold {hold} was invalid and is valid again")
+            }
+            Self::Overlap { first, second, name: n } => {
+                write!(f, "holds {first} and {second} of {} are valid at once", name(n))
+            }
+            Self::Write { hold, name: n, token, accepted, .. } => {
+                let done = if accepted { "accepted" } else { "refused" };
+                write!(f, "     resource {}: write of hold {hold}, token {token}: {done}", name(n))
+            }
+            Self::Calls { client, name: n } => write!(f, "client {client} calls {}", name(n)),
+            Self::Starts { client, name: n, token, attempt, value, print } => {
+                write!(f, "client {client} STARTS the handler of {}{}, ", name(n), of(print))?;
+                write!(f, "attempt {attempt}, token {token}; its result would be {value}")
+            }
+            Self::NoEffect { name: n, value } => {
+                write!(f, "the handler of {} with result {value} did nothing", name(n))
+            }
+            Self::Result { client, name: n, value, print, executed, kept } => {
+                let how = if executed { "executed" } else { "replayed" };
+                let kept = if kept { "" } else { ", not kept" };
+                write!(f, "client {client} IS ANSWERED {value} for {}", name(n))?;
+                write!(f, "{}, {how}{kept}", of(print))
+            }
+            Self::NotKept { client, name: n } => {
+                write!(f, "client {client} IS ANSWERED that the result of {} was not kept", name(n))
+            }
+            Self::NoResult { client, name: n, why } => {
+                write!(f, "client {client} gets no result for {}: {why}", name(n))
+            }
+            Self::Sees { client, name: n, leader, term, number, gap, .. } => {
+                let gap = if gap { ", something may be missed" } else { "" };
+                write!(f, "client {client} sees client {leader} lead {}, ", name(n))?;
+                write!(f, "number {number} of term {term}{gap}")
+            }
+            Self::KeyLeft { node, name: n, why } => {
+                write!(f, "node {node} still has the key of {}: {why}", name(n))
+            }
+            Self::NotServed { client, name: n } => {
+                write!(f, "client {client} cannot get {}, which nobody holds", name(n))
+            }
+            Self::TasksLeft(n) => write!(f, "{n} tasks are alive after everything was dropped"),
+            Self::Stuck => f.write_str("the run did not come to its end"),
+            _ => Ok(()),
+        }
+    }
+}
