@@ -63,24 +63,23 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks the name of a lock under this prefix: as [`check_name`] and [`check_key`], and not where
+/// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and not where
 /// an election or an idempotency key is kept.
-pub(crate) fn check_lock(prefix: &str, name: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
-    let key = format!("{prefix}{name}");
     let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
-    if let Some(kind) = first.or_else(|| kind_in(&key)) {
+    if let Some(kind) = first.or_else(|| kind_in(keys.lock())) {
         let what = if kind == ELECTION { "elections" } else { "idempotency keys" };
         let rule = format!("`{kind}` is where {what} are kept; use another word");
         return Err(ConfigError::new("name", Quoted(name).to_string(), rule));
     }
-    check_key("name", &key)
+    check_key("name", keys.lock())
 }
 
-/// Checks the name of an election under this prefix.
-pub(crate) fn check_election(prefix: &str, name: &str) -> Result<(), ConfigError> {
+/// Checks the name of an election with these keys.
+pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
-    check_key("name", LockKeys::of_election(prefix, name).lock())
+    check_key("name", keys.lock())
 }
 
 /// The word of a kind that stands in the text where a key of that kind could have it: at the

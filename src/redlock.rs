@@ -209,7 +209,8 @@ impl RedlockBuilder {
     }
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters.
+    /// characters, and no word `election:` or `idem:`, which stand before the names of
+    /// elections and idempotency keys. Let it end with a separator, as `billing:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self

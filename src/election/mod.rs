@@ -81,7 +81,7 @@ impl Election {
     pub fn new(redlock: &Redlock, name: impl AsRef<str>) -> Self {
         let (core, name) = (Arc::clone(&redlock.core), name.as_ref());
         let keys = LockKeys::of_election(&core.config.prefix, name);
-        let bad = check_election(&core.config.prefix, name).err();
+        let bad = check_election(name, &keys).err();
         Self {
             keys,
             ttl: core.config.ttl,

@@ -62,7 +62,7 @@ impl TryAcquire {
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
         let keys = LockKeys::prefixed(&core.config.prefix, name);
-        let bad = check_lock(&core.config.prefix, name).err();
+        let bad = check_lock(name, &keys).err();
         Self {
             keys,
             ttl: core.config.ttl,

@@ -45,12 +45,14 @@ impl Thing {
         check_prefix(prefix).ok()?;
         let keys = match self {
             Self::Lock(name) => {
-                check_lock(prefix, name).ok()?;
-                LockKeys::prefixed(prefix, name)
+                let keys = LockKeys::prefixed(prefix, name);
+                check_lock(name, &keys).ok()?;
+                keys
             }
             Self::Election(name) => {
-                check_election(prefix, name).ok()?;
-                LockKeys::of_election(prefix, name)
+                let keys = LockKeys::of_election(prefix, name);
+                check_election(name, &keys).ok()?;
+                keys
             }
             Self::Record(namespace, key) => {
                 check_name("namespace", namespace).ok().filter(|()| !namespace.contains(':'))?;
@@ -157,11 +159,11 @@ fn what_would_be_another_kind_is_refused_with_advice() {
         ("", "{acct}", "leave out the braces"),
         ("", "{a}:fence", "the lock \"{a}\" keeps its fence"),
     ] {
-        let text = check_lock(prefix, name).unwrap_err().to_string();
+        let text = check_lock(name, &LockKeys::prefixed(prefix, name)).unwrap_err().to_string();
         assert!(text.starts_with("`name`") && text.contains(advice), "{text}");
     }
     for name in ["selection:5", "idempotent", "election", "a}b", "{acct}:7", "order:7"] {
-        check_lock("", name).unwrap_or_else(|e| panic!("{e}"));
+        check_lock(name, &LockKeys::new(name)).unwrap_or_else(|e| panic!("{e}"));
     }
     assert!(check_prefix("app:election:").unwrap_err().to_string().contains("election:"));
     assert!(check_prefix("selection:").is_ok());
