@@ -5,37 +5,15 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::example::example;
 use support::group::Groups;
 use support::server::Server;
 
 /// No example may hang.
 const PATIENCE: Duration = Duration::from_secs(170);
-
-/// The example's program, next to the directory of this one. A full `cargo test` has built it; a
-/// test run on its own would find yesterday's, so cargo is asked once whether all is fresh.
-fn program(name: &str) -> PathBuf {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--examples"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        // As this test was built, or cargo would build everything anew.
-        let with = [("tls", cfg!(feature = "tls")), ("backoff", cfg!(feature = "backoff"))];
-        for (feature, _) in with.iter().filter(|(_, on)| *on) {
-            cargo.args(["--features", feature]);
-        }
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo runs").success(), "the examples do not build");
-    });
-    let me = std::env::current_exe().expect("this test is a program");
-    let profile = me.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps/");
-    profile.join("examples").join(name)
-}
 
 /// Runs it, asserts that it ends well, and gives what it wrote.
 fn run(name: &str, args: &[String]) -> String {
@@ -47,7 +25,7 @@ fn run(name: &str, args: &[String]) -> String {
 fn run_to_its_end(name: &str, args: &[String]) -> (ExitStatus, String) {
     let out = std::env::temp_dir().join(format!("palisade-{name}-{}", fresh()));
     let file = std::fs::File::create(&out).expect("a file below the temporary directory");
-    let mut child = Command::new(program(name))
+    let mut child = Command::new(example(name))
         .args(args)
         .stdin(Stdio::null())
         .stdout(file.try_clone().expect("a second handle"))

@@ -63,7 +63,7 @@ fn told(e: &ConfigError, field: &str) -> Result<(), TestCaseError> {
 }
 
 fn redlock(node: &MemoryNode) -> Redlock {
-    Redlock::builder().node(node.clone()).build().unwrap()
+    Redlock::builder().node(node.clone()).node_deadline(Duration::from_secs(2)).build().unwrap()
 }
 
 #[test]

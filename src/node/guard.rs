@@ -38,8 +38,10 @@ pub(crate) struct Last {
     /// L of the master, as it follows from the facts.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// `min-replicas-max-lag` of the other servers of the group, by address, and when it was asked
-    /// for; `None` where it is not known.
+    /// Where the master was when it was judged.
+    master: Option<String>,
+    /// `min-replicas-max-lag` of the servers of the group, by address, and when it was asked for;
+    /// `None` where it is not known.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
     /// The Sentinels have named the others.
     lags_known: bool,
@@ -107,6 +109,7 @@ impl Judge {
     /// Whether a server with these facts may vote; notes for how long a replaced one may write.
     pub(crate) fn accept(
         &self,
+        at: &str,
         server: &ServerFacts,
         group: Group,
         events: &broadcast::Sender<NodeEvent>,
@@ -121,6 +124,11 @@ impl Judge {
             tracing::warn!(node = %self.name, "{}", advice.as_deref().unwrap_or_default());
         }
         last.advised = advice;
+        last.master = Some(at.to_owned());
+        if let Some(lag) = facts.max_lag {
+            // Also for the time when it is replaced: who is down cannot be asked any more.
+            last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
+        }
         last.facts = Some(facts);
         last.window = Some(verdict.window);
         last.error =
@@ -140,7 +148,8 @@ impl Judge {
             return;
         }
         let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        self.lock().lags.retain(|at, _| names.contains(at));
+        let master = self.lock().master.clone();
+        self.lock().lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
         let mut reads = FuturesUnordered::new();
         for (endpoint, at) in servers.iter().zip(names) {
             let known = self.lock().lags.get(&at).copied();
@@ -220,6 +229,31 @@ mod tests {
         assert_eq!(windows(&[("a:1", Some(1)), ("b:1", Some(2))]), (4, 4));
         assert_eq!(windows(&[("a:1", Some(2)), ("b:1", None)]), (4, 7));
         assert_eq!(windows(&[("a:1", Some(60))]), (7, 7), "with that lag it was never let vote");
+    }
+
+    #[tokio::test]
+    async fn what_the_master_said_is_known_when_it_is_down() {
+        let judge = judge(&[("b:1", Some(2))]);
+        let (events, _heard) = broadcast::channel(4);
+        let facts = ServerFacts {
+            run_id: "run".into(),
+            replid: "0".repeat(40),
+            predecessor: None,
+            version: (7, 0, 0),
+            connected_replicas: 1,
+            online_replicas: 1,
+            good_replicas: Some(1),
+            min_replicas: Some(1),
+            min_replicas_max_lag: Some(2),
+            eviction: None,
+        };
+        judge.accept("127.0.0.1:1", &facts, Group::default(), &events).unwrap();
+        // Now it is one of the others; nobody listens there.
+        let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
+        judge.lock().master = None;
+        judge.read_others(&[endpoint], Moment::default()).await;
+        let guarding = judge.guarding();
+        assert_eq!((guarding.failover_window, guarding.unread_window), (S(4), S(4)));
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// most every ten seconds of use with fresh facts. `Err` refuses it.
     fn accept(
         &self,
+        at: &str,
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError>;

@@ -1,13 +1,13 @@
 //! Candidates of an election as processes of their own: the example, with its lines read.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
+
+use super::example::example;
 
 /// One line of a candidate.
 #[derive(Clone, Debug, Deserialize)]
@@ -97,23 +97,4 @@ impl Drop for Candidate {
 
 fn now_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1e3
-}
-
-/// The program of an example, built as it stands: `cargo test --test …` alone does not build it.
-pub fn example(name: &str) -> PathBuf {
-    static BUILD: Mutex<()> = Mutex::new(());
-    let _one = BUILD.lock().unwrap_or_else(PoisonError::into_inner);
-    // <target>/<profile>/deps/<this test>
-    let this = std::env::current_exe().expect("this program");
-    let profile = this.ancestors().nth(2).expect("the profile's directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--example", name]);
-    cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-    cargo.arg("--target-dir").arg(profile.parent().expect("the target directory"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let out = cargo.output().expect("cargo can be run");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    profile.join("examples").join(name)
 }

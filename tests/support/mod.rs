@@ -5,6 +5,7 @@
 
 pub mod candidate;
 pub mod contract;
+pub mod example;
 pub mod group;
 pub mod idem;
 pub mod proxy;

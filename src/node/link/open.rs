@@ -57,7 +57,7 @@ impl<R: Resolver> Shared<R> {
     fn accept(&self, at: &str, facts: &ServerFacts) -> Result<(), NodeError> {
         match &facts.eviction {
             Some(eviction) if !self.options.allow_eviction => Err(eviction.objection().at(at, "")),
-            _ => self.resolver.accept(facts, &self.events),
+            _ => self.resolver.accept(at, facts, &self.events),
         }
     }
 

@@ -321,10 +321,11 @@ impl Resolver for Fixed {
 
     fn accept(
         &self,
+        at: &str,
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError> {
-        self.judge.accept(facts, Group::default(), events)
+        self.judge.accept(at, facts, Group::default(), events)
     }
 
     fn is_tls(&self) -> bool {

@@ -125,6 +125,7 @@ impl Resolver for Finder {
 
     fn accept(
         &self,
+        at: &str,
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError> {
@@ -132,7 +133,7 @@ impl Resolver for Finder {
         looked.run_id = Some(facts.run_id.clone());
         looked.replid = Some(facts.replid.as_str().into());
         drop(looked);
-        self.judge.accept(facts, self.group(), events)
+        self.judge.accept(at, facts, self.group(), events)
     }
 
     fn follow_up(&self) -> BoxFuture<'_, ()> {
