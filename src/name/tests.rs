@@ -40,6 +40,19 @@ enum Thing {
 }
 
 impl Thing {
+    /// What a user of this prefix has to name to meet the key, as far as that can be.
+    fn at(key: &str, prefix: &str) -> Self {
+        let name = key.strip_prefix(prefix).unwrap_or(key);
+        match (name.strip_prefix(ELECTION), name.strip_prefix(RECORD)) {
+            (Some(name), _) if name.len() % 2 == 0 => Self::Election(name.to_owned()),
+            (_, Some(rest)) if rest.len() % 2 == 0 => {
+                let (namespace, key) = rest.split_once(':').unwrap_or((rest, ""));
+                Self::Record(namespace.to_owned(), key.to_owned())
+            }
+            _ => Self::Lock(name.to_owned()),
+        }
+    }
+
     /// All its keys on a server, the main one first; `None` if the name is refused.
     fn keys(&self, prefix: &str) -> Option<Vec<String>> {
         check_prefix(prefix).ok()?;
@@ -119,10 +132,14 @@ proptest! {
 
     #[test]
     fn two_things_never_share_a_key(
-        a in thing(), b in thing(), here in prefix(), there in prefix(), same in any::<bool>(),
+        a in thing(), other in thing(), here in prefix(), there in prefix(),
+        same in any::<bool>(), aim in proptest::option::weighted(0.8, 0_usize..4),
     ) {
         let there = if same { here.clone() } else { there };
-        let (Some(left), Some(right)) = (a.keys(&here), b.keys(&there)) else { return Ok(()) };
+        let Some(left) = a.keys(&here) else { return Ok(()) };
+        let aimed = aim.map(|n| Thing::at(&left[n % left.len()], &there));
+        let b = aimed.unwrap_or(other);
+        let Some(right) = b.keys(&there) else { return Ok(()) };
         // A lock is its whole main key: other programs lock by it too.
         let are_locks = matches!((&a, &b), (Thing::Lock(_), Thing::Lock(_)));
         let is_one = (a == b && here == there) || (are_locks && left[0] == right[0]);
