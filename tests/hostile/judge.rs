@@ -184,19 +184,18 @@ impl Judge {
 
 /// Runs the test of this name in a process of its own, whose allocator gives back at once what is
 /// freed: what it would keep is not what a bad server costs. `false` in that process.
-pub(crate) fn elsewhere(test: &str) -> bool {
+pub(crate) fn elsewhere(name: &str) -> bool {
     const CHILD: &str = "PALISADE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
         return false;
     }
     let program = std::env::current_exe().expect("this test");
     let mut run = std::process::Command::new(program);
-    run.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    run.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
     run.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "2");
     let out = run.output().expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    println!("{}", text(&out.stdout));
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    println!("{}", String::from_utf8_lossy(&out.stdout));
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     true
 }
 

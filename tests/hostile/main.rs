@@ -1,5 +1,5 @@
 //! Bad servers and Sentinels at every phase of a conversation: each costs its own vote and nothing
-//! else. Nobody panics or hangs, memory, sockets and log lines stay bounded, and no secret is shown.
+//! else. Nobody panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
 
 mod doctor;
 mod groups;
@@ -79,7 +79,7 @@ async fn largest() {
     let mut wrong = Vec::new();
     for phase in nodes::LARGE {
         for kind in kinds::largest() {
-            wrong.extend(nodes::large(*phase, kind).await);
+            wrong.extend(Box::pin(nodes::large(*phase, kind)).await);
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -145,7 +145,7 @@ async fn a_flood_at_full_speed_holds_up_nobody_else() {
         for phase in [Phase::Idle, Phase::Hello] {
             let _place = judge.places.acquire().await.expect("it stays open");
             judge.begins();
-            let (struck, found) = nodes::case(phase, Arc::clone(&kind)).await;
+            let (struck, found) = Box::pin(nodes::case(phase, Arc::clone(&kind))).await;
             assert!(struck > 0, "{name}, {phase:?}");
             wrong.extend(found);
         }
