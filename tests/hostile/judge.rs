@@ -117,9 +117,10 @@ impl Judge {
     /// Looks at a text of a case.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
         // A pretty text has lines of its own.
+        let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))
-                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+                || unseen.iter().any(|range| range.contains(&c))
         };
         let longest = match at {
             Shown::Doctor => text.lines().map(str::len).max().unwrap_or(0),

@@ -90,8 +90,8 @@ async fn a_bad_server_costs_its_own_vote() {
     if elsewhere("a_bad_server_costs_its_own_vote") {
         return;
     }
-    largest().await;
-    everything(nodes::PHASES, nodes::LARGE, nodes::case).await;
+    Box::pin(largest()).await;
+    Box::pin(everything(nodes::PHASES, nodes::LARGE, nodes::case)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
