@@ -95,7 +95,7 @@ impl Session {
         let con = endpoint
             .dial(config, Limits::BATCHES)
             .await
-            .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
+            .map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))?;
         let Introduced { facts, tells_offset } = introduce(&con, guard_facts).await?;
         let generation = generation(&facts.replid);
         let hints = Hints::new(endpoint.clone(), events.clone());
@@ -207,7 +207,7 @@ impl Session {
                 };
                 match answers {
                     (Err(cause), Err(e)) if faults::is_noscript(&e) => {
-                        return Err(faults::connecting(&cause));
+                        return Err(faults::connecting(&cause, self.con.secrets()));
                     }
                     (_, answer) => answer,
                 }
@@ -215,7 +215,7 @@ impl Session {
             answer => answer,
         };
         drop(place);
-        let (answer, offset) = answer.map_err(|e| faults::calling(&e))?;
+        let (answer, offset) = answer.map_err(|e| faults::calling(&e, self.con.secrets()))?;
         let standing = decode::standing(&answer);
         self.backlog.store(standing.backlog, Ordering::Relaxed);
         self.awaited.store(standing.awaited, Ordering::Relaxed);
