@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Excess, Frames, Limits};
 
-/// So many bytes at a time; then it is others' turn. Who reads what a server sends without end would
-/// keep its thread for as long as the runtime lets it, and everybody else waiting.
+/// So many bytes at a time; then it is others' turn. Reading what a server sends without end would
+/// keep a thread for as long as the runtime lets it, and everybody else waiting.
 const TURN: usize = 16 * 1024;
 
 /// Anything that bytes go through.

@@ -1,4 +1,4 @@
-//! The doctor among bad servers and Sentinels: it ends, reports, and shows nothing that it must not.
+//! The doctor among bad servers and Sentinels: it ends, reports, and shows no secret.
 
 use std::sync::Arc;
 use std::time::Duration;

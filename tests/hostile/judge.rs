@@ -117,9 +117,10 @@ impl Judge {
     /// Looks at a text of a case.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
         // A pretty text has lines of its own.
+        let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))
-                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+                || unseen.iter().any(|range| range.contains(&c))
         };
         let longest = match at {
             Shown::Doctor => text.lines().map(str::len).max().unwrap_or(0),
@@ -184,19 +185,18 @@ impl Judge {
 
 /// Runs the test of this name in a process of its own, whose allocator gives back at once what is
 /// freed: what it would keep is not what a bad server costs. `false` in that process.
-pub(crate) fn elsewhere(test: &str) -> bool {
+pub(crate) fn elsewhere(name: &str) -> bool {
     const CHILD: &str = "PALISADE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
         return false;
     }
     let program = std::env::current_exe().expect("this test");
     let mut run = std::process::Command::new(program);
-    run.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    run.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
     run.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "2");
     let out = run.output().expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    println!("{}", text(&out.stdout));
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    println!("{}", String::from_utf8_lossy(&out.stdout));
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     true
 }
 

@@ -163,7 +163,8 @@ impl DataServer {
 
     fn info(&self, section: &str) -> String {
         let server = format!(
-            "redis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:{}\r\nuptime_in_seconds:99999\r\n",
+            "redis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:{}\r\n\
+             uptime_in_seconds:99999\r\n",
             self.run_id
         );
         let none = "0".repeat(40);
