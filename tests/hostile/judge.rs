@@ -46,22 +46,6 @@ pub(crate) enum Shown {
     Doctor,
 }
 
-/// Known to fail. To be emptied.
-const KNOWN: &[(Shown, Flaw)] = &[
-    (Shown::Error, Flaw::Secret),
-    (Shown::Error, Flaw::Control),
-    (Shown::Error, Flaw::Long),
-    (Shown::Debug, Flaw::Secret),
-    (Shown::Debug, Flaw::Control),
-    (Shown::Debug, Flaw::Long),
-    (Shown::Log, Flaw::Secret),
-    (Shown::Log, Flaw::Control),
-    (Shown::Log, Flaw::Long),
-    (Shown::Doctor, Flaw::Secret),
-    (Shown::Doctor, Flaw::Control),
-    (Shown::Doctor, Flaw::Long),
-];
-
 /// What everything here shares.
 pub(crate) struct Judge {
     pub(crate) places: Semaphore,
@@ -164,11 +148,7 @@ impl Judge {
         assert!(lines <= 2_000 + cases * LINES_MAX, "{lines} log lines in {cases} cases");
         assert_eq!(panics, 0);
         let flaws: Vec<_> = self.flaws().iter().cloned().collect();
-        let new: Vec<_> = flaws.iter().filter(|(s, f, _)| !KNOWN.contains(&(*s, *f))).collect();
-        assert!(new.is_empty(), "{new:#?}");
-        for known in KNOWN.iter().filter(|k| !flaws.iter().any(|(s, f, _)| (*s, *f) == **k)) {
-            println!("not seen to fail: {known:?}");
-        }
+        assert!(flaws.is_empty(), "{flaws:#?}");
     }
 
     /// Sockets close a moment after their ends are dropped.
