@@ -11,8 +11,10 @@
 # make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
-# make fuzz          everything that is parsed, with garbage: CASES=100000
-# make lint            format, clippy, rustdoc, licences and advisories
+# make fuzz            everything that is parsed, with garbage: CASES=100000, and ten times as many for
+#                      the reader that every byte of a server goes through
+# make minimal         builds with the lowest versions of the dependencies (skipped offline)
+# make lint            format, clippy, rustdoc, lowest versions, licences and advisories
 # make doc             the manual, in target/doc
 #
 # ARGS goes to the example, the tests or the bench:  make test ARGS='--test tidy'
@@ -28,7 +30,7 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table ordinary bench soak fuzz lint doc
+.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -87,12 +89,17 @@ fuzz:
 	@scripts/need cargo
 	PROPTEST_CASES=$(CASES) $(CARGO) test --features doctor --lib --test fuzz $(ARGS) -- fuzz
 
+minimal:
+	@scripts/need cargo
+	scripts/minimal-versions
+
 lint:
-	@scripts/need cargo deny
+	@scripts/need cargo
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
-	$(CARGO) deny check
+	scripts/minimal-versions
+	scripts/deny
 	@echo 'make lint: nothing to say'
 
 doc:

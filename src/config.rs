@@ -62,7 +62,7 @@ impl Config {
     /// # Errors
     /// The first rule that is broken, with field, value and rule.
     pub fn check(&self) -> Result<(), ConfigError> {
-        crate::name::check_text("prefix", &self.prefix)?;
+        crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
             return Err(refuse("max_ttl", self.max_ttl, "at most one day"));
         }

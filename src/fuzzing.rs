@@ -13,6 +13,12 @@ pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
+/// As [`config`], ten times as many: for what every byte of a server goes through.
+pub(crate) fn many() -> ProptestConfig {
+    let usual = config();
+    ProptestConfig { cases: usual.cases.saturating_mul(10), ..usual }
+}
+
 /// The lines of a corpus file with their numbers: JSON, `#` begins a line that says where it is
 /// from.
 pub(crate) fn corpus(text: &str) -> impl Iterator<Item = (usize, serde_json::Value)> {

@@ -11,6 +11,7 @@ pub mod error;
 pub mod name;
 pub mod op;
 pub mod receipt;
+mod shown;
 pub mod time;
 pub mod token;
 // the quorum core: pure machines

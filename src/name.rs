@@ -1,11 +1,14 @@
 //! Names and the keys they become.
 //!
 //! A lock's main key is the prefix followed by the name exactly as given, so that other clients on
-//! the same key exclude us and we them. Side keys carry the main key as their hash tag.
+//! the same key exclude us and we them. Side keys carry the main key as their hash tag. Elections
+//! and idempotency keys have a word of their own behind the prefix, which no lock and no prefix may
+//! have there: whatever users name things, two things never share a key.
 
 use std::sync::Arc;
 
 use crate::error::ConfigError;
+use crate::shown::Quoted;
 
 /// Longest name or prefix in bytes.
 pub const NAME_MAX: usize = 512;
@@ -14,6 +17,11 @@ pub const NAME_MAX: usize = 512;
 pub(crate) const MARKER: &str = "palisade:generation";
 /// What is written there so that replicas have something to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
+
+/// Behind the prefix of an election's key.
+const ELECTION: &str = "election:";
+/// Behind the prefix of an idempotency key.
+const RECORD: &str = "idem:";
 
 /// Names that were kept for their holders soon after a planned handover (quarantine 11).
 pub(crate) const SETTLED: &str = "palisade:settled";
@@ -33,21 +41,71 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
-        let value = format!("{shown:?}… ({} bytes)", text.len());
+        let value = format!("{}… ({} bytes)", Quoted(&shown), text.len());
         return Err(ConfigError::new(field, value, format!("at most {NAME_MAX} bytes")));
     }
     if text.chars().any(char::is_control) {
-        return Err(ConfigError::new(field, format!("{text:?}"), "no control characters"));
+        return Err(ConfigError::new(field, Quoted(text).to_string(), "no control characters"));
     }
     Ok(())
 }
 
-/// Refuses a lock's main key that is a side key of another lock, or what nodes keep for themselves:
-/// others would write there.
-pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
+/// Checks what is put before all names of a handle: a text that could not be taken for the
+/// beginning of another handle's election or idempotency key.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    check_text("prefix", prefix)?;
+    match kind_in(prefix) {
+        Some(kind) => {
+            let rule = format!("`{kind}` is how keys of another kind begin; use another word");
+            Err(ConfigError::new("prefix", Quoted(prefix).to_string(), rule))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and not where
+/// an election or an idempotency key is kept.
+pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
+    check_name("name", name)?;
+    let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
+    if let Some(kind) = first.or_else(|| kind_in(keys.lock())) {
+        let what = if kind == ELECTION { "elections" } else { "idempotency keys" };
+        let rule = format!("`{kind}` is where {what} are kept; use another word");
+        return Err(ConfigError::new("name", Quoted(name).to_string(), rule));
+    }
+    check_key("name", keys.lock())
+}
+
+/// Checks the name of an election with these keys.
+pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
+    check_name("name", name)?;
+    check_key("name", keys.lock())
+}
+
+/// The word of a kind that stands in the text where a key of that kind could have it: at the
+/// beginning, or behind what is no letter or digit.
+fn kind_in(text: &str) -> Option<&'static str> {
+    let begins = |at: usize| !text[..at].ends_with(char::is_alphanumeric);
+    let is_in = |kind: &&str| text.match_indices(*kind).any(|(at, _)| begins(at));
+    [ELECTION, RECORD].into_iter().find(is_in)
+}
+
+/// The key of an idempotency record. The namespace has no colon.
+pub(crate) fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
+    format!("{prefix}{RECORD}{namespace}:{key}").into()
+}
+
+/// Refuses a main key that is a side key of another lock, or has the same side keys, or is what
+/// nodes keep for themselves: others would write there.
+fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
-        return Err(ConfigError::new(field, format!("{key:?}"), rule));
+        return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
+    }
+    let inner = key.strip_prefix('{').and_then(|k| k.strip_suffix('}'));
+    if inner.is_some_and(|inner| has_hash_tag(key) && !has_hash_tag(inner)) {
+        let rule = "is a hash tag and nothing else; leave out the braces, the slot is the same";
+        return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }
     for what in ["fence", "queue", "meta"] {
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
@@ -58,9 +116,11 @@ pub(crate) fn check_key(field: &'static str, key: &str) -> Result<(), ConfigErro
         {
             let keys = LockKeys::new(other);
             if [keys.fence(), keys.queue(), keys.meta()].contains(&key) {
-                let rule =
-                    format!("is where the lock {other:?} keeps its {what}; use another name");
-                return Err(ConfigError::new(field, format!("{key:?}"), rule));
+                let rule = format!(
+                    "is where the lock {} keeps its {what}; use another name",
+                    Quoted(other)
+                );
+                return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
             }
         }
     }
@@ -84,6 +144,11 @@ impl LockKeys {
     /// Derives all keys from the main key.
     pub fn new(lock: &str) -> Self {
         Self::prefixed("", lock)
+    }
+
+    /// The keys of an election.
+    pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
+        Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
     /// Derives all keys from the main key `prefix` + `name`.
@@ -135,31 +200,4 @@ fn has_hash_tag(key: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn side_keys_share_the_slot() {
-        assert_eq!(LockKeys::new("invoice:42").fence(), "{invoice:42}:fence");
-        assert_eq!(LockKeys::new("{acct}:7").queue(), "{acct}:7:queue");
-        assert_eq!(LockKeys::new("a{}b").meta(), "{a{}b}:meta");
-        let keys = LockKeys::prefixed("app:", "x");
-        assert_eq!(keys.lock(), "app:x");
-        assert_eq!(keys.fence(), "{app:x}:fence");
-        assert_eq!(keys.queue(), "{app:x}:queue");
-        assert_eq!(keys.meta(), "{app:x}:meta");
-    }
-
-    #[test]
-    fn bad_names_are_told_with_field_value_and_rule() {
-        for (name, rule) in
-            [("", "must not be empty"), ("a\nb", "no control characters"), ("\u{7f}", "control")]
-        {
-            let text = check_name("name", name).unwrap_err().to_string();
-            assert!(text.contains("name") && text.contains(rule), "{text}");
-        }
-        let long = "x".repeat(NAME_MAX + 1);
-        assert!(check_name("name", &long).unwrap_err().to_string().contains("513 bytes"));
-        assert!(check_name("name", &long[1..]).is_ok());
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::Mutex;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
+use crate::shown::{Quoted, is_plain};
 use crate::time::Drift;
 
 /// A handle over N independent nodes. Cheap to clone; clones share connections, the keeper and
@@ -208,7 +209,8 @@ impl RedlockBuilder {
     }
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters.
+    /// characters, and no word `election:` or `idem:`, which stand before the names of
+    /// elections and idempotency keys. Let it end with a separator, as `billing:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
@@ -240,6 +242,11 @@ impl RedlockBuilder {
         let mut names = BTreeSet::new();
         for node in &self.nodes {
             let name = node.name();
+            if !is_plain(&name) {
+                let rule = "a node's name is shown in errors and logs: no control characters, and \
+                            nothing that is invisible or changes the direction of text";
+                return Err(ConfigError::new("node", Quoted(&name).to_string(), rule));
+            }
             if !names.insert(Arc::clone(&name)) {
                 let rule = "the same node twice is one vote counted double; nodes must be distinct";
                 return Err(ConfigError::new("node", format!("{name:?}"), rule));

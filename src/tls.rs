@@ -51,7 +51,7 @@ pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Op
 }
 
 #[cfg(not(feature = "tls"))]
-pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<String> {
+pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     None
 }
 
@@ -97,7 +97,7 @@ mod tests {
     fn a_refused_handshake_is_told_from_other_trouble() {
         let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let e = redis::RedisError::from(io::Error::new(io::ErrorKind::InvalidData, tls));
-        assert!(refusal(&e).is_some_and(|w| w.contains("unknown issuer; give the CA")));
+        assert!(refusal(&e).is_some_and(|(w, _)| w.contains("unknown issuer; give the CA")));
         let e = redis::RedisError::from(io::Error::from(io::ErrorKind::InvalidData));
         assert_eq!(refusal(&e), None);
     }

@@ -195,6 +195,42 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
+/// Redis counts its good replicas once a second: one that was frozen would, for a moment, execute
+/// what lay in its buffers although nobody follows it any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
+    let (master, replica) = pair();
+    set(&master.addr(), "1", "1");
+    let node = RedisNode::builder(master.url()).trust_fresh(true).min_replicas(1, LAG);
+    let node = node.build().unwrap();
+    for round in 0..3 {
+        until(&node, &format!("followed {round}"), granted).await.unwrap();
+        replica.freeze();
+        master.freeze();
+        let name = format!("buffered {round}");
+        let op = Op::Acquire {
+            keys: LockKeys::new(&name),
+            owner: OwnerToken::from_random(SystemEnv.random()),
+            ttl: Duration::from_secs(60),
+            proposal: SystemEnv.wall_micros(),
+            wait: false,
+        };
+        let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
+        // Without a deadline by the server's clock, which would refuse it too.
+        let batch = Batch { terms, not_after: None, ops: vec![op] };
+        let thaw = async {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            master.resume();
+        };
+        let call = node.call(batch, SystemEnv.now() + Duration::from_secs(20));
+        let (replies, ()) = tokio::join!(call, thaw);
+        let e = replies.items[0].as_ref().expect_err("nobody follows it");
+        assert_eq!(e.fault(), NodeFault::NoReplicas, "{e}");
+        assert_eq!(master.cli(&["exists", &name]), "0");
+        replica.resume();
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_no_longer_lets_itself_be_judged_does_not_vote() {
     let (master, _replica) = pair();

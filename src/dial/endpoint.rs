@@ -9,8 +9,9 @@ use redis::{
 };
 
 use crate::dial::frames::Limits;
-use crate::dial::{Line, Place, dial};
+use crate::dial::{Line, Place, dial, secrets};
 use crate::error::ConfigError;
+use crate::shown::Secrets;
 use crate::tls::Tls;
 
 /// The largest database index a server can be configured for.
@@ -116,6 +117,11 @@ impl Endpoint {
     #[cfg(feature = "doctor")]
     pub(crate) fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
+    }
+
+    /// What is sent to log in and must not be shown.
+    pub(crate) fn secrets(&self) -> Secrets {
+        secrets(&self.login)
     }
 
     /// Looks for this name in the server's certificate, wherever the server is.

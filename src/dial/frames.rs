@@ -8,6 +8,9 @@ const LINE_MAX: u64 = 64 * 1024;
 /// How deep answers may lie in each other.
 const DEPTH_MAX: usize = 16;
 
+/// Most pushes where nothing is subscribed to: honest servers send none.
+const PUSHES_MAX: u64 = 1_000;
+
 /// How large one answer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -15,14 +18,19 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// All values in it, however deep they lie.
     pub(crate) items: u64,
+    /// How many pushes a connection may bring in all: where nothing is subscribed to, a server
+    /// that sends them without end only keeps us busy.
+    pub(crate) pushes: u64,
 }
 
 impl Limits {
     /// What batches are answered with: a mebibyte of results, or one result of the largest size,
     /// and room for everything around them.
-    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 18 };
+    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 16, pushes: PUSHES_MAX };
     /// Anything else that servers and Sentinels are asked for.
-    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16 };
+    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX };
+    /// The same where something is subscribed to.
+    pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
 }
 
 /// Why a connection is ended: no server that we could use sends this.
@@ -30,6 +38,7 @@ impl Limits {
 pub(crate) enum Excess {
     Bytes(u64),
     Items(u64),
+    Pushes(u64),
     Line,
     Depth,
     /// It is not the protocol.
@@ -41,6 +50,9 @@ impl fmt::Display for Excess {
         match self {
             Self::Bytes(most) => write!(f, "an answer of more than {most} bytes"),
             Self::Items(most) => write!(f, "an answer of more than {most} values"),
+            Self::Pushes(most) => {
+                write!(f, "more than {most} pushes, and nothing was subscribed to")
+            }
             Self::Line => write!(f, "an answer with a line of more than {LINE_MAX} bytes"),
             Self::Depth => write!(f, "an answer with more than {DEPTH_MAX} levels"),
             Self::Garbled => f.write_str("an answer that is not the Redis protocol"),
@@ -56,7 +68,10 @@ pub(crate) struct Frames {
     limits: Limits,
     /// Of the answer that has begun.
     bytes: u64,
+    /// Those announced included: the parser sets memory aside for them.
     items: u64,
+    /// Of the whole stream.
+    pushes: u64,
     /// How many values are still to come, on each level.
     open: Vec<u64>,
     at: At,
@@ -66,8 +81,9 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte says what comes.
     Kind,
-    /// In a line that holds the value itself, so many bytes in.
-    Line(u64),
+    /// In a line that holds the value itself, so many bytes in. Only `\r\n` ends it: who ends it
+    /// sooner than the parser behind us counts what comes as something else than it is.
+    Line { length: u64, ending: bool },
     /// In a line that tells a length.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
     /// So many bytes of a text and its line end are still to come.
@@ -76,7 +92,7 @@ enum At {
 
 impl Frames {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, bytes: 0, items: 0, open: Vec::new(), at: At::Kind }
+        Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
     /// Takes what came next.
@@ -109,14 +125,13 @@ impl Frames {
     fn byte(&mut self, byte: u8) -> Result<(), Excess> {
         match self.at {
             At::Kind => self.kind(byte),
-            At::Line(length) => {
-                if byte == b'\n' {
-                    self.ended();
-                } else if length >= LINE_MAX {
-                    return Err(Excess::Line);
-                } else {
-                    self.at = At::Line(length + 1);
-                }
+            At::Line { ending: true, .. } if byte == b'\n' => {
+                self.ended();
+                Ok(())
+            }
+            At::Line { length, .. } if length >= LINE_MAX => Err(Excess::Line),
+            At::Line { length, .. } => {
+                self.at = At::Line { length: length + 1, ending: byte == b'\r' };
                 Ok(())
             }
             At::Length { .. } => self.length(byte),
@@ -124,13 +139,23 @@ impl Frames {
         }
     }
 
+    fn announced(&mut self, values: u64) -> Result<(), Excess> {
+        self.items = self.items.saturating_add(values);
+        if self.items > self.limits.items { Err(Excess::Items(self.limits.items)) } else { Ok(()) }
+    }
+
     fn kind(&mut self, byte: u8) -> Result<(), Excess> {
-        self.items += 1;
-        if self.items > self.limits.items {
-            return Err(Excess::Items(self.limits.items));
+        if self.open.is_empty() {
+            self.announced(1)?;
+        }
+        if byte == b'>' {
+            self.pushes += 1;
+            if self.pushes > self.limits.pushes {
+                return Err(Excess::Pushes(self.limits.pushes));
+            }
         }
         self.at = match byte {
-            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => At::Line(0),
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => At::Line { length: 0, ending: false },
             b'$' | b'!' | b'=' | b'*' | b'%' | b'~' | b'>' | b'|' => {
                 At::Length { kind: byte, digits: 0, value: 0, negative: false, ended: false }
             }
@@ -165,9 +190,10 @@ impl Frames {
     /// What a length announces.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
-            // -1: nothing is there.
+            // -1: nothing is there. Others than these two have no such form.
             self.ended();
-            return if length == -1 { Ok(()) } else { Err(Excess::Garbled) };
+            let absent = length == -1 && matches!(kind, b'$' | b'*');
+            return if absent { Ok(()) } else { Err(Excess::Garbled) };
         };
         if matches!(kind, b'$' | b'!' | b'=') {
             if self.bytes.saturating_add(length) > self.limits.bytes {
@@ -182,9 +208,7 @@ impl Frames {
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };
-        if self.items.saturating_add(values) > self.limits.items {
-            return Err(Excess::Items(self.limits.items));
-        }
+        self.announced(values)?;
         if values == 0 {
             self.ended();
             return Ok(());

@@ -3,11 +3,15 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Excess, Frames, Limits};
+
+/// So many bytes at a time; then it is others' turn. Reading what a server sends without end would
+/// keep a thread for as long as the runtime lets it, and everybody else waiting.
+const TURN: usize = 16 * 1024;
 
 /// Anything that bytes go through.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -18,11 +22,13 @@ pub(super) struct Limited {
     socket: Box<dyn Socket>,
     frames: Frames,
     over: Option<Excess>,
+    /// Bytes that came since others had their turn.
+    turn: usize,
 }
 
 impl Limited {
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits) -> Self {
-        Self { socket, frames: Frames::new(limits), over: None }
+        Self { socket, frames: Frames::new(limits), over: None, turn: 0 }
     }
 }
 
@@ -34,7 +40,17 @@ impl AsyncRead for Limited {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if self.over.is_none() {
-            ready!(Pin::new(&mut *self.socket).poll_read(cx, buf))?;
+            if self.turn >= TURN {
+                self.turn = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let Poll::Ready(read) = Pin::new(&mut *self.socket).poll_read(cx, buf) else {
+                self.turn = 0;
+                return Poll::Pending;
+            };
+            read?;
+            self.turn += buf.filled().len() - before;
             self.over = self.frames.take(&buf.filled()[before..]).err();
         }
         Poll::Ready(match self.over {

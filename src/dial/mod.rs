@@ -3,7 +3,10 @@
 
 pub(crate) mod endpoint;
 pub(crate) mod frames;
+#[cfg(test)]
+mod fuzz;
 mod limited;
+pub(crate) mod said;
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -17,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use self::frames::Limits;
 use self::limited::{Limited, Socket};
+use crate::shown::Secrets;
 use crate::tls::Tls;
 
 /// Where a server listens.
@@ -30,6 +34,14 @@ pub(crate) enum Place {
 pub(crate) struct Line {
     handle: MultiplexedConnection,
     task: JoinHandle<()>,
+    secrets: Secrets,
+}
+
+impl Line {
+    /// What was sent on it and must not be shown.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
 }
 
 impl Deref for Line {
@@ -66,7 +78,12 @@ pub(crate) async fn dial(
     let socket = socket(place, tls).await?;
     let stream = Limited::new(socket, limits);
     let (handle, work) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-    Ok(Line { handle, task: tokio::spawn(work) })
+    Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
+}
+
+/// What this login sends and nobody may see.
+pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
+    Secrets::of(login.username(), login.password())
 }
 
 async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>> {

@@ -49,7 +49,7 @@ use std::time::Duration;
 use crate::driver::Core;
 use crate::durability::Durability;
 use crate::error::{ConfigError, Resource};
-use crate::name::{LockKeys, check_key, check_name};
+use crate::name::{LockKeys, check_election};
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
 use crate::redlock::Redlock;
@@ -80,8 +80,8 @@ impl Election {
     /// + `election:` + `name`. A bad name is told by the verbs.
     pub fn new(redlock: &Redlock, name: impl AsRef<str>) -> Self {
         let (core, name) = (Arc::clone(&redlock.core), name.as_ref());
-        let keys = LockKeys::new(&format!("{}election:{name}", core.config.prefix));
-        let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
+        let keys = LockKeys::of_election(&core.config.prefix, name);
+        let bad = check_election(name, &keys).err();
         Self {
             keys,
             ttl: core.config.ttl,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::shown::Quoted;
+
 /// What an error is about, by the name that the user gave it. Shown as `lock "invoice:42"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -31,6 +33,6 @@ impl fmt::Display for Resource {
             Self::Election(_) => "election",
             Self::Key(_) => "key",
         };
-        write!(f, "{kind} {:?}", self.name())
+        write!(f, "{kind} {}", Quoted(self.name()))
     }
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::driver::claim::ClaimTerms;
 use crate::error::{ConfigError, NoQuorum, NodeOutcome};
-use crate::name::check_name;
+use crate::name::{check_name, record_key};
 use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
@@ -310,9 +310,9 @@ impl Call {
             let (now, error) = (of.core.env.wall_micros(), of.core.config.clock_error);
             check_past("created_at", created, now, error).map_err(|e| self.config(e))?;
         }
-        let key = format!("{}idem:{}:{}", of.core.config.prefix, of.namespace, self.key);
+        let key = record_key(&of.core.config.prefix, &of.namespace, &self.key);
         Ok(ClaimTerms {
-            key: Arc::from(key),
+            key,
             lease: of.lease,
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,

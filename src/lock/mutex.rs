@@ -12,7 +12,7 @@ use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::pauses::{Pauses, is_split, spread};
-use crate::name::{LockKeys, check_key, check_name};
+use crate::name::{LockKeys, check_lock};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::time::Moment;
@@ -63,7 +63,7 @@ impl TryAcquire {
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
         let keys = LockKeys::prefixed(&core.config.prefix, name);
-        let bad = check_name("name", name).and_then(|()| check_key("name", keys.lock())).err();
+        let bad = check_lock(name, &keys).err();
         Self {
             keys,
             ttl: core.config.ttl,

@@ -144,6 +144,8 @@ struct State {
     /// The last server process, and how many replicas followed it at the most.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
+    /// Sessions in a row that ended before they answered anything that was asked of them.
+    flaps: u32,
     /// The last failed try.
     failed: Option<Failed>,
 }
@@ -261,6 +263,9 @@ impl<R: Resolver> Link<R> {
                 Err(NodeError::maybe_executed(NodeFault::Timeout, detail))
             }
         };
+        if done.is_ok() && n > 0 && current.session.prove() {
+            shared.state().flaps = 0;
+        }
         doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
         done.unwrap_or_else(|e| match e.fault() {
             // For a person, who has to know which server to change.
@@ -322,6 +327,9 @@ impl<R: Resolver> Link<R> {
                             tokio::spawn(Shared::judge(Arc::clone(&self.shared), current.clone()));
                         }
                         return Ok(current);
+                    }
+                    if current.session.is_lost() {
+                        self.shared.flapped(&mut state, &current);
                     }
                     current.session.abandon();
                     state.current = None;
@@ -466,6 +474,7 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
         let mut state = self.shared.state();
         if state.current.as_ref().is_some_and(|c| Arc::ptr_eq(&c.session, &self.current.session)) {
             state.current = None;
+            self.shared.flapped(&mut state, self.current);
         }
         drop(state);
         self.current.session.abandon();

@@ -7,6 +7,7 @@ use super::facts::is_plain;
 use super::gather::{Lone, Watch, Ways};
 use super::login::{self, Certificates, Login};
 use crate::error::ConfigError;
+use crate::shown::Secrets;
 use crate::{LockNode as _, RedisNode, SentinelNode};
 
 /// The nodes that an operation is about, as whom to log in, and how long to wait.
@@ -44,6 +45,14 @@ pub(super) struct Access {
     pub(super) data: Login,
     pub(super) sentinels: Login,
     pub(super) lone: Vec<Lone>,
+}
+
+impl Access {
+    /// The passwords that are sent. Users are named in what is found.
+    pub(super) fn secrets(&self) -> Secrets {
+        let both = self.data.secrets().and(&self.sentinels.secrets());
+        self.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
+    }
 }
 
 impl Deployment {

@@ -1,7 +1,7 @@
 //! What was read from the deployment. Checks look at nothing else, so whatever a check needs is
 //! gathered first, and a test can make up any deployment there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::sentinel::guard::LAG_SLACK;
@@ -56,8 +56,10 @@ pub(crate) struct Group {
     pub(crate) name: String,
     /// Those given and those that they name.
     pub(crate) sentinels: Vec<Sentinel>,
-    /// Every address that any Sentinel names as master or replica.
+    /// Those that a majority of the Sentinels names as master or replica.
     pub(crate) servers: Vec<Server>,
+    /// Addresses that were named, but not by enough Sentinels to log in there, or too many.
+    pub(crate) skipped: BTreeSet<String>,
 }
 
 /// One Sentinel, asked about one group.
@@ -298,11 +300,24 @@ impl Group {
         self.sentinels.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// The master that most Sentinels name.
+    /// Whether a majority of the Sentinels names this address at all. Commands to paste hold no
+    /// others.
+    pub(crate) fn is_agreed(&self, at: &str) -> bool {
+        let names = |s: &&Sentinel| {
+            let lists = [s.replicas.ok(), s.others.ok()].into_iter().flatten().flatten();
+            s.master.ok().into_iter().chain(lists).any(|f| place(f).as_deref() == Some(at))
+        };
+        let votes = self.heard().filter(names).count();
+        votes >= majority(&self.sentinels)
+    }
+
+    /// The master that most Sentinels name, of the servers that a majority names at all.
     pub(crate) fn master_at(&self) -> Option<String> {
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for at in self.heard().filter_map(Sentinel::master_at) {
-            *votes.entry(at).or_default() += 1;
+            if self.servers.iter().any(|s| s.at == at) {
+                *votes.entry(at).or_default() += 1;
+            }
         }
         votes.into_iter().max_by_key(|(_, n)| *n).map(|(at, _)| at)
     }
@@ -413,6 +428,12 @@ impl Server {
     pub(crate) fn set(&self, name: &str, value: &str) -> Vec<String> {
         vec![self.by_hand(&format!("CONFIG SET {name} {value}")), self.by_hand("CONFIG REWRITE")]
     }
+}
+
+/// How many Sentinels are a majority. One that does not answer counts too, but for those that were
+/// only named and may be long gone.
+pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
+    sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }
 
 /// `host:port` of what a Sentinel describes.

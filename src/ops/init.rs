@@ -140,7 +140,7 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 /// # Cancellation safety
 /// Dropped at an await, some of the nodes may be marked; the next call names them.
 pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
-    crate::name::check_text("prefix", prefix)?;
+    crate::name::check_prefix(prefix)?;
     let (_, found) = masters::find(deployment).await?;
     let looks = found.iter().map(|found| async {
         match &found.master {
@@ -190,10 +190,10 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
         if let Some(key) = keys.into_iter().find(|key| is_palisades(key, prefix)) {
             return Err(Not::New(format!(
-                "{} is not new: it has the key {:?}; a server with data is never initialised, it \
+                "{} is not new: it has the key \"{}\"; a server with data is never initialised, it \
                  grants by itself after one quarantine",
                 master.at,
-                String::from_utf8_lossy(&key)
+                conn.secrets().clean(&String::from_utf8_lossy(&key))
             )));
         }
         if next == "0" {

@@ -6,6 +6,7 @@ use super::facts::{host_of, is_plain};
 use super::gather::Lone;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
+use crate::shown::Secrets;
 use crate::tls::Tls;
 
 /// PEM: a root certificate in place of the system's, and a client certificate with its key.
@@ -44,6 +45,11 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
+    /// What must not be shown.
+    pub(crate) fn secrets(&self) -> Secrets {
+        Secrets::of(self.username.as_deref(), self.password.as_deref())
+    }
+
     /// The beginning of a `redis-cli` command line to `host:port`, or to a socket's path.
     pub(crate) fn by_hand(&self, at: &str) -> String {
         let (user, password) = (self.username.as_deref(), self.password.is_some());

@@ -9,6 +9,7 @@ use super::gather::conn::{Conn, info_for};
 use super::{Deployment, gather};
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
+use crate::shown::{SENTENCE_MAX, Secrets};
 
 /// What was found of one node.
 pub(super) struct Found {
@@ -23,6 +24,17 @@ pub(super) struct Found {
 pub(super) enum Absent {
     Unreachable(String),
     Refused(String),
+}
+
+impl Absent {
+    /// Fit to be shown: what servers say is in it.
+    fn clean(self, secrets: &Secrets) -> Self {
+        let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(clean(&why)),
+            Self::Refused(why) => Self::Refused(clean(&why)),
+        }
+    }
 }
 
 /// A server that may be written to.
@@ -67,6 +79,10 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
         });
         found.push(Found { node: format!("node {}", server.at), master: ready });
     }
+    let secrets = access.secrets();
+    for one in &mut found {
+        one.master = one.master.clone().map_err(|absent| absent.clean(&secrets));
+    }
     Ok((access, found))
 }
 
@@ -81,8 +97,11 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     let others = heard.iter().filter_map(|s| s.counts().ok()).map(|(_, others)| others + 1);
     let known = others.max().unwrap_or(0).max(group.sentinels.len() as u64);
     let Some(at) = group.master_at() else {
-        let why = heard.iter().find_map(|s| s.master.known().err()).unwrap_or_default();
-        return Err(Absent::Refused(format!("no Sentinel names a master: {why}")));
+        let why = match heard.iter().find_map(|s| s.master.known().err()) {
+            Some(why) => format!("no Sentinel names a master: {why}"),
+            None => "no master is named by a majority of the Sentinels".to_owned(),
+        };
+        return Err(Absent::Refused(why));
     };
     let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
     if voices < known / 2 + 1 {

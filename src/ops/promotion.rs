@@ -6,7 +6,7 @@ use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use super::deployment::Access;
-use super::facts::Read;
+use super::facts::{Read, is_plain};
 use super::gather::conn::{Conn, info_for, text};
 use super::handover::{Closed, Handover, LOOK, Stopped};
 use super::masters::{self, Absent, Master};
@@ -30,12 +30,13 @@ impl Promotion<'_> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
         let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", text);
-        let Some(user) = user.ok() else { return Ok(()) };
+        let Some(user) = user.ok().filter(|name| is_plain(name)) else { return Ok(()) };
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let said = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
             // Before 7.0 nobody can ask.
             if let Some(why) = said.ok().filter(|said| *said != "OK") {
+                let why = conn.secrets().clean(why);
                 let step = step.split(" 127").next().unwrap_or_default();
                 return Err(format!("{at}: {user} may not send {step}, which is needed: {why}"));
             }

@@ -4,6 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::ConfigError;
+use crate::shown::is_plain;
+
+/// The longest host name that there can be.
+const HOST_MAX: usize = 255;
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,7 +20,7 @@ impl Address {
     /// From parts that a server said; `None` for an empty host or port 0.
     pub fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
-        let odd = host.chars().any(|c| c.is_control() || c.is_whitespace());
+        let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
         (!bad && !odd).then(|| Self { host: host.into(), port })
     }
 

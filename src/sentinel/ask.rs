@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
 use super::conn::{Access, Heard, SentinelConn};
-use super::discovery::{Answer, Discovery, Master, Said, Trouble};
+use super::discovery::{Answer, Discovery, Master, Said, Trouble, minority};
+use super::events::{Ear, Events};
 use crate::error::NodeError;
 use crate::tls;
 
@@ -36,7 +36,7 @@ pub(crate) struct Asker {
     open: BTreeMap<Address, SentinelConn>,
     /// Who gave no answer in the last round.
     silent: BTreeSet<Address>,
-    hint: Arc<Notify>,
+    events: Arc<Events>,
     told_poll_only: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Some Sentinel sees trouble: ask again soon.
+    /// More Sentinels see trouble than may be wrong: ask again soon.
     pub(crate) troubled: bool,
 }
 
@@ -59,13 +59,13 @@ pub(crate) struct Replicas {
 }
 
 impl Asker {
-    pub(crate) fn new(inquiry: Inquiry, sentinels: Vec<Address>, hint: Arc<Notify>) -> Self {
+    pub(crate) fn new(inquiry: Inquiry, sentinels: Vec<Address>, events: Arc<Events>) -> Self {
         Self {
             inquiry,
             machine: Discovery::new(sentinels),
             open: BTreeMap::new(),
             silent: BTreeSet::new(),
-            hint,
+            events,
             told_poll_only: AtomicBool::new(false),
         }
     }
@@ -87,6 +87,7 @@ impl Asker {
         }
         let asked = self.machine.sentinels();
         self.open.retain(|at, _| asked.contains(at));
+        self.events.keep(asked);
         let failed = answers.iter().filter(|a| matches!(a.said, Said::Failed(..)));
         self.silent = failed.map(|a| a.from.clone()).collect();
         let known = asked.len();
@@ -94,7 +95,7 @@ impl Asker {
             decision: self.machine.decide(&answers),
             known,
             reachable: answers.iter().filter(|a| !matches!(a.said, Said::Failed(..))).count(),
-            troubled: answers.iter().any(Answer::troubled),
+            troubled: answers.iter().filter(|a| a.troubled()).count() > minority(known),
         }
     }
 
@@ -136,13 +137,13 @@ impl Asker {
         mut answers: Vec<Answer>,
         hurry: bool,
     ) -> Vec<Answer> {
-        let Self { inquiry, machine, open, silent, hint, told_poll_only } = self;
+        let Self { inquiry, machine, open, silent, events, told_poll_only } = self;
         let (inquiry, told) = (&*inquiry, &*told_poll_only);
         let few_silent = silent.len() < whom.len().div_ceil(2);
         let lively: Vec<_> = whom.iter().filter(|at| !silent.contains(at)).collect();
         let mut asking: FuturesUnordered<_> = whom
             .iter()
-            .map(|at| ask_one(inquiry, at, open.remove(at), hint.clone(), told))
+            .map(|at| ask_one(inquiry, at, open.remove(at), events.of(at), told))
             .collect();
         let mut patience = pin!(sleep(2 * inquiry.within));
         let mut pressed = !hurry;
@@ -183,7 +184,7 @@ async fn ask_one(
     inquiry: &Inquiry,
     at: &Address,
     conn: Option<SentinelConn>,
-    hint: Arc<Notify>,
+    ear: Arc<Ear>,
     told: &AtomicBool,
 ) -> (Answer, Option<SentinelConn>) {
     let Inquiry { name, access, within, map } = inquiry;
@@ -195,7 +196,7 @@ async fn ask_one(
                 return (answer, Some(conn));
             }
         }
-        match SentinelConn::open(at, name, access, hint, *within).await {
+        match SentinelConn::open(at, name, access, ear, *within).await {
             Ok((mut conn, heard)) => {
                 if let Heard::PollOnly(why) = heard
                     && !told.swap(true, Ordering::Relaxed)

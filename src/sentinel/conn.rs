@@ -8,14 +8,15 @@ use redis::{
     AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
     RedisError, RedisResult, Value,
 };
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, Said, Trouble};
-use super::words;
+use super::events::Ear;
 use crate::dial::frames::Limits;
+use crate::dial::said::{refusal, said};
 use crate::dial::{Line, Place, dial};
+use crate::shown::Secrets;
 use crate::tls::{self, Tls};
 
 /// What a change of the group shows itself by. Hints only: messages may be lost.
@@ -53,6 +54,10 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
+    fn secrets(&self) -> Secrets {
+        Secrets::of(self.username.as_deref(), self.password.as_deref())
+    }
+
     async fn dial(&self, at: &Address, config: AsyncConnectionConfig) -> RedisResult<Line> {
         let mut login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
@@ -65,7 +70,7 @@ impl Access {
         }
         let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
         let place = Place::Tcp(at.host().into(), at.port());
-        dial(&place, tls.as_ref(), &login, config, Limits::WORDS).await
+        dial(&place, tls.as_ref(), &login, config, Limits::EVENTS).await
     }
 }
 
@@ -90,7 +95,7 @@ impl SentinelConn {
         at: &Address,
         name: &Arc<str>,
         access: &Access,
-        hint: Arc<Notify>,
+        ear: Arc<Ear>,
         within: Duration,
     ) -> Result<(Self, Heard), (Trouble, Box<str>)> {
         let ours = name.clone();
@@ -98,21 +103,24 @@ impl SentinelConn {
             .set_connection_timeout(None)
             .set_response_timeout(Some(within))
             .set_push_sender(move |push: PushInfo| {
-                if concerns(&push, &ours) {
-                    hint.notify_one();
+                if !ear.is_full() && concerns(&push, &ours) {
+                    ear.tell();
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
         let mut handle = timeout(within, access.dial(at, config))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-            .map_err(|e| no_connection(&e, access.tls.is_some()))?;
+            .map_err(|e| no_connection(&e, access.tls.is_some(), &access.secrets()))?;
         let heard = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Heard::Events,
-            Err(e) if e.is_timeout() || e.is_io_error() => return Err(trouble(&e)),
-            Err(e) => Heard::PollOnly(words::said(&e)),
+            Err(e) if e.is_timeout() || e.is_io_error() => {
+                return Err(trouble(&e, handle.secrets()));
+            }
+            Err(e) => Heard::PollOnly(said(&e, handle.secrets())),
         };
-        let id = own_id(redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await)?;
+        let id = redis::cmd("SENTINEL").arg("MYID").query_async(&mut *handle).await;
+        let id = own_id(id, handle.secrets())?;
         Ok((Self { handle, id }, heard))
     }
 
@@ -127,10 +135,10 @@ impl SentinelConn {
         pipe.ignore_errors();
         let got: RedisResult<Vec<RedisResult<Value>>> = pipe.query_async(&mut *self.handle).await;
         let said = match got.map(<[RedisResult<Value>; 3]>::try_from) {
-            Ok(Ok([facts, address, peers])) => said(facts, address, peers),
+            Ok(Ok([facts, address, peers])) => judged(facts, address, peers, self.handle.secrets()),
             Ok(Err(_)) => Said::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
-                let (trouble, words) = trouble(&e);
+                let (trouble, words) = trouble(&e, self.handle.secrets());
                 Said::Failed(trouble, words)
             }
         };
@@ -153,10 +161,15 @@ fn places(answer: &Value) -> Vec<Address> {
 
 /// What garbage stands in counts for nothing: an answer without its epoch would be a vote that no
 /// higher epoch can outdate. Only who may not ask for the facts votes without them.
-fn said(facts: RedisResult<Value>, address: RedisResult<Value>, peers: RedisResult<Value>) -> Said {
+fn judged(
+    facts: RedisResult<Value>,
+    address: RedisResult<Value>,
+    peers: RedisResult<Value>,
+    secrets: &Secrets,
+) -> Said {
     let strange = |what: &str| Said::Failed(Trouble::Strange, what.into());
     let failed = |e: &RedisError| {
-        let (trouble, words) = trouble(e);
+        let (trouble, words) = trouble(e, secrets);
         Said::Failed(trouble, words)
     };
     let at = match address {
@@ -172,7 +185,7 @@ fn said(facts: RedisResult<Value>, address: RedisResult<Value>, peers: RedisResu
             Some(facts) => Some(facts),
             None => return strange("SENTINEL MASTER tells no epoch or counts that can be read"),
         },
-        Err(e) if matches!(trouble(&e).0, Trouble::NoPermission) => None,
+        Err(e) if matches!(kind(&e), Trouble::NoPermission) => None,
         Err(e) => return failed(&e),
     };
     let peers = match peers {
@@ -182,7 +195,7 @@ fn said(facts: RedisResult<Value>, address: RedisResult<Value>, peers: RedisResu
             None => return strange("SENTINEL SENTINELS is no list of Sentinels"),
         },
         Ok(_) => return strange("SENTINEL SENTINELS is no list"),
-        Err(e) if matches!(trouble(&e).0, Trouble::NoPermission) => Vec::new(),
+        Err(e) if matches!(kind(&e), Trouble::NoPermission) => Vec::new(),
         Err(e) => return failed(&e),
     };
     Said::Master { at, facts, peers }
@@ -196,14 +209,17 @@ fn master_address(value: &Value) -> Option<Address> {
 }
 
 /// A Sentinel's own id. `None` where it may not be asked for.
-fn own_id(answer: RedisResult<Value>) -> Result<Option<Box<str>>, (Trouble, Box<str>)> {
+fn own_id(
+    answer: RedisResult<Value>,
+    secrets: &Secrets,
+) -> Result<Option<Box<str>>, (Trouble, Box<str>)> {
     match answer {
         Ok(id) => match text(&id) {
             Some(id) if !id.is_empty() => Ok(Some(id.into())),
             // Without its id one Sentinel under two addresses would have two voices.
             _ => Err((Trouble::Strange, "SENTINEL MYID is no id".into())),
         },
-        Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e)),
+        Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e, secrets)),
         Err(_) => Ok(None),
     }
 }
@@ -272,8 +288,8 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
 }
 
 /// As `trouble`, with what TLS, or the lack of it, may have to do with it.
-fn no_connection(e: &RedisError, with_tls: bool) -> (Trouble, Box<str>) {
-    let (kind, words) = trouble(e);
+fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
+    let (kind, words) = trouble(e, secrets);
     let hint = match kind {
         Trouble::Timeout if with_tls => Some(tls::SILENT),
         Trouble::Tls => None,
@@ -283,22 +299,24 @@ fn no_connection(e: &RedisError, with_tls: bool) -> (Trouble, Box<str>) {
     (kind, hint.map_or(words.clone(), |hint| format!("{words}; {hint}").into()))
 }
 
-fn trouble(e: &RedisError) -> (Trouble, Box<str>) {
-    if let Some(words) = tls::refusal(e) {
-        return (Trouble::Tls, words.into());
+fn trouble(e: &RedisError, secrets: &Secrets) -> (Trouble, Box<str>) {
+    match refusal(e, secrets) {
+        Some(words) => (Trouble::Tls, words.into()),
+        None => (kind(e), said(e, secrets).into()),
     }
-    let words = words::said(e);
-    let plain = words.to_ascii_lowercase().contains("unknown command");
-    let kind = match e.code() {
+}
+
+fn kind(e: &RedisError) -> Trouble {
+    let unknown = |text: &str| text.to_ascii_lowercase().starts_with("unknown command");
+    match e.code() {
         _ if e.is_timeout() => Trouble::Timeout,
         Some("NOAUTH" | "WRONGPASS") => Trouble::Auth,
         Some("NOPERM") => Trouble::NoPermission,
         _ if e.kind() == ErrorKind::AuthenticationFailed => Trouble::Auth,
         _ if e.kind() == ErrorKind::Io => Trouble::Unreachable,
-        _ if plain => Trouble::NotSentinel,
+        _ if e.detail().is_some_and(unknown) => Trouble::NotSentinel,
         _ => Trouble::Strange,
-    };
-    (kind, words.into_boxed_str())
+    }
 }
 
 #[cfg(test)]

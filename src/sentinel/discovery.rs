@@ -252,7 +252,7 @@ impl Discovery {
 }
 
 /// So many of them may be wrong, cut off or lie while the others are a majority.
-fn minority(sentinels: usize) -> usize {
+pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 

@@ -7,6 +7,6 @@ pub mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
 pub mod discovery;
+pub(crate) mod events;
 pub mod guard;
 pub(crate) mod watch;
-pub(crate) mod words;

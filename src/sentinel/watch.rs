@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::address::Address;
 use super::ask::{Asker, Inquiry, Replicas, Round};
-use super::discovery::Master;
+use super::discovery::{Master, minority};
+use super::events::Events;
 use crate::env::Env;
 use crate::error::NodeError;
 
-/// When a Sentinel begins to see trouble, or an event came, the poll comes this often at least,
+/// When Sentinels begin to see trouble, or tell of it, the poll comes this often at least,
 const ALARMED: Duration = Duration::from_millis(150);
 /// for so many polls.
 const ALARM_POLLS: u32 = 20;
@@ -39,7 +40,7 @@ pub(crate) struct Watch {
 
 struct Shared {
     asker: AsyncMutex<Asker>,
-    hint: Arc<Notify>,
+    events: Arc<Events>,
     seen: Mutex<Seen>,
     /// Grows whenever the present connection shall not be used any longer.
     generation: watch::Sender<u64>,
@@ -52,11 +53,11 @@ impl Watch {
         poll_every: Duration,
         env: Arc<dyn Env>,
     ) -> Self {
-        let hint = Arc::new(Notify::new());
-        let asker = Asker::new(inquiry, sentinels, hint.clone());
+        let events = Arc::<Events>::default();
+        let asker = Asker::new(inquiry, sentinels, Arc::clone(&events));
         let shared = Arc::new(Shared {
             asker: AsyncMutex::new(asker),
-            hint,
+            events,
             seen: Mutex::new(Seen::default()),
             generation: watch::Sender::new(0),
         });
@@ -102,6 +103,10 @@ impl Drop for Watch {
 }
 
 impl Shared {
+    fn known(&self) -> usize {
+        lock(&self.seen).known
+    }
+
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
@@ -138,17 +143,22 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
     let (mut alarm, mut troubled) = (0_u32, false);
     loop {
         let pause = if alarm > 0 { every.min(ALARMED) } else { every };
+        let mut told = false;
         tokio::select! {
             biased;
-            () = shared.hint.notified() => {
-                alarm = ALARM_POLLS;
+            by = shared.events.reason() => {
+                told = true;
+                // One alone is asked about and no more: it might tell something for ever.
+                if by > minority(shared.known()).max(1) {
+                    alarm = ALARM_POLLS;
+                }
                 // Events come in bursts, and the Sentinel that speaks first is ahead of the others.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
         }
         // Only when it begins: a group that stays down is not asked more often for ever.
-        let was = std::mem::replace(&mut troubled, shared.round(alarm > 0).await.troubled);
+        let was = std::mem::replace(&mut troubled, shared.round(told || alarm > 0).await.troubled);
         if troubled && !was {
             alarm = ALARM_POLLS;
         }

@@ -146,11 +146,11 @@ fn certificates(
     })
 }
 
-/// What to change so that the handshake succeeds, with rustls' own words. `None`: it is not TLS
-/// that failed.
-pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<String> {
+/// What to change so that the handshake succeeds, and what rustls says, with what is in the
+/// server's certificate. `None`: it is not TLS that failed.
+pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
-    Some(format!("{}: {e}", remedy(e)))
+    Some((remedy(e), e.to_string()))
 }
 
 fn remedy(e: &rustls::Error) -> &'static str {

@@ -66,3 +66,24 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
         assert!(!matches!(event, NodeEvent::Down), "the connection was given up");
     }
 }
+
+/// A quarantine runs from the moment at which the connection stands again, and not from the first
+/// request of the morning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap();
+    assert!(redlock.mutex("evening").acquire().await.unwrap().release().await.is_released());
+    server.restart();
+    let marked = || {
+        let info = server.cli(&["info", "replication"]);
+        let history = info.lines().find_map(|l| l.strip_prefix("master_replid:")).unwrap();
+        server.cli(&["get", "palisade:generation"]).starts_with(history.trim())
+    };
+    let begun = std::time::Instant::now();
+    while !marked() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody has marked it");
+        sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -28,6 +28,20 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
     }
 }
 
+/// Also on the only node, and however often it is tried meanwhile.
+#[tokio::test]
+async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
+    let server = Server::start(&[]);
+    let builder = palisade::Redlock::builder().node(fresh(&server)).ttl(Duration::from_secs(2));
+    let redlock = builder.clock_error(Duration::from_millis(100)).build().unwrap();
+    let tomorrow = SystemEnv.wall_micros() + 86_400_000_000;
+    server.cli(&["set", "{k}:fence", &tomorrow.to_string()]);
+    let guard = redlock.mutex("k").wait(Duration::from_secs(20)).acquire().await.unwrap();
+    let token = guard.fencing_token().get();
+    assert!(token < SystemEnv.wall_micros() + 2_000_000, "{token}");
+    assert!(guard.release().await.is_released());
+}
+
 #[tokio::test]
 async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     let server = Server::start(&[]);

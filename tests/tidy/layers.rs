@@ -6,7 +6,7 @@ use crate::source::Source;
 /// The rooms from the ground up. A room may import those below it and itself; rooms on one floor
 /// may import each other only where `NEIGHBOURS` says so.
 const FLOORS: &[&[&str]] = &[
-    &["bugs", "name", "token", "time", "op", "error", "config", "durability", "receipt"],
+    &["bugs", "name", "token", "time", "op", "error", "config", "durability", "receipt", "shown"],
     &["env", "tls", "fuzzing"],
     &["dial"],
     &["sentinel", "quorum"],

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use redis::Value;
 
 use super::*;
-use crate::fuzzing::{any_value, config};
+use crate::fuzzing::{any_number, any_value, config, many};
 
-const SMALL: Limits = Limits { bytes: 1_000, items: 50 };
+const SMALL: Limits = Limits { bytes: 1_000, items: 50, pushes: 500 };
 
 fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     let mut frames = Frames::new(limits);
@@ -62,6 +62,11 @@ fn more_than_allowed_is_refused_before_it_comes() {
         ("*1x\r\n", Excess::Garbled),
         ("*\r\n", Excess::Garbled),
         ("*-2\r\n", Excess::Garbled),
+        // The parser takes these for lengths without end.
+        ("!-1\r\n", Excess::Garbled),
+        ("=-1\r\n", Excess::Garbled),
+        ("%-1\r\n", Excess::Garbled),
+        ("|-1\r\n", Excess::Garbled),
         ("$?\r\n", Excess::Garbled),
         ("HTTP/1.1 400 Bad Request\r\n", Excess::Garbled),
         ("\r\n", Excess::Garbled),
@@ -71,9 +76,52 @@ fn more_than_allowed_is_refused_before_it_comes() {
     assert_eq!(all(SMALL, "*1\r\n".repeat(17).as_bytes()).unwrap_err(), Excess::Depth);
     let wide = format!("*25\r\n{}", "*1\r\n:1\r\n".repeat(25));
     assert_eq!(all(SMALL, wide.as_bytes()).unwrap_err(), items, "all levels count");
-    let long = Limits { bytes: 1 << 30, items: 10 };
+    let announced = "*20\r\n*20\r\n*20\r\n";
+    assert_eq!(all(SMALL, announced.as_bytes()).unwrap_err(), items, "as soon as announced");
+    let long = Limits { bytes: 1 << 30, ..SMALL };
     assert_eq!(all(long, format!("+{}", "x".repeat(70_000)).as_bytes()).unwrap_err(), Excess::Line);
+    let pushes = ">1\r\n+x\r\n".repeat(501);
+    assert_eq!(all(SMALL, pushes.as_bytes()).unwrap_err(), Excess::Pushes(500));
     assert_eq!(all(SMALL, format!("+{}", "x".repeat(2_000)).as_bytes()).unwrap_err(), most);
+}
+
+#[test]
+fn a_line_ends_where_the_parser_ends_it() {
+    // Taken for a line, a text and the next answer, it would be counted as three small ones.
+    let text = "x\r\n*999999999\r\n";
+    let hidden = format!("+a\n${}\r\n{text}", text.len() - 2);
+    assert_eq!(all(SMALL, hidden.as_bytes()).unwrap_err(), Excess::Garbled);
+    assert!(is_between(&all(SMALL, b"+a\nb\rc\r\r\n").unwrap()));
+}
+
+/// What is announced, as it may come.
+fn any_part() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..20),
+        (proptest::sample::select(b"*%~>|$=!:+,(#_-"), any_number()).prop_map(|(kind, n)| format!(
+            "{}{n}\r\n",
+            char::from(kind)
+        )
+        .into_bytes()),
+        (proptest::sample::select(b"*$>%~|=!"), 0..12_u8, 0..5_usize).prop_map(
+            |(kind, n, rest)| {
+                let rest = ":1\r\n+\n\r\n$-1\r\n".repeat(rest);
+                format!("{}{n}\r\n{rest}", char::from(kind)).into_bytes()
+            }
+        ),
+    ]
+}
+
+/// How many answers the parser behind us finds in it, if it finds no fault.
+fn parsed(stream: &[u8]) -> Option<usize> {
+    let (mut parser, mut from, mut count) = (redis::Parser::new(), stream, 0);
+    loop {
+        match parser.parse_value(&mut from) {
+            Ok(_) => count += 1,
+            Err(e) if e.is_io_error() => return Some(count),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// As a server would send it.
@@ -99,18 +147,11 @@ fn encoded(value: &Value, out: &mut Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(many())]
 
     #[test]
     fn fuzz_no_stream_goes_beyond_its_limits(
-        parts in proptest::collection::vec(
-            prop_oneof![
-                proptest::collection::vec(any::<u8>(), 0..40),
-                "[*%~>|$=!:+,(#_-]([0-9]{1,19}|-1)\r\n".prop_map(String::into_bytes),
-                "[*$>]([0-9]{1,2})\r\n(:1\r\n){0,5}".prop_map(String::into_bytes),
-            ],
-            0..40,
-        ),
+        parts in proptest::collection::vec(any_part(), 0..12),
     ) {
         let mut frames = Frames::new(SMALL);
         for part in &parts {
@@ -119,9 +160,30 @@ proptest! {
             }
             prop_assert!(frames.bytes <= SMALL.bytes && frames.items <= SMALL.items);
             prop_assert!(frames.open.len() <= DEPTH_MAX);
-            prop_assert!(frames.open.iter().all(|n| *n <= SMALL.items), "{frames:?}");
+            prop_assert!(frames.open.iter().sum::<u64>() <= SMALL.items, "{frames:?}");
         }
     }
+
+    #[test]
+    fn fuzz_answers_end_where_the_parser_ends_them(
+        parts in proptest::collection::vec(any_part(), 1..8),
+    ) {
+        let stream = parts.concat();
+        let (mut frames, mut count) = (Frames::new(SMALL), 0);
+        for byte in &stream {
+            if frames.take(&[*byte]).is_err() {
+                return Ok(());
+            }
+            count += usize::from(is_between(&frames));
+        }
+        if let Some(parsed) = parsed(&stream) {
+            prop_assert_eq!(parsed, count, "{:?}", String::from_utf8_lossy(&stream));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
 
     #[test]
     fn fuzz_whole_answers_pass_however_they_are_cut(
@@ -132,7 +194,7 @@ proptest! {
         for value in &values {
             encoded(value, &mut stream);
         }
-        let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16 });
+        let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16, pushes: 0 });
         for part in stream.chunks(cut) {
             prop_assert!(frames.take(part).is_ok());
         }

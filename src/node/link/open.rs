@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Current, Doubt, Failed, PAUSE, Resolver, Shared};
+use super::{Current, Doubt, Failed, PAUSE, Resolver, Shared, State};
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::NodeEvent;
 use crate::node::redis::barrier::Barriers;
@@ -14,6 +14,8 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
+/// So many sessions without an answer are followed by a pause.
+const FLAPS: u32 = 2;
 /// How long a new connection waits for what the other servers of its group say.
 const GROUP: Duration = Duration::from_millis(100);
 
@@ -108,6 +110,21 @@ impl<R: Resolver> Shared<R> {
         if before.is_some_and(|before| before != generation) {
             let _ = self.events.send(NodeEvent::Switched { generation, predecessor });
         }
+    }
+
+    /// Of a session that is not used any longer. A server that takes connections and breaks them
+    /// before it has answered anything is not asked again at once; once may be chance.
+    pub(super) fn flapped(&self, state: &mut State, current: &Current) {
+        if current.session.is_proved() {
+            return;
+        }
+        state.flaps = state.flaps.saturating_add(1);
+        let Some(times) = state.flaps.checked_sub(FLAPS) else { return };
+        let until = self.options.env.now() + self.pause(times);
+        let detail = "it takes connections and breaks them before it answers; look at its log and \
+                      at what lies in between; asked again after a pause";
+        let cause = NodeError::not_executed(F::Disconnected, detail);
+        state.failed = Some(Failed { until, cause, epoch: current.epoch });
     }
 
     /// Words for a connection that did not come about in time.

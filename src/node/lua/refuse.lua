@@ -10,6 +10,11 @@ local function above(lock, fence, old, p)
     call('DEL', lock)
     return WRONG_TYPE
   end
+  -- Beyond what any honest clock gives, also before a backward step by twice E: written by somebody
+  -- else, or by a clock that was wrong. Taken down to what such clocks reach: the asker does not
+  -- count that yet, and will when its own clock has come so far.
+  local most = now_us + 6 * clock_error + 1000000
+  if number > most + 2 * clock_error then number = most end
   if number >= tonumber(p) then
     p = digits(number + 1)
     call('SET', fence, p, 'PX', fence_life)

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 
 use super::session::ask;
 use super::{decode, faults, script};
+use crate::dial::Line;
 use crate::error::{NodeError, NodeFault};
 use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
+use crate::shown::Secrets;
 
 /// Oldest server that can serve. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so
 /// a master that lost its replicas goes on granting.
@@ -74,25 +75,19 @@ pub(super) struct Introduced {
 }
 
 /// Asks all that is to be known of a new connection, and loads the script, in one round trip.
-pub(super) async fn introduce(
-    con: &MultiplexedConnection,
-    guard_facts: bool,
-) -> Result<Introduced, NodeError> {
+pub(super) async fn introduce(con: &Line, guard_facts: bool) -> Result<Introduced, NodeError> {
     let (load, role) = (script::load(), redis::cmd("ROLE"));
     let (facts, role, load) =
         tokio::join!(look(con, guard_facts), ask(con, &role), ask(con, &load));
     let facts = facts?;
-    load.map_err(|e| faults::connecting(&e))?;
+    load.map_err(|e| faults::connecting(&e, con.secrets()))?;
     // Decided once per connection; without the permission nothing changes but the receipts.
     let tells_offset = role.is_ok_and(|answer| decode::offset(&answer).is_some());
     Ok(Introduced { facts, tells_offset })
 }
 
 /// Asks what can change while a connection stands; `guard_facts` the min-replicas settings too.
-pub(super) async fn look(
-    con: &MultiplexedConnection,
-    guard_facts: bool,
-) -> Result<ServerFacts, NodeError> {
+pub(super) async fn look(con: &Line, guard_facts: bool) -> Result<ServerFacts, NodeError> {
     let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
     let (server, replication, memory) = (info("server"), info("replication"), info("memory"));
     let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
@@ -100,21 +95,22 @@ pub(super) async fn look(
         tokio::join!(ask(con, &server), ask(con, &replication), ask(con, &memory), async {
             if guard_facts { ask(con, &config).await.ok() } else { None }
         },);
-    read(&text(server)?, &text(replication)?, &text(memory)?, config.as_ref())
+    let text = |answer| text(answer, con.secrets());
+    let (server, replication, memory) = (text(server)?, text(replication)?, text(memory)?);
+    read([&server, &replication, &memory], config.as_ref(), con.secrets())
 }
 
 /// What `INFO` and, if they were answered, the settings say. Garbage is a fault: a setting that
 /// cannot be read is not one that may not be asked for.
 fn read(
-    server: &str,
-    replication: &str,
-    memory: &str,
+    [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
+    secrets: &Secrets,
 ) -> Result<ServerFacts, NodeError> {
-    let version = kind_and_version(server)?;
+    let version = kind_and_version(server, secrets)?;
     if field(replication, "role") != Some("master") {
-        let role: String = field(replication, "role").unwrap_or("none").chars().take(32).collect();
-        let detail = format!("INFO replication says role:{}", role.escape_debug());
+        let role = secrets.clean(field(replication, "role").unwrap_or("none"));
+        let detail = format!("INFO replication says role:{role}");
         return Err(NodeError::not_executed(NodeFault::NotMaster, detail));
     }
     let run_id = field(server, "run_id").filter(|id| is_word(id));
@@ -142,13 +138,13 @@ fn read(
         good_replicas: field(replication, "min_slaves_good_slaves").and_then(|n| n.parse().ok()),
         min_replicas: setting("min-replicas-to-write")?,
         min_replicas_max_lag: setting("min-replicas-max-lag")?,
-        eviction: eviction(memory)?,
+        eviction: eviction(memory, secrets)?,
     })
 }
 
 /// Whether keys are deleted when memory is full, by `INFO memory`; a server that does not say so is
 /// taken to keep them.
-fn eviction(memory: &str) -> Result<Option<Eviction>, NodeError> {
+fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
     let max = max.map_err(|_| garbage("INFO memory tells no number for maxmemory"))?;
     let (Some(max_memory), Some(policy)) = (max, field(memory, "maxmemory_policy")) else {
@@ -160,7 +156,7 @@ fn eviction(memory: &str) -> Result<Option<Eviction>, NodeError> {
     if policy.len() > 32 || !is_word(policy) {
         return Err(garbage("INFO memory tells no maxmemory_policy that is known"));
     }
-    Ok(Some(Eviction { max_memory, policy: policy.to_owned() }))
+    Ok(Some(Eviction { max_memory, policy: secrets.clean(policy) }))
 }
 
 fn garbage(what: &'static str) -> NodeError {
@@ -174,7 +170,7 @@ pub(super) fn online(replication: &str) -> u32 {
 }
 
 fn is_word(id: &str) -> bool {
-    !id.is_empty() && id.bytes().all(|b| b.is_ascii_graphic())
+    (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// A `replid` as the script reads it: 40 hexadecimal digits.
@@ -195,7 +191,7 @@ fn predecessor(replication: &str) -> Option<Predecessor> {
     Some(Predecessor { generation: generation(before)?, offset })
 }
 
-fn kind_and_version(server: &str) -> Result<Version, NodeError> {
+fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey says `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
@@ -216,18 +212,18 @@ fn kind_and_version(server: &str) -> Result<Version, NodeError> {
     let mut next = || parts.next().unwrap_or(0);
     let version = (next(), next(), next());
     if version < OLDEST {
-        let shown: String = words.chars().take(32).collect();
+        let shown = secrets.clean(words);
         return Err(unsupported(format!(
-            "server version {shown:?}; at least 6.2.7 is needed, for older ones write inside \
+            "server version \"{shown}\"; at least 6.2.7 is needed, for older ones write inside \
              scripts also without their replicas (min-replicas-to-write); update the server"
         )));
     }
     Ok(version)
 }
 
-fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
-    let value = answer.map_err(|e| faults::connecting(&e))?;
-    redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into()))
+fn text(answer: Result<Value, RedisError>, secrets: &Secrets) -> Result<String, NodeError> {
+    let value = answer.map_err(|e| faults::connecting(&e, secrets))?;
+    redis::from_redis_value(value).map_err(|e| faults::connecting(&e.into(), secrets))
 }
 
 /// The value of `name:` in an INFO text.
@@ -256,34 +252,41 @@ mod tests {
 
     #[test]
     fn what_cannot_serve_says_why() {
-        let e = |info: &str| kind_and_version(info).unwrap_err();
+        let e = |info: &str| kind_and_version(info, &Secrets::default()).unwrap_err();
         for name in ["redis_mode", "server_mode"] {
             assert!(e(&format!("{name}:sentinel\r\n")).detail().contains("SentinelNode"));
             assert!(e(&format!("{name}:cluster\r\n")).detail().contains("Cluster"));
         }
         assert!(e("redis_version:6.0.16\r\nredis_mode:standalone\r\n").detail().contains("6.2.7"));
         assert!(e("").detail().contains("6.2.7"));
-        assert_eq!(kind_and_version("redis_version:7.0.15\r\n").unwrap(), (7, 0, 15));
+        assert_eq!(
+            kind_and_version("redis_version:7.0.15\r\n", &Secrets::default()).unwrap(),
+            (7, 0, 15)
+        );
     }
 
     #[test]
     fn servers_that_write_in_scripts_without_their_replicas_are_refused() {
         for version in ["6.2.0", "6.2.6", "6.2"] {
-            let e = kind_and_version(&format!("redis_version:{version}\r\n")).unwrap_err();
+            let e = kind_and_version(&format!("redis_version:{version}\r\n"), &Secrets::default())
+                .unwrap_err();
             assert_eq!(e.fault(), NodeFault::Unsupported);
             for words in [&format!("{version:?}"), "6.2.7", "update the server"] {
                 assert!(e.detail().contains(words), "{words} in {e}");
             }
         }
         for version in ["6.2.7", "6.2.14", "7.0.0", "7.2.4", "8.0.0-rc1"] {
-            kind_and_version(&format!("redis_version:{version}\r\n")).unwrap();
+            kind_and_version(&format!("redis_version:{version}\r\n"), &Secrets::default()).unwrap();
         }
     }
 
     #[test]
     fn only_a_server_that_deletes_keys_evicts() {
         let of = |max: &str, policy: &str| {
-            eviction(&format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"))
+            eviction(
+                &format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"),
+                &Secrets::default(),
+            )
         };
         assert_eq!(of("0", "allkeys-lru"), Ok(None));
         assert_eq!(of("3145728", "noeviction"), Ok(None));
@@ -293,6 +296,10 @@ mod tests {
         }
         assert!(of("many", "allkeys-lru").is_err());
         assert!(of("1", "two words").is_err());
-        assert_eq!(eviction("used_memory:1\r\n"), Ok(None), "who does not say is not refused");
+        assert_eq!(
+            eviction("used_memory:1\r\n", &Secrets::default()),
+            Ok(None),
+            "who does not say is not refused"
+        );
     }
 }

@@ -4,28 +4,31 @@
 use redis::{ErrorKind, RedisError};
 
 use crate::dial::frames::Excess;
+use crate::dial::said::{refusal, said};
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::words::said;
+use crate::shown::Secrets;
 use crate::tls;
 
 /// No connection came about: as [`connecting`], with what TLS, or the lack of it, may have to do
 /// with it.
-pub(crate) fn opening(e: &RedisError, with_tls: bool) -> NodeError {
-    let known = connecting(e);
+pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
+    let known = connecting(e, secrets);
     let hint = match known.fault() {
         NodeFault::Unreachable => tls::hint(e, with_tls),
         NodeFault::Protocol if !with_tls => Some(tls::GARBLED),
         _ => None,
     };
     match hint {
-        Some(hint) => NodeError::not_executed(known.fault(), format!("{hint}: {}", said(e))),
+        Some(hint) => {
+            NodeError::not_executed(known.fault(), format!("{hint}: {}", said(e, secrets)))
+        }
         None => known,
     }
 }
 
 /// An error while connecting or asking about the server: nothing of ours was executed.
-pub(crate) fn connecting(e: &RedisError) -> NodeError {
-    if let Some(words) = tls::refusal(e) {
+pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
+    if let Some(words) = refusal(e, secrets) {
         return NodeError::not_executed(NodeFault::Tls, words);
     }
     if let Some(excess) = tls::inside::<Excess>(e) {
@@ -38,24 +41,27 @@ pub(crate) fn connecting(e: &RedisError) -> NodeError {
         _ => NodeFault::Unreachable,
     });
     if e.detail().is_some_and(|d| d.starts_with("unknown command")) {
-        let words = format!("{}; at least 6.2.7 is needed, and no command renamed", said(e));
+        let words =
+            format!("{}; at least 6.2.7 is needed, and no command renamed", said(e, secrets));
         return NodeError::not_executed(NodeFault::Unsupported, words);
     }
-    NodeError::not_executed(fault, words(fault, e))
+    NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
 /// The server's words, and what to change where they do not say it.
-fn words(fault: NodeFault, e: &RedisError) -> String {
+fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
-        NodeFault::Auth => format!("{}; set this node's `username` and `password`", said(e)),
+        NodeFault::Auth => {
+            format!("{}; set this node's `username` and `password`", said(e, secrets))
+        }
         NodeFault::NoPermission => {
             let what = lacking(e).unwrap_or_else(|| "what is missing".to_owned());
-            let said = said(e);
+            let said = said(e, secrets);
             format!(
                 "{said}; allow this user {what} (least rights: users-data.acl in sentinel-conf)"
             )
         }
-        _ => said(e),
+        _ => said(e, secrets),
     }
 }
 
@@ -74,22 +80,25 @@ fn lacking(e: &RedisError) -> Option<String> {
 }
 
 /// An error in answer to a script call.
-pub(crate) fn calling(e: &RedisError) -> NodeError {
+pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     match server_fault(e) {
         // A permission that is lacking inside the script shows when the script has already begun to
         // write, so earlier ops of the batch may stand.
-        Some(NodeFault::NoPermission) if inside_script(e) => {
-            NodeError::maybe_executed(NodeFault::NoPermission, words(NodeFault::NoPermission, e))
-        }
+        Some(NodeFault::NoPermission) if inside_script(e) => NodeError::maybe_executed(
+            NodeFault::NoPermission,
+            words(NodeFault::NoPermission, e, secrets),
+        ),
         // BUSY: another script runs; UNKILLABLE and the like: not ours to judge.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
-            NodeError::maybe_executed(NodeFault::Server, said(e))
+            NodeError::maybe_executed(NodeFault::Server, said(e, secrets))
         }
-        Some(fault) => NodeError::not_executed(fault, words(fault, e)),
+        Some(fault) => NodeError::not_executed(fault, words(fault, e, secrets)),
         None => match e.kind() {
-            ErrorKind::AuthenticationFailed => NodeError::not_executed(NodeFault::Auth, said(e)),
-            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, said(e)),
-            _ => NodeError::maybe_executed(NodeFault::Protocol, said(e)),
+            ErrorKind::AuthenticationFailed => {
+                NodeError::not_executed(NodeFault::Auth, said(e, secrets))
+            }
+            ErrorKind::Io => NodeError::maybe_executed(NodeFault::Disconnected, said(e, secrets)),
+            _ => NodeError::maybe_executed(NodeFault::Protocol, said(e, secrets)),
         },
     }
 }
@@ -152,7 +161,7 @@ mod tests {
             ("NOPERM", NodeFault::NoPermission),
             ("OOM", NodeFault::Server),
         ] {
-            let e = calling(&server(code, "no"));
+            let e = calling(&server(code, "no"), &Secrets::default());
             assert_eq!((e.fault(), e.is_ambiguous()), (fault, false), "{code}");
         }
     }
@@ -169,7 +178,7 @@ mod tests {
             ("No permissions to access a key", "the keys"),
             ("this user may not", "what is missing"),
         ] {
-            let e = connecting(&server("NOPERM", detail));
+            let e = connecting(&server("NOPERM", detail), &Secrets::default());
             assert_eq!(e.fault(), NodeFault::NoPermission);
             assert!(e.detail().contains(&format!("allow this user {what}")), "{e}");
         }
@@ -177,13 +186,13 @@ mod tests {
 
     #[test]
     fn what_may_have_run_is_told_so() {
-        let e = calling(&server("ERR", "user_script:9: bad argument"));
+        let e = calling(&server("ERR", "user_script:9: bad argument"), &Secrets::default());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, true));
-        let e = calling(&server("NOPERM", "… script: 77, on @user_script:1."));
+        let e = calling(&server("NOPERM", "… script: 77, on @user_script:1."), &Secrets::default());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
         let io = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        let e = calling(&io);
+        let e = calling(&io, &Secrets::default());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Disconnected, true));
-        assert!(!connecting(&io).is_ambiguous());
+        assert!(!connecting(&io, &Secrets::default()).is_ambiguous());
     }
 }

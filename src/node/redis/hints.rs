@@ -24,9 +24,9 @@ use super::session::ask;
 use crate::dial;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
+use crate::dial::said::said;
 use crate::node::NodeEvent;
 use crate::op::Op;
-use crate::sentinel::words::said;
 
 /// Where releases that somebody waits for are told.
 const CHANGED: &str = "palisade:changed";
@@ -172,7 +172,8 @@ impl Line {
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
                     // Without the permission waiters poll; nothing else changes.
-                    tracing::debug!(error = said(&e), "no release hints from this server");
+                    let error = said(&e, &self.endpoint.secrets());
+                    tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
                 }
                 Ok(Err(_)) | Err(_) => {}
@@ -187,7 +188,7 @@ impl Line {
             &self.awaited,
             Arc::clone(lost),
         ));
-        let con = self.endpoint.dial(config, Limits::WORDS).await?;
+        let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         Ok(con)
     }

@@ -73,6 +73,8 @@ pub(crate) struct Session {
     /// What the server said when its marker was touched, until somebody is told.
     touched: Mutex<Option<Facts>>,
     lost: Arc<Lost>,
+    /// It answered ops.
+    proved: AtomicBool,
     events: broadcast::Sender<NodeEvent>,
     hints: Hints,
 }
@@ -93,7 +95,7 @@ impl Session {
         let con = endpoint
             .dial(config, Limits::BATCHES)
             .await
-            .map_err(|e| faults::opening(&e, endpoint.is_tls()))?;
+            .map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))?;
         let Introduced { facts, tells_offset } = introduce(&con, guard_facts).await?;
         let generation = generation(&facts.replid);
         let hints = Hints::new(endpoint.clone(), events.clone());
@@ -110,6 +112,7 @@ impl Session {
             order,
             touched,
             lost,
+            proved: AtomicBool::new(false),
             events,
             hints,
         })
@@ -148,6 +151,16 @@ impl Session {
     /// The same to wait for.
     pub(crate) fn lost(&self) -> Arc<Lost> {
         Arc::clone(&self.lost)
+    }
+
+    /// Ops were answered on it. Whether that is new.
+    pub(crate) fn prove(&self) -> bool {
+        !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether ops were ever answered on it.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.proved.load(Ordering::Acquire)
     }
 
     /// The connection shall not be used again. Tells it once.
@@ -194,7 +207,7 @@ impl Session {
                 };
                 match answers {
                     (Err(cause), Err(e)) if faults::is_noscript(&e) => {
-                        return Err(faults::connecting(&cause));
+                        return Err(faults::connecting(&cause, self.con.secrets()));
                     }
                     (_, answer) => answer,
                 }
@@ -202,7 +215,7 @@ impl Session {
             answer => answer,
         };
         drop(place);
-        let (answer, offset) = answer.map_err(|e| faults::calling(&e))?;
+        let (answer, offset) = answer.map_err(|e| faults::calling(&e, self.con.secrets()))?;
         let standing = decode::standing(&answer);
         self.backlog.store(standing.backlog, Ordering::Relaxed);
         self.awaited.store(standing.awaited, Ordering::Relaxed);

@@ -173,7 +173,7 @@ impl Doctor {
             let new = new.map(|(name, _)| name).collect();
             facts.probes = plan.run(&new).await;
         }
-        Ok(Report::new(facts.any_reached(), checks::run(&facts)))
+        Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }
 
     /// E.

@@ -4,6 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::shown::{SENTENCE_MAX, Secrets};
+
+/// Most characters of a command, which is not to be cut.
+const COMMAND_MAX: usize = 8_000;
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -146,7 +151,17 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(reached: bool, mut findings: Vec<Finding>) -> Self {
+    /// Whatever was read is in these sentences, so all are made fit to be shown.
+    pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
+        let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
+        let cleaned = |f: Finding| Finding {
+            subject: clean(f.subject),
+            says: clean(f.says),
+            read: clean(f.read),
+            mend: f.mend.iter().map(|command| secrets.sentence(command, COMMAND_MAX)).collect(),
+            ..f
+        };
+        let mut findings: Vec<Finding> = findings.into_iter().map(cleaned).collect();
         let rank = |f: &Finding| match f.verdict {
             Verdict::Error => 0,
             Verdict::Warning => 1,

@@ -1,7 +1,7 @@
 //! One connection to a server or Sentinel. Every question ends at the same deadline, so that one
 //! which is frozen costs one time-out and not one per question.
 
-use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read, host_of};
@@ -9,6 +9,8 @@ use super::super::login::Login;
 use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
+use crate::dial::said::said;
+use crate::shown::Secrets;
 
 /// An open connection and when its questions end.
 pub(crate) struct Conn {
@@ -22,9 +24,14 @@ impl Conn {
         // Our own deadline ends every wait.
         match timeout_at(until, at.dial(AsyncConnectionConfig::new(), Limits::WORDS)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
-            Ok(Err(e)) => Err(words(&e)),
+            Ok(Err(e)) => Err(said(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
         }
+    }
+
+    /// What was sent to log in and must not be shown.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        self.line.secrets()
     }
 
     /// Asks; `what` is named where it is not allowed.
@@ -32,7 +39,7 @@ impl Conn {
         let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
-            Ok(answer) => answered(answer.and_then(Value::extract_error), what),
+            Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
             Err(_) => Read::Failed(LATE.to_owned()),
         }
     }
@@ -48,8 +55,10 @@ impl Conn {
         let sent = async { handle.send_packed_command(&command).await };
         match timeout_at(self.until, sent).await.map(|a| a.and_then(Value::extract_error)) {
             Err(_) => Tried::Silent(LATE.to_owned()),
-            Ok(Err(e)) if e.code() == Some("NOPERM") => Tried::Refused(words(&e)),
-            Ok(Err(e)) if e.is_io_error() || e.is_timeout() => Tried::Silent(words(&e)),
+            Ok(Err(e)) if e.code() == Some("NOPERM") => Tried::Refused(said(&e, self.secrets())),
+            Ok(Err(e)) if e.is_io_error() || e.is_timeout() => {
+                Tried::Silent(said(&e, self.secrets()))
+            }
             // Whatever else the server says, it had let the user through.
             Ok(_) => Tried::Allowed,
         }
@@ -75,28 +84,19 @@ fn split(words: &str) -> Cmd {
 
 const LATE: &str = "no answer before the deadline";
 
-fn answered(answer: RedisResult<Value>, what: &str) -> Read<Value> {
+fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<Value> {
     match answer {
         Ok(value) => Read::Got(value),
         Err(e) => {
-            let text = words(&e);
-            let lower = text.to_ascii_lowercase();
+            let lower = e.detail().unwrap_or_default().to_ascii_lowercase();
             let unknown = lower.contains("unknown command") || lower.contains("unknown subcommand");
             if e.code() == Some("NOPERM") || unknown {
                 Read::Closed(format!("{what} not allowed"))
             } else {
-                Read::Failed(text)
+                Read::Failed(said(&e, secrets))
             }
         }
     }
-}
-
-/// The cause in the server's or the system's words, on one line. A server that does not know a
-/// command repeats it, and `HELLO` has the password in it.
-fn words(e: &RedisError) -> String {
-    let text = e.to_string();
-    let text = text.split(", with args beginning with").next().unwrap_or_default();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl<T> Read<T> {
@@ -111,7 +111,14 @@ impl<T> Read<T> {
     }
 }
 
+/// A text, fit to be shown. Secrets in it are replaced in the report: here a password that is also
+/// a common word would change what is read.
 pub(crate) fn text(value: &Value) -> Option<String> {
+    raw(value).map(|text| Secrets::default().clean(&text))
+}
+
+/// A text as it came, to be taken apart.
+pub(crate) fn raw(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
@@ -134,9 +141,10 @@ pub(crate) fn fields(value: &Value) -> Option<Fields> {
 
 /// `INFO`: a line `name:value` each.
 pub(crate) fn info(value: &Value) -> Option<Fields> {
-    let all = text(value)?;
+    let all = raw(value)?;
     let pairs = all.lines().filter_map(|line| line.split_once(':'));
-    Some(pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect())
+    let clean = |text: &str| Secrets::default().clean(text.trim_end());
+    Some(pairs.map(|(name, value)| (clean(name), clean(value))).collect())
 }
 
 /// Where and how to connect to `host:port`.

@@ -1,5 +1,6 @@
-//! Reads the facts: the given Sentinels, those that they name, the data servers that any of them
-//! names, and the lone nodes. All of a kind at once, each within one deadline.
+//! Reads the facts: the given Sentinels, those that most of them name, the data servers that most
+//! of all these name, and the lone nodes. All of a kind at once, each within one deadline. One
+//! Sentinel alone does not say where to log in: what it alone names is only listed.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -14,9 +15,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::facts::{Group, Sentinel, Server, place};
+use super::facts::{Fields, Group, Sentinel, Server, majority, place};
 use super::login::Login;
 use crate::dial::endpoint::Endpoint;
+use crate::sentinel::discovery::SENTINELS_MAX;
+
+/// Most servers of a group that are visited, as many as any group has.
+const SERVERS_MAX: usize = 64;
 
 /// Sentinels and the masters that they are asked about.
 #[derive(Clone, Debug)]
@@ -69,30 +74,64 @@ pub(super) async fn everything(
 /// Everything about the groups of one set of Sentinels.
 async fn groups(watch: &Watch, ways: &Ways<'_>) -> Vec<Group> {
     let mut seen: Vec<Vec<Sentinel>> = sentinels(&watch.sentinels, true, watch, ways).await;
-    let mut known: BTreeSet<String> = watch.sentinels.iter().cloned().collect();
-    let named = seen.iter().flatten().filter_map(|s| s.others.ok()).flatten();
-    let learned: BTreeSet<String> = named.filter_map(place).collect();
+    let given: BTreeSet<&str> = watch.sentinels.iter().map(String::as_str).collect();
     // A Sentinel that listens on several addresses is asked under one of them.
     let ids: BTreeSet<String> = seen.iter().flatten().filter_map(|s| s.id.ok().cloned()).collect();
-    let elsewhere = known_by_id(&seen, &ids);
-    let new: Vec<String> = learned
-        .into_iter()
-        .filter(|at| !elsewhere.contains(at) && known.insert(at.clone()))
-        .collect();
+    let here = |f: &Fields| f.get("runid").is_some_and(|id| ids.contains(id));
+    let mut skipped = Vec::new();
+    let mut new = BTreeSet::new();
+    for group in &seen {
+        let mut named = Named::by(group, |s| {
+            s.others.ok().into_iter().flatten().filter(|f| !here(f)).collect()
+        });
+        named.votes.retain(|at, _| !given.contains(at.as_str()));
+        let (most, few) = named.split(SENTINELS_MAX);
+        new.extend(most);
+        skipped.push(few);
+    }
+    let new: Vec<String> = new.into_iter().collect();
     for (group, more) in seen.iter_mut().zip(sentinels(&new, false, watch, ways).await) {
         group.extend(more);
     }
-    let asked = watch.masters.iter().zip(seen).map(|(name, sentinels)| async move {
-        let servers = servers(&sentinels, ways).await;
-        Group { name: name.clone(), sentinels, servers }
+    let all = watch.masters.iter().zip(seen).zip(skipped);
+    let asked = all.map(|((name, sentinels), mut skipped)| async move {
+        let (servers, few) = servers(&sentinels, ways).await;
+        skipped.extend(few);
+        // Another group of the same Sentinels may have led there.
+        skipped.retain(|at| sentinels.iter().all(|s| s.at != *at));
+        Group { name: name.clone(), sentinels, servers, skipped: skipped.into_iter().collect() }
     });
     join_all(asked).await
 }
 
-/// Addresses at which others name a Sentinel that has answered under another one.
-fn known_by_id(seen: &[Vec<Sentinel>], ids: &BTreeSet<String>) -> BTreeSet<String> {
-    let named = seen.iter().flatten().filter_map(|s| s.others.ok()).flatten();
-    named.filter(|f| f.get("runid").is_some_and(|id| ids.contains(id))).filter_map(place).collect()
+/// Addresses with how many Sentinels name them.
+struct Named {
+    votes: BTreeMap<String, usize>,
+    enough: usize,
+}
+
+impl Named {
+    /// As each of these Sentinels describes what it knows.
+    fn by<'a>(sentinels: &'a [Sentinel], what: impl Fn(&'a Sentinel) -> Vec<&'a Fields>) -> Self {
+        let mut votes = BTreeMap::new();
+        for sentinel in sentinels {
+            let named: BTreeSet<String> = what(sentinel).into_iter().filter_map(place).collect();
+            for at in named {
+                *votes.entry(at).or_default() += 1;
+            }
+        }
+        Self { votes, enough: majority(sentinels) }
+    }
+
+    /// What a majority names, so many of it at most, and the rest.
+    fn split(self, most: usize) -> (Vec<String>, Vec<String>) {
+        let (mut enough, mut few) = (Vec::new(), Vec::new());
+        for (at, votes) in self.votes {
+            let fits = votes >= self.enough && enough.len() < most;
+            if fits { enough.push(at) } else { few.push(at) }
+        }
+        (enough, few)
+    }
 }
 
 /// Per master the Sentinels at these addresses.
@@ -118,18 +157,26 @@ async fn sentinels(
     groups
 }
 
-/// Every address that any Sentinel names as the master or a replica.
-async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> Vec<Server> {
-    let masters = sentinels.iter().filter_map(Sentinel::master_at);
-    let replicas = sentinels.iter().filter_map(|s| s.replicas.ok()).flatten().filter_map(place);
-    let all: BTreeSet<String> = masters.chain(replicas).collect();
+/// The servers that a majority names as the master or a replica, and the addresses of others. The
+/// master comes first, so that no number of replicas crowds it out.
+async fn servers(sentinels: &[Sentinel], ways: &Ways<'_>) -> (Vec<Server>, Vec<String>) {
+    let (mut all, mut few) = Named::by(sentinels, |s| s.master.ok().into_iter().collect()).split(1);
+    let named = Named::by(sentinels, |s| {
+        let replicas = s.replicas.ok().into_iter().flatten();
+        s.master.ok().into_iter().chain(replicas).collect()
+    });
+    let (most, rest) = named.split(SERVERS_MAX);
+    all.extend(most);
+    few.extend(rest);
+    let all: BTreeSet<String> = all.into_iter().collect();
+    few.retain(|at| !all.contains(at));
     let until = ways.until();
     let asked = all.into_iter().map(|at| {
         let target = conn::info_for(ways.reach(&at), ways.data);
         let hand = ways.data.by_hand(ways.reach(&at));
         server::ask(at, false, hand, target, ways.whose, until)
     });
-    join_all(asked).await
+    (join_all(asked).await, few)
 }
 
 /// The lone servers.

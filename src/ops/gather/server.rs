@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::super::facts::{
     COMMANDS, Clock, Fields, Kept, Marker, Read, Role, SETTINGS, Server, is_plain, join,
 };
-use super::conn::{Conn, fields, info, text};
+use super::conn::{Conn, fields, info, raw, text};
 use super::trial;
 use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
@@ -169,7 +169,7 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
 pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
     match value {
         Value::Nil => Some(Marker::Absent),
-        value => Kept::parse(&text(value)?, now).map(Marker::Kept),
+        value => Kept::parse(&raw(value)?, now).map(Marker::Kept),
     }
 }
 

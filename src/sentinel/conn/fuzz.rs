@@ -96,18 +96,23 @@ fn parts() -> impl Strategy<Value = [RedisResult<Value>; 3]> {
 fn fuzz_corpus_is_never_a_vote() {
     for (line, json) in corpus(include_str!("../../../tests/corpus/sentinel.txt")) {
         let [facts, address, peers] = [0, 1, 2].map(|i| answer(&json[i]));
-        let got = said(facts, address, peers);
+        let got = judged(facts, address, peers, &Secrets::default());
         assert!(matches!(got, Said::Failed(..)), "sentinel.txt:{line}: {got:?}");
     }
 }
 
 #[test]
 fn what_is_valid_is_read() {
-    let got = said(Ok(valid_facts(3, 2)), Ok(list(["10.0.0.1", "6379"])), Ok(valid_peers()));
+    let got = judged(
+        Ok(valid_facts(3, 2)),
+        Ok(list(["10.0.0.1", "6379"])),
+        Ok(valid_peers()),
+        &Secrets::default(),
+    );
     let Said::Master { at, facts: Some(facts), peers } = got else { panic!("{got:?}") };
     assert_eq!((at.to_string().as_str(), facts.epoch, peers.len()), ("10.0.0.1:6379", 3, 2));
     let may_not = || Err(error("NOPERM no"));
-    let got = said(may_not(), Ok(list(["10.0.0.1", "6379"])), may_not());
+    let got = judged(may_not(), Ok(list(["10.0.0.1", "6379"])), may_not(), &Secrets::default());
     assert!(matches!(got, Said::Master { facts: None, .. }), "{got:?}");
 }
 
@@ -116,7 +121,7 @@ proptest! {
 
     #[test]
     fn fuzz_a_vote_says_what_stands_there([facts, address, peers] in parts()) {
-        let got = said(facts.clone(), address.clone(), peers.clone());
+        let got = judged(facts.clone(), address.clone(), peers.clone(), &Secrets::default());
         let Said::Master { at, facts: read, peers: found } = got else { return Ok(()) };
         let stands = names(&address.unwrap()).unwrap();
         prop_assert_eq!((at.host(), at.port()), (stands.0.as_str(), stands.1));
@@ -146,7 +151,10 @@ proptest! {
         let answers: Vec<Answer> = list
             .iter()
             .zip(all.clone())
-            .map(|(from, [f, a, p])| Answer { from: from.clone(), id: None, said: said(f, a, p) })
+            .map(|(from, [f, a, p])| {
+                let said = judged(f, a, p, &Secrets::default());
+                Answer { from: from.clone(), id: None, said }
+            })
             .collect();
         machine.learn(&answers);
         if let Ok(master) = machine.decide(&answers) {
@@ -160,7 +168,7 @@ proptest! {
 
     #[test]
     fn fuzz_an_id_is_an_id(value in any_value()) {
-        match own_id(Ok(value.clone())) {
+        match own_id(Ok(value.clone()), &Secrets::default()) {
             Ok(id) => prop_assert_eq!(id.map(String::from), plain(&value)),
             Err((kind, _)) => prop_assert_eq!(kind, Trouble::Strange),
         }
@@ -191,7 +199,7 @@ proptest! {
 
     #[test]
     fn fuzz_any_error_is_typed(words in "[A-Z]{0,12}( [ -~]{0,24})?") {
-        let (_, said) = trouble(&error(&words));
+        let (_, said) = trouble(&error(&words), &Secrets::default());
         prop_assert!(!said.is_empty());
     }
 

@@ -70,10 +70,10 @@ impl Wire {
             }
             Ok::<(), redis::aio::SendError>(())
         });
-        let con =
-            at.dial(config, Limits::WORDS).await.map_err(|e| faults::opening(&e, at.is_tls()))?;
+        let opening = |e| faults::opening(&e, at.is_tls(), &at.secrets());
+        let con = at.dial(config, Limits::WORDS).await.map_err(opening)?;
         let info = ask(&con, redis::cmd("INFO").arg("server")).await;
-        let info = text(info).map_err(|e| faults::connecting(&e))?;
+        let info = text(info).map_err(|e| faults::connecting(&e, con.secrets()))?;
         if field(&info, "run_id") != Some(run_id) {
             let detail = "another server process listens there since";
             return Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
@@ -118,9 +118,10 @@ impl Wire {
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0
             }
         };
-        let before = began(begun).map_err(|e| faults::calling(&e))?;
-        let have = have.map_err(|e| faults::calling(&e))?;
-        let info = text(info).map_err(|e| faults::calling(&e))?;
+        let calling = |e| faults::calling(&e, self.con.secrets());
+        let before = began(begun).map_err(calling)?;
+        let have = have.map_err(calling)?;
+        let info = text(info).map_err(calling)?;
         read(&before, &have, &info)
     }
 

@@ -3,9 +3,18 @@
 use proptest::prelude::*;
 
 use super::*;
+use super::{read as read_all, text as read_text};
 use crate::fuzzing::{any_bytes, any_value, config, corpus, mutated, text as said, value};
 
 const REPLID: &str = "0123456789abcdef0123456789abcdef01234567";
+
+fn read(parts: [&str; 3], config: Option<&Value>) -> Result<ServerFacts, NodeError> {
+    read_all(parts, config, &Secrets::default())
+}
+
+fn text(answer: Result<Value, RedisError>) -> Result<String, NodeError> {
+    read_text(answer, &Secrets::default())
+}
 
 fn server() -> String {
     "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nrun_id:abcdef\r\n".to_owned()
@@ -46,20 +55,20 @@ fn fuzz_corpus_opens_no_session() {
         let part = |i: usize| json[i].as_str().unwrap();
         let settings = json.get(2).filter(|c| !c.is_null()).map(value);
         let memory = json.get(3).and_then(|m| m.as_str()).unwrap_or_default();
-        let got = super::read(part(0), part(1), memory, settings.as_ref());
+        let got = read([part(0), part(1), memory], settings.as_ref());
         assert!(got.is_err(), "info.txt:{line}: {got:?}");
     }
 }
 
 #[test]
 fn what_is_valid_is_read() {
-    let facts = super::read(&server(), &replication(), &memory(), Some(&settings())).unwrap();
+    let facts = read([&server(), &replication(), &memory()], Some(&settings())).unwrap();
     assert_eq!((&*facts.run_id, &*facts.replid, facts.version), ("abcdef", REPLID, (7, 2, 4)));
     assert_eq!(facts.good_replicas, Some(2));
     assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (Some(1), Some(3)));
     let empty = Value::Array(Vec::new());
     for closed in [None, Some(&empty)] {
-        let facts = super::read(&server(), &replication(), "", closed).unwrap();
+        let facts = read([&server(), &replication(), ""], closed).unwrap();
         assert_eq!((facts.min_replicas, facts.min_replicas_max_lag), (None, None));
     }
 }
@@ -77,7 +86,7 @@ proptest! {
         let (Ok(server), Ok(replication), Ok(memory)) = texts else {
             return Ok(());
         };
-        match super::read(&server, &replication, &memory, settings.as_ref()) {
+        match read([&server, &replication, &memory], settings.as_ref()) {
             Ok(facts) => {
                 let (id, history) =
                     (format!("run_id:{}", facts.run_id), format!("master_replid:{}", facts.replid));

@@ -39,23 +39,24 @@ fn handed_out(group: &Group, sentinel: &Sentinel) -> Finding {
     let wrong = |at: &&String| is_everyones_own(host_of(at)) && !is_everyones_own(here);
     let mut mend = Vec::new();
     // To a Sentinel, 127.0.0.1 is its own box, and that is where we reach it.
-    for at in named.iter().filter(wrong) {
+    let agreed = |at: &&String| wrong(at) && group.is_agreed(at);
+    for at in named.iter().filter(agreed) {
         let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
         let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));
         mend.push(sentinel.by_hand(&format!("SENTINEL REMOVE {name}")));
         mend.push(sentinel.by_hand(&format!("SENTINEL MONITOR {name} {here} {port} {quorum}")));
     }
-    for at in replicas.iter().filter(wrong) {
+    for at in replicas.iter().filter(agreed) {
         let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
         let to = format!("redis-cli -h {here} -p {port}");
         mend.push(format!("{to} CONFIG SET replica-announce-ip {here}"));
         mend.push(format!("{to} CONFIG REWRITE"));
     }
-    for at in others.iter().filter(wrong) {
+    for at in others.iter().filter(agreed) {
         let port = at.rsplit_once(':').map_or("26379", |(_, port)| port);
         mend.push(format!("redis-cli -h {here} -p {port} SENTINEL CONFIG SET announce-ip {here}"));
     }
-    if mend.is_empty() {
+    if ![&named, &replicas, &others].into_iter().flatten().any(|at| wrong(&at)) {
         return Finding::fine(subject, all);
     }
     let says = "it sends clients on other machines to their own";
@@ -102,11 +103,15 @@ mod tests {
         assert_eq!(found.mend[0], format!("{to} REMOVE orders-a"));
         assert_eq!(found.mend[1], format!("{to} MONITOR orders-a 10.0.0.1 6379 2"));
         let found = broken("announced-address", |f| {
-            let Read::Got(all) = &mut f.groups[0].sentinels[0].replicas else { unreachable!() };
-            all[0].insert("ip".into(), "::1".into());
+            for s in &mut f.groups[0].sentinels[..2] {
+                let Read::Got(all) = &mut s.replicas else { unreachable!() };
+                all[0].insert("ip".into(), "::1".into());
+            }
+            f.groups[0].sentinels.truncate(2);
         });
         assert!(found.mend[0].ends_with("CONFIG SET replica-announce-ip 10.0.0.1"), "{found:?}");
         let found = broken("announced-address", |f| {
+            f.groups[0].sentinels.truncate(1);
             let Read::Got(all) = &mut f.groups[0].sentinels[0].others else { unreachable!() };
             all[1].insert("ip".into(), "localhost".into());
         });

@@ -18,7 +18,8 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(facts: &Facts) -> Vec<Finding> {
-    facts.groups.iter().filter(|g| !g.servers.is_empty()).map(judge).collect()
+    let known = |g: &&Group| !g.servers.is_empty() || !g.skipped.is_empty();
+    facts.groups.iter().filter(known).map(judge).collect()
 }
 
 fn judge(group: &Group) -> Finding {

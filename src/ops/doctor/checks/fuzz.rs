@@ -9,6 +9,7 @@ use super::super::report::{Report, Severity, Verdict};
 use super::tests::good;
 use super::{CHECKS, run};
 use crate::fuzzing::{any_bytes, config};
+use crate::shown::Secrets;
 
 fn any_text() -> impl Strategy<Value = String> {
     any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
@@ -58,7 +59,7 @@ proptest! {
             let name = fields.keys().nth(line.index(fields.len())).expect("one of them").clone();
             fields.insert(name, value);
         }
-        let report = Report::new(true, run(&facts));
+        let report = Report::new(true, run(&facts), &Secrets::default());
         for found in &report.findings {
             let worst = CHECKS.iter().find(|c| c.id == found.check).expect("a check").severity;
             let worse = match found.verdict {

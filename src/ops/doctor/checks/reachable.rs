@@ -13,6 +13,9 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
+/// So many of the addresses that were not visited are listed.
+const LISTED: usize = 16;
+
 fn run(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for group in &facts.groups {
@@ -34,7 +37,18 @@ fn run(facts: &Facts) -> Vec<Finding> {
             let sight = sight(group, &s.at);
             found.push(one(subject, s.given, &s.reached, sight, s.by_hand("PING")));
         }
-        if group.servers.is_empty() && group.heard().next().is_some() {
+        if !group.skipped.is_empty() {
+            let some: Vec<&str> = group.skipped.iter().map(String::as_str).take(LISTED).collect();
+            let more = group.skipped.len() - some.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let why = format!(
+                "named, but not by a majority of the Sentinels, or as one of too many, so not \
+                 visited: {}{more}",
+                some.join(", ")
+            );
+            found.push(Finding::unknown(&group.name, why));
+        }
+        if group.servers.is_empty() && group.skipped.is_empty() && group.heard().next().is_some() {
             let says = format!("no Sentinel names a master for {:?}", group.name);
             let named: Vec<String> = group.heard().map(|s| s.by_hand("SENTINEL MASTERS")).collect();
             found.push(Finding::error(&group.name, says, "SENTINEL MASTER").mend(named));

@@ -15,7 +15,12 @@ pub(crate) fn good() -> Facts {
     let sentinels = (1..=3).map(sentinel).collect();
     let servers = (1..=3).map(server).collect();
     Facts {
-        groups: vec![Group { name: "orders-a".into(), sentinels, servers }],
+        groups: vec![Group {
+            name: "orders-a".into(),
+            sentinels,
+            servers,
+            skipped: BTreeSet::new(),
+        }],
         nodes: Vec::new(),
         ttl: Some(Duration::from_secs(15)),
         max_ttl: Duration::from_secs(15),

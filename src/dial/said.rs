@@ -1,0 +1,46 @@
+//! What an error of a connection says, fit to be shown: its code, its sentence, and never what we
+//! sent.
+
+use redis::RedisError;
+
+use crate::shown::Secrets;
+use crate::tls;
+
+/// Where a server begins to repeat the command.
+const ECHO: &str = ", with args beginning with";
+
+/// What the error says on a connection with this login.
+pub(crate) fn said(e: &RedisError, secrets: &Secrets) -> String {
+    let text = match (e.code(), e.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
+        _ => e.to_string(),
+    };
+    secrets.clean(text.split(ECHO).next().unwrap_or_default())
+}
+
+/// What to change so that TLS is spoken; `None`: it is not TLS that failed.
+pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
+    let (remedy, cause) = tls::refusal(e)?;
+    Some(format!("{remedy}: {}", secrets.clean(&cause)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_with_its_sentence_and_no_echo() {
+        let secrets = Secrets::of(Some("u"), Some("s3cret"));
+        let e = |code: &str, detail: &str| {
+            let e = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            said(&e, &secrets)
+        };
+        assert_eq!(e("NOPERM", "this user may not."), "NOPERM this user may not");
+        let echo = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 's3cret' ";
+        assert_eq!(e("ERR", echo), "ERR unknown command 'HELLO'");
+        assert_eq!(e("ERR", "no AUTH u s3cret"), "ERR no AUTH *** ***");
+        assert_eq!(e("s3cret", "a\nb"), "*** a\\nb");
+        let io = RedisError::from(std::io::Error::other("gone"));
+        assert!(said(&io, &secrets).contains("gone"));
+    }
+}

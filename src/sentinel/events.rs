@@ -1,0 +1,166 @@
+//! What Sentinels tell without being asked: a reason to ask all of them, and no more than that. One
+//! Sentinel is reason enough once a second, whatever it tells; only several make it urgent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::address::Address;
+
+/// A Sentinel is a reason to ask no sooner than so long after it was one.
+const EACH: Duration = Duration::from_secs(1);
+/// Sentinels that tell something within this time tell of the same thing.
+const TOGETHER: Duration = Duration::from_secs(3);
+
+/// The ears for all Sentinels of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    told: Arc<Notify>,
+    by: Mutex<BTreeMap<Address, Arc<Ear>>>,
+}
+
+/// The ear for one of them, over all its connections.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    told: Arc<Notify>,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    /// It told something that nobody has asked about yet.
+    waits: bool,
+    /// When it was last a reason to ask.
+    asked: Option<Instant>,
+}
+
+impl Ear {
+    /// Whether another event would change nothing.
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.heard).waits
+    }
+
+    /// The Sentinel told something.
+    pub(crate) fn tell(&self) {
+        if !std::mem::replace(&mut lock(&self.heard).waits, true) {
+            self.told.notify_one();
+        }
+    }
+}
+
+impl Events {
+    /// The ear for the Sentinel at this address.
+    pub(crate) fn of(&self, at: &Address) -> Arc<Ear> {
+        let new = || Arc::new(Ear { told: Arc::clone(&self.told), heard: Mutex::default() });
+        Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
+    }
+
+    /// Forgets all others.
+    pub(crate) fn keep(&self, known: &[Address]) {
+        lock(&self.by).retain(|at, _| known.contains(at));
+    }
+
+    /// Ends when there is a reason to ask; how many Sentinels tell of it.
+    ///
+    /// # Cancellation safety
+    /// May be dropped; the reason stays.
+    pub(crate) async fn reason(&self) -> usize {
+        loop {
+            let now = Instant::now();
+            match self.due(now) {
+                Due::Now(by) => return by,
+                Due::At(then) => tokio::select! {
+                    biased;
+                    () = sleep_until(then) => {}
+                    () = self.told.notified() => {}
+                },
+                Due::Never => self.told.notified().await,
+            }
+        }
+    }
+
+    fn due(&self, now: Instant) -> Due {
+        let by = lock(&self.by);
+        let mut first: Option<Instant> = None;
+        let mut any = false;
+        for ear in by.values() {
+            let mut heard = lock(&ear.heard);
+            let from = heard.asked.map_or(now, |asked| asked + EACH);
+            if heard.waits && from <= now {
+                *heard = Heard { waits: false, asked: Some(now) };
+                any = true;
+            } else if heard.waits {
+                first = Some(first.map_or(from, |first| first.min(from)));
+            }
+        }
+        let lately = |ear: &&Arc<Ear>| {
+            lock(&ear.heard).asked.is_some_and(|asked| now.duration_since(asked) < TOGETHER)
+        };
+        match (any, first) {
+            (true, _) => Due::Now(by.values().filter(lately).count()),
+            (false, Some(then)) => Due::At(then),
+            (false, None) => Due::Never,
+        }
+    }
+}
+
+enum Due {
+    /// So many Sentinels told something lately.
+    Now(usize),
+    At(Instant),
+    Never,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these, and their values are whole at any time.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    fn at(port: u16) -> Address {
+        Address::new("10.0.0.1", port).expect("an address")
+    }
+
+    async fn now(events: &Events) -> Option<usize> {
+        timeout(Duration::from_millis(1), events.reason()).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_sentinel_is_a_reason_once_a_second() {
+        let (events, mut reasons) = (Events::default(), 0);
+        let ear = events.of(&at(1));
+        for _ in 0..1_000 {
+            ear.tell();
+            advance(Duration::from_millis(9)).await;
+            reasons += usize::from(now(&events).await.is_some());
+        }
+        assert!((9..=11).contains(&reasons), "{reasons} in ten seconds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_sentinel_is_heard_at_once_and_what_waits_is_not_lost() {
+        let events = Events::default();
+        let (noisy, honest) = (events.of(&at(1)), events.of(&at(2)));
+        noisy.tell();
+        assert_eq!(now(&events).await, Some(1));
+        noisy.tell();
+        assert_eq!(now(&events).await, None);
+        honest.tell();
+        assert_eq!(now(&events).await, Some(2), "and the two together are urgent");
+        let begun = Instant::now();
+        assert_eq!(events.reason().await, 2, "the event that waited");
+        assert!(begun.elapsed() <= EACH);
+        advance(TOGETHER).await;
+        events.keep(&[at(2)]);
+        honest.tell();
+        assert_eq!(now(&events).await, Some(1));
+    }
+}

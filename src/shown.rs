@@ -1,0 +1,235 @@
+//! The one way in which text from outside is shown: what servers and Sentinels say, the addresses
+//! and names that they announce, and the names that users give to locks. Passwords and user names
+//! that were sent are replaced, what could move a cursor, hide or begin a line is escaped, and
+//! what is long is cut.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most characters that are shown of a text from outside.
+pub(crate) const MOST: usize = 200;
+/// The same of a sentence of ours in which such texts are put together.
+#[cfg(feature = "doctor")]
+pub(crate) const SENTENCE_MAX: usize = 2_000;
+/// Stands for a secret, however long that is.
+const MARK: &str = "***";
+/// So many characters in a row of a password are a part of it.
+const PART: usize = 4;
+/// The same in such sentences, which share short words with many a password.
+#[cfg(feature = "doctor")]
+const LONG_PART: usize = 8;
+/// More of a text is not looked at.
+const LOOK: usize = 16 * 1024;
+
+/// What was sent to a server, or to all that an operation asks, and must not be shown.
+#[derive(Clone, Default)]
+pub(crate) struct Secrets(Arc<Vec<Secret>>);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Secret {
+    /// Replaced wherever it stands, and each part of it.
+    Password(Box<str>),
+    /// Replaced where it is a word by itself.
+    User(Box<str>),
+}
+
+impl Secrets {
+    /// Of one login.
+    pub(crate) fn of(user: Option<&str>, password: Option<&str>) -> Self {
+        let filled = |text: Option<&str>| text.filter(|t| !t.is_empty()).map(Box::from);
+        let password = filled(password).map(Secret::Password);
+        let user = filled(user).map(Secret::User);
+        Self(Arc::new(password.into_iter().chain(user).collect()))
+    }
+
+    /// A text from outside, fit to be shown.
+    pub(crate) fn clean(&self, text: &str) -> String {
+        shown(text, &self.hidden(text, PART), MOST)
+    }
+}
+
+#[cfg(feature = "doctor")]
+impl Secrets {
+    /// Those of several logins together.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        Self(Arc::new(self.0.iter().chain(other.0.iter()).cloned().collect()))
+    }
+
+    /// The passwords alone, for sentences that name the user.
+    pub(crate) fn passwords(self) -> Self {
+        let is_password = |s: &&Secret| matches!(s, Secret::Password(_));
+        Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
+    }
+
+    /// A sentence of our own in which such texts stand, cut at so many characters.
+    pub(crate) fn sentence(&self, text: &str, most: usize) -> String {
+        shown(text, &self.hidden(text, LONG_PART), most)
+    }
+}
+
+/// Nothing of it.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    /// Which bytes of the text belong to a secret; of parts those that are so long.
+    fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
+        let text = &text.as_bytes()[..text.len().min(LOOK)];
+        let mut hidden = vec![false; text.len()];
+        for secret in self.0.iter() {
+            let (all, words, part) = match secret {
+                // One that is shorter than a part is in many a word.
+                Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
+                Secret::User(name) => (name.as_bytes(), true, name.len()),
+            };
+            let windows: std::collections::BTreeSet<&[u8]> = all.windows(part).collect();
+            for (at, window) in text.windows(part).enumerate() {
+                let place = at..at + part;
+                if windows.contains(window) && (!words || is_word(text, &place)) {
+                    hidden[place].fill(true);
+                }
+            }
+        }
+        hidden
+    }
+}
+
+/// Whether no letter or digit stands next to it.
+fn is_word(text: &[u8], place: &Range<usize>) -> bool {
+    let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let before = place.start.checked_sub(1).and_then(|at| text.get(at));
+    !within(before) && !within(text.get(place.end))
+}
+
+/// At most so many characters of the text, what is cut as the number of its bytes.
+fn shown(text: &str, hidden: &[bool], most: usize) -> String {
+    let (mut out, mut length) = (String::new(), 0);
+    // Where the mark of a cut still has room.
+    let room = most.saturating_sub(32);
+    let mut fits = (0, 0);
+    let mut in_secret = false;
+    for (at, c) in text.char_indices() {
+        let end = at + c.len_utf8();
+        let secret = hidden.get(at..end).is_some_and(|bytes| bytes.contains(&true));
+        let token = match (secret, in_secret) {
+            (true, true) => String::new(),
+            (true, false) => MARK.to_owned(),
+            (false, _) => plain(c, false).collect(),
+        };
+        in_secret = secret;
+        length += token.chars().count();
+        if length > most || end > LOOK {
+            out.truncate(fits.0);
+            let _ = write!(out, "… (+{} bytes)", text.len() - fits.1);
+            return out;
+        }
+        out.push_str(&token);
+        if length <= room {
+            fits = (out.len(), end);
+        }
+    }
+    out
+}
+
+/// A character as it is, or escaped: if it is not visible, changes the direction of what follows,
+/// or joins with what stands before it.
+fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
+    // Letters by name that show nothing.
+    let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
+    let quote = matches!(c, '"' | '\\') && quoted;
+    let as_it_is = matches!(c, '"' | '\'' | '\\') && !quote;
+    let escaped = if blank { Some(c.escape_unicode()) } else { None };
+    let debug = if blank || as_it_is { None } else { Some(c.escape_debug()) };
+    let raw = as_it_is.then_some(c);
+    escaped.into_iter().flatten().chain(debug.into_iter().flatten()).chain(raw)
+}
+
+/// Whether it can be shown as it is.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| plain(c, false).eq([c]))
+}
+
+/// A name between quotes, whatever is in it. It is the user's own, so nothing is cut.
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        self.0.chars().flat_map(|c| plain(c, true)).try_for_each(|c| f.write_char(c))?;
+        f.write_char('"')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn login() -> Secrets {
+        Secrets::of(Some("app"), Some("S3CRETPW-of-ours"))
+    }
+
+    #[test]
+    fn secrets_and_their_parts_are_replaced() {
+        for (said, is) in [
+            ("ERR unknown 'HELLO' '3' 'AUTH' 'app' 'S3CRETPW-of-ours'", "'AUTH' '***' '***'"),
+            ("ERR S3CRETP", "ERR ***"),
+            ("ERR xTPW-ofx", "ERR x***x"),
+            ("User app may not, apple may", "User *** may not, apple may"),
+            ("ERR S3C", "ERR S3C"),
+        ] {
+            assert!(login().clean(said).ends_with(is), "{}", login().clean(said));
+        }
+        assert_eq!(Secrets::of(None, Some("pw")).clean("pw: spwn 'pw'"), "***: spwn '***'");
+        assert_eq!(Secrets::of(Some(""), Some("")).clean("as it is"), "as it is");
+        assert!(!format!("{:?}", login()).contains("S3C"));
+    }
+
+    #[test]
+    fn what_moves_hides_or_joins_is_escaped() {
+        for (said, is) in [
+            ("a\r\nb\x1b[2J\0", "a\\r\\nb\\u{1b}[2J\\0"),
+            ("\u{202e}gpj\u{200b}\u{2066}\u{feff}", "\\u{202e}gpj\\u{200b}\\u{2066}\\u{feff}"),
+            ("\u{2028}\u{85}\u{3164}\u{301}", "\\u{2028}\\u{85}\\u{3164}\\u{301}"),
+            ("don't \"say\" c:\\x é 日本", "don't \"say\" c:\\x é 日本"),
+        ] {
+            assert_eq!(Secrets::default().clean(said), is);
+        }
+        assert_eq!(Quoted("a\"\n\u{200b}").to_string(), "\"a\\\"\\n\\u{200b}\"");
+        assert!(is_plain("db-1.example") && !is_plain("db\u{200d}1") && !is_plain("a\nb"));
+    }
+
+    #[test]
+    fn what_is_long_is_cut_with_its_length() {
+        let most = "x".repeat(MOST);
+        assert_eq!(Secrets::default().clean(&most), most);
+        let cut = Secrets::default().clean(&"x".repeat(40 << 20));
+        assert!(cut.ends_with("… (+41942872 bytes)"), "{cut}");
+        assert!(cut.chars().count() <= MOST);
+        let all_secret = login().clean(&"S3CRETPW-of-ours".repeat(100_000));
+        assert!(all_secret.starts_with("***… (+"), "{all_secret}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_shown_forges_a_line_or_holds_a_secret(
+            before in "\\PC{0,300}", hostile in "[\\x00-\\x20\u{200b}-\u{202e}]{0,9}",
+            from in 0_usize..12, after in ".{0,300}",
+        ) {
+            let secret = "S3CRETPW-of-ours";
+            let part = &secret[from..from + PART];
+            let text = login().clean(&format!("{before}{hostile}{part}{after}{secret}"));
+            prop_assert!(text.chars().count() <= MOST, "{text}");
+            prop_assert!(is_plain(&text), "{text:?}");
+            let windows = secret.as_bytes().windows(PART);
+            for window in windows.filter_map(|w| std::str::from_utf8(w).ok()) {
+                prop_assert!(!text.contains(window), "{text}");
+            }
+        }
+    }
+}

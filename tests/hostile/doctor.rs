@@ -1,0 +1,75 @@
+//! The doctor among bad servers and Sentinels: it ends, reports, and shows no secret.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::ops::Deployment;
+use palisade::ops::doctor::{Doctor, Report};
+
+use crate::judge::{JUDGE, PASSWORD, Shown};
+use crate::kinds::Kind;
+use crate::nodes::within;
+use crate::sentinel::{NAME, SentinelServer};
+use crate::server::{DataServer, Fake, Phase};
+
+pub(crate) const PHASES: &[Phase] = &[
+    Phase::Connect,
+    Phase::Hello,
+    Phase::Time,
+    Phase::Role,
+    Phase::Info,
+    Phase::Get,
+    Phase::Config,
+    Phase::Acl,
+];
+
+pub(crate) const SENTINEL_PHASES: &[Phase] = &[
+    Phase::Connect,
+    Phase::Hello,
+    Phase::MyId,
+    Phase::Master,
+    Phase::Peers,
+    Phase::Replicas,
+    Phase::Quorum,
+    Phase::Info,
+    Phase::Config,
+];
+
+const LIMIT: Duration = Duration::from_millis(300);
+
+/// A bad lone server beside an honest one.
+pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
+    let what = format!("doctor, {phase:?}, {}", kind.name);
+    let bad = Fake::start(DataServer::new(), Some((phase, kind))).await;
+    let honest = Fake::start(DataServer::new(), None).await;
+    let all = Deployment::new().password(PASSWORD).timeout(LIMIT);
+    let all = all.node(format!("redis://{}", bad.at)).node(format!("redis://{}", honest.at));
+    let wrong = examine(&what, all, &honest).await.err();
+    (bad.struck(), wrong.into_iter().collect())
+}
+
+/// A bad Sentinel of three.
+pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
+    let what = format!("doctor, Sentinel, {phase:?}, {}", kind.name);
+    let master = Fake::start(DataServer::new(), None).await;
+    let honest = |id| Fake::start(SentinelServer::new(id, &master.at), None);
+    let (a, b) = tokio::join!(honest('a'), honest('b'));
+    let bad = Fake::start(SentinelServer::new('c', &master.at), Some((phase, kind))).await;
+    let all = Deployment::new().password(PASSWORD).sentinel_password(PASSWORD).timeout(LIMIT);
+    let all = all.groups([bad.at.clone(), a.at.clone(), b.at.clone()], [NAME]);
+    let wrong = examine(&what, all, &master).await.err();
+    (bad.struck(), wrong.into_iter().collect())
+}
+
+async fn examine(what: &str, all: Deployment, honest: &Fake) -> Result<(), String> {
+    // Sentinels, those that they name, servers, and the trial lock.
+    let report = within(what, 5 * LIMIT, Doctor::new(all).examine()).await?;
+    let report: Report = report.map_err(|e| format!("{what}: {e}"))?;
+    JUDGE.text(what, Shown::Doctor, &report.to_string());
+    JUDGE.text(what, Shown::Doctor, &report.to_json());
+    let seen = report.findings.iter().any(|f| f.subject.contains(&honest.at));
+    if !report.reached || !seen {
+        return Err(format!("{what}: {} was not examined: {report}", honest.at));
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! One bad Sentinel: of three, and alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::Redlock;
+use palisade::lock::TryAcquire;
+use palisade::node::{MinReplicas, SentinelNode};
+
+use crate::judge::{JUDGE, PASSWORD};
+use crate::kinds::Kind;
+use crate::nodes::{NODE, SHARED, within};
+use crate::sentinel::{NAME, SentinelServer};
+use crate::server::{DataServer, Fake, Phase};
+
+pub(crate) const PHASES: &[Phase] = &[
+    Phase::Connect,
+    Phase::Hello,
+    Phase::Subscribe,
+    Phase::MyId,
+    Phase::Master,
+    Phase::Address,
+    Phase::Peers,
+    Phase::Replicas,
+    Phase::Pushes,
+];
+
+fn group(sentinels: &[&Fake], deadline: Duration) -> SentinelNode {
+    let all = sentinels.iter().map(|s| s.at.clone());
+    let node = SentinelNode::new(NAME, all).expect("addresses").guard(MinReplicas::Off);
+    let node = node.sentinel_username("joe").sentinel_password(PASSWORD).trust_fresh(true);
+    let node = node.sentinel_deadline(deadline).expect("a range");
+    node.poll_every(Duration::from_millis(100)).expect("a range")
+}
+
+/// One case: what is wrong.
+pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
+    let what = format!("Sentinel, {phase:?}, {}", kind.name);
+    let master = Fake::start(DataServer::new(), None).await;
+    let honest = |id| Fake::start(SentinelServer::new(id, &master.at), None);
+    let (a, b) = tokio::join!(honest('a'), honest('b'));
+    let wrong = Some((phase, Arc::clone(&kind)));
+    let bad = Fake::start(SentinelServer::new('c', &master.at), wrong).await;
+    let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
+    let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
+    let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
+    // A connection each, that of the hints, and those to come after a hang-up.
+    if a.connections() > 4 || master.connections() > 8 {
+        let (a, m) = (a.connections(), master.connections());
+        wrong.push(format!("{what}: {a} connections to an honest Sentinel, {m} to the master"));
+    }
+    (bad.struck(), wrong)
+}
+
+async fn one_of_three(what: &str, node: SentinelNode, master: &str) -> Result<(), String> {
+    let node = Arc::new(node);
+    let redlock = Redlock::builder().node_deadline(SHARED).node_arc(node.clone());
+    let redlock = redlock.build().expect("a handle");
+    let what = format!("one of three: {what}");
+    for round in 0..3 {
+        // Over some polls, because a lie may take effect only once it is remembered.
+        let got = within(&what, 2 * SHARED, redlock.mutex("m").try_acquire()).await?;
+        let got = got.map_err(|e| format!("{what}: round {round}: {e}"))?;
+        let TryAcquire::Acquired(guard) = got else { return Err(format!("{what}: taken")) };
+        let released = within(&what, 2 * SHARED, guard.release()).await?;
+        released.into_result().map_err(|e| format!("{what}: release: {e}"))?;
+        let status = node.status();
+        JUDGE.debug(&what, &status);
+        if status.master.as_deref() != Some(master) || status.last_error.is_some() {
+            return Err(format!("{what}: {status:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    JUDGE.debug(&what, &redlock.metrics());
+    Ok(())
+}
+
+async fn alone(what: &str, node: SentinelNode) -> Result<(), String> {
+    let node = Arc::new(node);
+    let redlock = Redlock::builder().node_deadline(NODE).node_arc(node.clone());
+    let redlock = redlock.build().expect("a handle");
+    let what = format!("alone: {what}");
+    match within(&what, 2 * NODE, redlock.mutex("m").try_acquire()).await? {
+        Ok(TryAcquire::Acquired(guard)) => drop(guard),
+        Ok(TryAcquire::Taken(taken)) => return Err(format!("{what}: {taken:?}")),
+        Err(e) => JUDGE.error(&what, &e),
+    }
+    JUDGE.debug(&what, &node.status());
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Bad servers and Sentinels at every phase of a conversation: each costs its own vote and nothing
+//! else. Nobody panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
+
+mod doctor;
+mod groups;
+mod judge;
+mod kinds;
+mod nodes;
+mod sentinel;
+mod server;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::node::NodeEvent;
+use palisade::{RedisNode, Redlock};
+use tokio::task::JoinSet;
+
+use judge::{AT_ONCE, JUDGE, elsewhere};
+use kinds::{Act, Kind};
+use server::{DataServer, Fake, Phase};
+
+/// Every kind at every phase; those that cost much are not neighbours.
+fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
+    let mut all = Vec::new();
+    for kind in kinds::all().into_iter().map(Arc::new) {
+        let at = phases.iter().filter(|p| !kind.rare || large.contains(p));
+        all.extend(at.map(|phase| (*phase, Arc::clone(&kind))));
+    }
+    let (count, stride) = (all.len(), 7_919);
+    assert_ne!(count % stride, 0, "the stride meets all");
+    (0..count).map(|i| all[i * stride % count].clone()).collect()
+}
+
+/// Tries every kind at every phase.
+async fn everything<F, R>(phases: &[Phase], large: &[Phase], case: F)
+where
+    F: Fn(Phase, Arc<Kind>) -> R,
+    R: Future<Output = (usize, Vec<String>)> + Send + 'static,
+{
+    let judge = &*JUDGE;
+    judge.starts();
+    let mut cases = JoinSet::new();
+    for (phase, kind) in mixed(phases, large) {
+        // Before the case is made: so many of them at once would be what takes memory.
+        let place = judge.places.acquire().await.expect("it stays open");
+        judge.begins();
+        let run = case(phase, Arc::clone(&kind));
+        cases.spawn(async move {
+            let _place = place;
+            (phase, kind, run.await)
+        });
+    }
+    let mut struck: BTreeMap<Phase, usize> = BTreeMap::new();
+    let mut again = Vec::new();
+    while let Some(done) = cases.join_next().await {
+        let (phase, kind, (times, found)) = done.expect("a case ends");
+        *struck.entry(phase).or_default() += times;
+        if !found.is_empty() {
+            again.push((phase, kind));
+        }
+    }
+    // A machine that stood still for a moment breaks deadlines, too, but not the same ones twice.
+    let mut wrong = Vec::new();
+    for (phase, kind) in again {
+        let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
+        wrong.extend(case(phase, kind).await.1);
+    }
+    let missed = phases.iter().filter(|p| struck.get(p).is_none_or(|n| *n == 0));
+    wrong.extend(missed.map(|p| format!("{p:?} was never reached")));
+    judge.verdict(&wrong).await;
+}
+
+/// What fills memory, one after the other.
+async fn largest() {
+    let mut wrong = Vec::new();
+    for phase in nodes::LARGE {
+        for kind in kinds::largest() {
+            wrong.extend(Box::pin(nodes::large(*phase, kind)).await);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_server_costs_its_own_vote() {
+    if elsewhere("a_bad_server_costs_its_own_vote") {
+        return;
+    }
+    Box::pin(largest()).await;
+    Box::pin(everything(nodes::PHASES, nodes::LARGE, nodes::case)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_sentinel_of_three_decides_and_prevents_nothing() {
+    if elsewhere("a_bad_sentinel_of_three_decides_and_prevents_nothing") {
+        return;
+    }
+    everything(groups::PHASES, &[Phase::Master, Phase::Pushes], groups::case).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_ends_and_reports_whoever_is_bad() {
+    if elsewhere("the_doctor_ends_and_reports_whoever_is_bad") {
+        return;
+    }
+    everything(doctor::PHASES, &[Phase::Info], doctor::node).await;
+    everything(doctor::SENTINEL_PHASES, &[Phase::Replicas], doctor::sentinel).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
+    if elsewhere("a_server_that_falls_silent_while_nothing_is_asked_is_noticed") {
+        return;
+    }
+    let silence =
+        Kind { name: "silence".to_owned(), act: Act::Silence, honest: false, rare: false };
+    let bad = Fake::start(DataServer::new(), Some((Phase::Idle, Arc::new(silence)))).await;
+    let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).build().unwrap();
+    let mut events = redlock.events();
+    let held = redlock.mutex("m").auto_renew(false).try_acquire().await.unwrap().acquired();
+    let down = async { while !matches!(events.recv().await, Ok((_, NodeEvent::Down))) {} };
+    tokio::time::timeout(Duration::from_secs(12), down).await.expect("a heartbeat has a deadline");
+    drop(held);
+}
+
+/// At full speed, whatever can be sent that no limit ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_at_full_speed_holds_up_nobody_else() {
+    if elsewhere("a_flood_at_full_speed_holds_up_nobody_else") {
+        return;
+    }
+    let judge = &*JUDGE;
+    judge.starts();
+    let mut wrong = Vec::new();
+    for name in ["answers without end", "hints without end", "unknown pushes without end"] {
+        let mut kind = kinds::all().into_iter().find(|k| k.name == name).expect("it is known");
+        let Act::Flood { burst, .. } = &mut kind.act else { panic!("{name} is no flood") };
+        *burst = usize::MAX;
+        let kind = Arc::new(kind);
+        for phase in [Phase::Idle, Phase::Hello] {
+            let _place = judge.places.acquire().await.expect("it stays open");
+            judge.begins();
+            let (struck, found) = Box::pin(nodes::case(phase, Arc::clone(&kind))).await;
+            assert!(struck > 0, "{name}, {phase:?}");
+            wrong.extend(found);
+        }
+    }
+    judge.verdict(&wrong).await;
+}

@@ -1,0 +1,174 @@
+//! One bad data server: as one of three nodes, and alone.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::error::AcquireError;
+use palisade::lock::TryAcquire;
+use palisade::node::LockNode;
+use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock};
+use tokio::time::{Instant, timeout};
+
+use crate::judge::{JUDGE, PASSWORD};
+use crate::kinds::Kind;
+use crate::server::{DataServer, Fake, Phase, TAKEN};
+
+/// How long a lone node may take, as its handle says it.
+pub(crate) const NODE: Duration = Duration::from_millis(300);
+/// Where others decide, who answers in time must have the time on a busy machine.
+pub(crate) const SHARED: Duration = Duration::from_secs(1);
+/// What a call on a machine that does other things, too, may take beyond its deadline.
+pub(crate) const GRACE: Duration = Duration::from_secs(4);
+
+/// Connections to a bad server in one case.
+const CONNECTIONS_MAX: usize = 60;
+
+pub(crate) const PHASES: &[Phase] = &[
+    Phase::Connect,
+    Phase::Hello,
+    Phase::Client,
+    Phase::InfoServer,
+    Phase::InfoReplication,
+    Phase::InfoMemory,
+    Phase::Role,
+    Phase::Load,
+    Phase::Greeting,
+    Phase::Batch,
+    Phase::BarrierWrite,
+    Phase::Wait,
+    Phase::Subscribe,
+    Phase::Pushes,
+    Phase::Idle,
+];
+
+/// Those in which large answers are tried.
+pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
+
+/// One case: what is wrong.
+pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
+    let what = format!("{phase:?}, {}", kind.name);
+    let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
+    let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
+    let (trio, lone) = tokio::join!(both.0, both.1);
+    let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
+    // Two handles, each with connections for batches, hints and barriers, and tries after pauses.
+    if bad.connections() > CONNECTIONS_MAX {
+        wrong.push(format!("{what}: {} connections", bad.connections()));
+    }
+    (bad.struck(), wrong)
+}
+
+/// The same one after the other, for what fills memory; by itself.
+pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
+    let what = format!("{phase:?}, {}", kind.name);
+    let kind = Arc::new(kind);
+    let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
+    let trio = one_of_three(&what, phase, &bad).await;
+    let lone = alone(&what, phase, &kind, &bad).await;
+    trio.err().into_iter().chain(lone.err()).collect()
+}
+
+fn node(bad: &Fake) -> RedisNode {
+    let node = RedisNode::builder(format!("redis://{}", bad.at)).password(PASSWORD);
+    node.trust_fresh(true).connect_timeout(NODE).build().expect("an address")
+}
+
+/// The others decide, whatever it does.
+async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String> {
+    let bad = Arc::new(node(bad));
+    let redlock = Redlock::builder().node_deadline(SHARED).node_arc(bad.clone());
+    let redlock = redlock.node(MemoryNode::new()).node(MemoryNode::new());
+    let redlock = redlock.build().expect("three nodes");
+    let mut events = redlock.events();
+    let what = format!("one of three: {what}");
+    for name in ["held", "again"] {
+        let guard = within(&what, SHARED, redlock.mutex(name).try_acquire()).await?;
+        let guard = guard.map_err(|e| format!("{what}: {e}"))?;
+        let TryAcquire::Acquired(guard) = guard else { return Err(format!("{what}: taken")) };
+        if phase == Phase::Idle {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+        }
+        let released = within(&what, 2 * SHARED, guard.release()).await?;
+        released.into_result().map_err(|e| format!("{what}: release: {e}"))?;
+    }
+    let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let once = calls.key("k").run(|_| async { Ok::<_, Infallible>(7) });
+    let ran = within(&what, 4 * SHARED, once).await?;
+    let ran = ran.map_err(|e| format!("{what}: idempotency: {e}"))?;
+    if ran.into_value() != Some(7) {
+        return Err(format!("{what}: the handler was not run"));
+    }
+    let election = Election::new(&redlock, "e");
+    let led = within(&what, 4 * SHARED, election.try_campaign("me")).await?;
+    let led = led.map_err(|e| format!("{what}: election: {e}"))?.won();
+    let seen = within(&what, 4 * SHARED, election.leader()).await?;
+    let seen = seen.map_err(|e| format!("{what}: leader: {e}"))?;
+    if led.is_none() || seen.is_none() {
+        return Err(format!("{what}: nobody leads"));
+    }
+    JUDGE.debug(&what, &redlock.metrics());
+    while let Ok(event) = events.try_recv() {
+        JUDGE.debug(&what, &event);
+    }
+    JUDGE.debug(&what, &bad);
+    Ok(())
+}
+
+/// Alone it decides, and what it does becomes an error that says so, in time.
+async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), String> {
+    let bad = node(bad);
+    let name = bad.name();
+    let redlock = Redlock::builder().node_deadline(NODE).node(bad).build().expect("a node");
+    let what = format!("alone: {what}");
+    let mutex = redlock.mutex("held").durability(Durability::Replicas(1));
+    let got = within(&what, 2 * NODE, mutex.try_acquire()).await?;
+    let decides = matches!(phase, Phase::Batch | Phase::Greeting | Phase::Connect | Phase::Hello);
+    match got {
+        Ok(TryAcquire::Acquired(guard)) => {
+            let is_fatal = decides && !kind.honest && phase == Phase::Batch;
+            if is_fatal {
+                return Err(format!("{what}: granted"));
+            }
+            if let Err(e) = within(&what, 2 * NODE, guard.release()).await?.into_result() {
+                JUDGE.error(&what, &e);
+            }
+        }
+        Ok(TryAcquire::Taken(taken)) => return Err(format!("{what}: {taken:?}")),
+        Err(e) => {
+            if !matches!(e, AcquireError::NoQuorum(_)) || !e.to_string().contains(&*name) {
+                return Err(format!("{what}: {e}"));
+            }
+            JUDGE.error(&what, &e);
+        }
+    }
+    if matches!(phase, Phase::Subscribe | Phase::Pushes) {
+        // Hints are asked for.
+        let wait = Duration::from_millis(250);
+        match within(&what, wait + NODE, redlock.mutex(TAKEN).wait(wait).acquire()).await? {
+            Err(AcquireError::TimedOut { .. }) => {}
+            other => return Err(format!("{what}: waited for a held lock: {other:?}")),
+        }
+    }
+    let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let once = calls.key("k").run(|_| async { Ok::<_, Infallible>(7) });
+    if let Err(e) = within(&what, 4 * NODE, once).await? {
+        JUDGE.error(&what, &e);
+    }
+    if let Err(e) = within(&what, 2 * NODE, Election::new(&redlock, "e").leader()).await? {
+        JUDGE.error(&what, &e);
+    }
+    JUDGE.debug(&what, &redlock.metrics());
+    Ok(())
+}
+
+/// The answer, if it comes by its deadline.
+pub(crate) async fn within<T>(
+    what: &str,
+    deadline: Duration,
+    call: impl Future<Output = T>,
+) -> Result<T, String> {
+    let begun = Instant::now();
+    let late = |_| format!("{what}: no end after {:?}", begun.elapsed());
+    timeout(deadline + GRACE, call).await.map_err(late)
+}

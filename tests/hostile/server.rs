@@ -1,0 +1,268 @@
+//! A data server that answers as it should, but for one phase of the conversation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::kinds::Kind;
+use crate::wire::{Command, array, bulk, command, integer, map, ok, subscribed, word};
+
+/// Where it misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Connect,
+    Hello,
+    Client,
+    InfoServer,
+    InfoReplication,
+    InfoMemory,
+    Role,
+    Load,
+    /// A batch without ops: the marker is touched, the clock is read, a heartbeat.
+    Greeting,
+    Batch,
+    BarrierWrite,
+    Wait,
+    Subscribe,
+    /// Behind the answer to a subscription.
+    Pushes,
+    /// Behind the answer to a batch.
+    Idle,
+    /// What only the doctor asks.
+    Time,
+    Info,
+    Get,
+    Config,
+    Acl,
+    /// What only Sentinels are asked.
+    MyId,
+    Master,
+    Address,
+    Peers,
+    Replicas,
+    Quorum,
+}
+
+/// What a fake answers.
+pub(crate) trait Honest: Send + Sync + 'static {
+    /// In which phase this is asked, and the right answer.
+    fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
+}
+
+/// A listener on a free port of loopback; ends with the value.
+pub(crate) struct Fake {
+    pub(crate) at: String,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    honest: Box<dyn Honest>,
+    /// `None`: it is honest.
+    wrong: Option<(Phase, Arc<Kind>)>,
+    struck: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+impl Fake {
+    pub(crate) async fn start(honest: impl Honest, wrong: Option<(Phase, Arc<Kind>)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("it is bound").to_string();
+        let (struck, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Shared { honest: Box::new(honest), wrong, struck, connections };
+        let shared = Arc::new(shared);
+        let ours = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            let mut all = tokio::task::JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                ours.connections.fetch_add(1, Relaxed);
+                while all.try_join_next().is_some() {}
+                all.spawn(serve(socket, Arc::clone(&ours)));
+            }
+        });
+        Self { at, shared, task }
+    }
+
+    /// How often it misbehaved.
+    pub(crate) fn struck(&self) -> usize {
+        self.shared.struck.load(Relaxed)
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
+    socket.set_nodelay(true).ok()?;
+    let (from, mut to) = socket.into_split();
+    let mut from = BufReader::new(from);
+    let wrong = |phase: Phase| match &shared.wrong {
+        Some((at, kind)) if *at == phase => {
+            shared.struck.fetch_add(1, Relaxed);
+            Some(Arc::clone(kind))
+        }
+        _ => None,
+    };
+    if let Some(kind) = wrong(Phase::Connect) {
+        kind.strike(&mut to, &vec![b"PING".to_vec()], b"+PONG\r\n").await.ok().filter(|on| *on)?;
+    }
+    let mut behind = None;
+    loop {
+        if let Some(phase) = behind.take() {
+            let quiet = timeout(Duration::from_millis(30), from.fill_buf()).await.is_err();
+            match wrong(phase).filter(|_| quiet) {
+                Some(kind) => {
+                    let asked = vec![b"PING".to_vec()];
+                    kind.strike(&mut to, &asked, b":1\r\n").await.ok().filter(|on| *on)?;
+                }
+                None if !quiet => behind = Some(phase),
+                None => {}
+            }
+        }
+        let asked = command(&mut from).await?;
+        let (phase, answer) = shared.honest.answer(&asked);
+        if let Some(kind) = wrong(phase) {
+            kind.strike(&mut to, &asked, &answer).await.ok().filter(|on| *on)?;
+            continue;
+        }
+        to.write_all(&answer).await.ok()?;
+        match phase {
+            Phase::Subscribe => behind = Some(Phase::Pushes),
+            Phase::Batch => behind = Some(Phase::Idle),
+            _ => {}
+        }
+    }
+}
+
+/// A master with one replica, that grants whatever is asked for.
+pub(crate) struct DataServer {
+    run_id: String,
+}
+
+/// Its data history.
+const HISTORY: &str = "0123456789abcdef0123456789abcdef01234567";
+
+impl DataServer {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(1);
+        Self { run_id: format!("{:040x}", COUNT.fetch_add(1, Relaxed)) }
+    }
+
+    fn info(&self, section: &str) -> String {
+        let server = format!(
+            "redis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:{}\r\n\
+             uptime_in_seconds:99999\r\n",
+            self.run_id
+        );
+        let none = "0".repeat(40);
+        let replication = format!(
+            "role:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n\
+             slave0:ip=127.0.0.1,port=1,state=online,offset=100,lag=0\r\n\
+             master_replid:{HISTORY}\r\nmaster_replid2:{none}\r\nmaster_repl_offset:100\r\n\
+             second_repl_offset:-1\r\nrepl_backlog_active:1\r\n"
+        );
+        let memory = "used_memory:1\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n";
+        match section {
+            "SERVER" => server,
+            "REPLICATION" => replication,
+            "MEMORY" => memory.to_owned(),
+            _ => server + &replication + memory,
+        }
+    }
+}
+
+impl Honest for DataServer {
+    fn answer(&self, asked: &Command) -> (Phase, Vec<u8>) {
+        let section = word(asked, 1);
+        match &*word(asked, 0) {
+            "HELLO" => (Phase::Hello, map(&[("server", "redis"), ("role", "master")])),
+            "CLIENT" | "SELECT" | "AUTH" => (Phase::Client, ok()),
+            "INFO" => {
+                let phase = match &*section {
+                    "SERVER" => Phase::InfoServer,
+                    "REPLICATION" => Phase::InfoReplication,
+                    "MEMORY" => Phase::InfoMemory,
+                    _ => Phase::Info,
+                };
+                (phase, bulk(self.info(&section)))
+            }
+            "ROLE" => (Phase::Role, array(&[bulk("master"), integer(100), array(&[])])),
+            "SCRIPT" => (Phase::Load, bulk("f".repeat(40))),
+            "EVALSHA" => batch(asked),
+            "SUBSCRIBE" => (Phase::Subscribe, subscribed(&asked[1..])),
+            "SET" => (Phase::BarrierWrite, ok()),
+            "WAIT" => (Phase::Wait, integer(1)),
+            "TIME" => {
+                let now = micros();
+                let parts = [now / 1_000_000, now % 1_000_000].map(|n| bulk(n.to_string()));
+                (Phase::Time, array(&parts))
+            }
+            "GET" => (Phase::Get, b"_\r\n".to_vec()),
+            "CONFIG" => (Phase::Config, map(&[(&section.to_lowercase(), "1")])),
+            "ACL" => (Phase::Acl, if section == "WHOAMI" { bulk("default") } else { ok() }),
+            _ => (Phase::Acl, ok()),
+        }
+    }
+}
+
+fn micros() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
+}
+
+/// A lock that somebody else holds.
+pub(crate) const TAKEN: &str = "taken";
+
+/// Everything else is granted as asked for.
+fn batch(asked: &Command) -> (Phase, Vec<u8>) {
+    let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
+    let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
+    let first = 3 + number(2);
+    let runs = number(first + 9);
+    let mut at = first + 10;
+    let mut codes = Vec::new();
+    let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
+    for _ in 0..runs {
+        let (code, skip) = match text(at) {
+            "A" | "W" if is_taken => {
+                // Somebody else's, for so many milliseconds more.
+                codes.push(integer(-3));
+                (9_000, if text(at) == "W" { 4 } else { 5 })
+            }
+            "A" => (-9, 3 + 2 * number(at + 1)),
+            "D" | "Q" => (-9, 2 + number(at + 1)),
+            "W" => (-9, 4),
+            "M" => (1, 2),
+            "R" => (1, 3),
+            "X" => (1, 7),
+            "I" => (-1, 2),
+            // Not worth knowing: a fault of this op, and of those behind it.
+            _ => (-5, 0),
+        };
+        codes.push(integer(code));
+        at = if skip == 0 { usize::MAX / 2 } else { at + skip };
+    }
+    let since = micros() / 1_000 - 3_600_000;
+    let facts = [
+        integer(micros()),
+        bulk(&HISTORY[..16]),
+        integer(0),
+        integer(text(first).parse::<u64>().unwrap_or(0)),
+        integer(24),
+        integer(since),
+    ];
+    let phase = if runs == 0 { Phase::Greeting } else { Phase::Batch };
+    (phase, array(&[&facts[..], &codes].concat()))
+}

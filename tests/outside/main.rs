@@ -1,0 +1,12 @@
+//! Whatever servers and Sentinels send, and whatever names people give: what is shown is plain,
+//! holds no secret, and one of several does not say where to go.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "doctor")]
+mod doctor;
+mod echo;
+mod events;
+mod fake;
+mod names;
