@@ -30,9 +30,9 @@
 //! away from the old master, or where one was promoted from that one, which then begins with a
 //! quarantine at once. If that cannot be done, for this process dies, the old one opens by itself
 //! when D is over; and a new one stays closed until then and only then begins its quarantine.
-//! A copy of the mark that turns up later says "closed until" a time that is over. A second failover
-//! soon after begins a history of its own, with its own quarantine: a server goes on only if its
-//! mark is *this* closing, unused.
+//! A copy of the mark that turns up later says "closed until" a time that is over. A second
+//! failover soon after begins a history of its own, with its own quarantine: a server goes on only
+//! if its mark is *this* closing, unused.
 //!
 //! Outside of this are replicas that forget what they confirmed (killed, back with an older disk,
 //! and promoted, all within D), as for every durability level.
