@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 
@@ -52,6 +52,17 @@ impl Candidate {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => panic!("the candidate ended; see its words"),
+        }
+    }
+
+    /// This event, if it comes within this time; lets all others pass.
+    pub fn within(&self, event: &str, limit: Duration) -> Option<Line> {
+        let until = Instant::now() + limit;
+        loop {
+            let line = self.line(until.saturating_duration_since(Instant::now()))?;
+            if line.event == event {
+                return Some(line);
+            }
         }
     }
 
