@@ -10,7 +10,7 @@ use crate::support::server::Server;
 /// The group's name at its Sentinels.
 pub(crate) const NAME: &str = "orders";
 /// Longest wait for something that the servers do by themselves.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// As in `sentinel-conf/templates/redis.conf`.
 const SERVER: &[&str] = &[
