@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = Election::new(&redlock, &cli.name);
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Also when it was told to end in the middle of a campaign: what nodes granted is given back.
+    // Also after a signal in the middle of a campaign: what nodes granted is given back.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");

@@ -101,7 +101,7 @@ async fn a_lock_is_not_taken_from_who_works_under_it() {
     assert!(guard.is_valid(), "its holder may finish");
     let taken = other.mutex("work").try_acquire().await.unwrap();
     assert!(taken.acquired().is_none(), "somebody else has it already");
-    // But not for ever: it is not renewed any more, and the loss is told in time.
+    // But not for ever: it is not renewed any more, and the loss is reported in time.
     timeout(16 * S, guard.lost()).await.expect("renewed although the handle is closed");
     // The guard and the nodes agree on the end.
     let next = other.mutex("work").wait(S).acquire().await.unwrap();

@@ -1,5 +1,5 @@
 //! With what a new user leaves unsaid, a lock over one group as `sentinel-conf` makes it outlives a
-//! failover; and who cannot be promised that is told so, with the numbers.
+//! failover; and where that cannot be promised an event says so, with the numbers.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn over(groups: usize) -> RedlockBuilder {
     (0..groups).map(node).fold(builder, RedlockBuilder::node)
 }
 
-/// What is told of too short leases while two locks are held for ten minutes.
+/// The events about too short leases while two locks are held for ten minutes.
 async fn told(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
     let mut events = redlock.events();
     let _a = redlock.mutex("a").ttl(ttl).acquire().await.unwrap();

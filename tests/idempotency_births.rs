@@ -228,7 +228,7 @@ async fn too_old_is_judged_by_the_node_to_the_millisecond() {
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::TooOld);
     // It left nothing: neither a claim nor a fingerprint.
     assert!(run("a", oldest).await.unwrap().is_executed());
-    // A result is told however old the request is.
+    // A result is replayed however old the request is.
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::Replayed(1));
     // An operator decides about old requests too.
     let resolved = orders.key("b").created_at(oldest - MS).resolve(&2).await.unwrap();

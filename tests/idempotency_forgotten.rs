@@ -113,7 +113,7 @@ async fn in_quarantine_a_look_says_what_a_call_will_find() {
     let look = |key: &'static str| orders.key(key).lookup::<u32>();
     assert!(matches!(look("new").await.unwrap(), Status::Forgotten { .. }));
     assert_eq!(look("done").await.unwrap(), Status::Stored(1));
-    assert_eq!(run(&orders, "done").await, Outcome::Replayed(1), "a result is told meanwhile");
+    assert_eq!(run(&orders, "done").await, Outcome::Replayed(1), "results are replayed");
 }
 
 #[derive(Clone, Default)]

@@ -1,5 +1,5 @@
 //! Whether what is held outlives a failover of a node that the handle cannot do without; whoever's
-//! ttl is too short for that is told once.
+//! ttl is too short for that is reported once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ use crate::driver::lease::Lease;
 use crate::node::NodeEvent;
 use crate::quorum::majority::majority;
 
-/// What was told of each node.
+/// Which nodes were reported.
 #[derive(Debug)]
 pub(crate) struct Outlive(Vec<AtomicBool>);
 

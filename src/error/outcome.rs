@@ -336,7 +336,9 @@ mod tests {
     #[test]
     fn an_empty_node_is_called_what_it_is() {
         let say = |empty| NodeOutcome::quarantined(Duration::from_secs(10), empty).to_string();
-        assert!(say(true).contains("new, or emptied; grants begin in 10s; if this deployment is"));
+        assert!(
+            say(true).contains("new, or emptied; grants begin in 10s; if the whole deployment is")
+        );
         assert!(say(true).contains("`palisade init`"));
         assert_eq!(say(false), "after a restart or failover; grants begin in 10s");
     }

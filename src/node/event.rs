@@ -93,7 +93,7 @@ pub enum NodeEvent {
         remaining: Duration,
     },
     /// A lease that this handle keeps alive does not outlive a failover of this node, without which
-    /// the handle has no majority: the holder will lose it although it renews. Told once. Use a ttl
+    /// the handle has no majority: the holder will lose it although it renews. Sent once. Use a ttl
     /// of `enough` (and `max_ttl`, in every process), or have the Sentinels replace a master
     /// sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`,
     /// `window_ms` and `enough_ms`.

@@ -20,7 +20,7 @@ const WANDER_MAX: Duration = Duration::from_secs(1);
 /// What a clock that nobody disciplines may wander however long the silence is.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
-/// What a batch told of the node's clock.
+/// What a batch said of the node's clock.
 #[derive(Clone, Copy)]
 struct Reading {
     /// Bounds of (node's clock − our clock) in µs.

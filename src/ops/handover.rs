@@ -12,7 +12,7 @@
 //! 3. A Sentinel is asked for a failover. The old master is made a replica of the new one at once,
 //!    in one transaction with a look at its mark: as it is still there, nothing was confirmed
 //!    since 1, and nothing will be.
-//! 4. The new master is told to go on. The script looks itself: its data hold this closing, so they
+//! 4. The new master goes on. The script looks itself: its data hold this closing, so they
 //!    hold all that was written before it, and were not used since; and the time is more than twice
 //!    E (the most that two clocks differ) before the closing ends, so no other server that has the
 //!    mark can have opened by itself. So its data are all that anybody ever confirmed. Its memory
@@ -155,7 +155,7 @@ impl Handover {
         self
     }
 
-    /// Hands a group over to one of its replicas. Steps are told as they are done.
+    /// Hands a group over to one of its replicas. `tell` is called with each step that is done.
     ///
     /// # Errors
     /// What was given makes no sense, or names no group or more than one. What the servers did is
@@ -211,7 +211,7 @@ impl Handover {
     }
 
     /// Hands a lone server over to itself: closes it, awaits `restart`, which restarts it with its
-    /// data, and lets it go on. Steps are told as they are done.
+    /// data, and lets it go on. `tell` is called with each step that is done.
     ///
     /// # Errors
     /// What was given makes no sense, or names no lone server or more than one. What the server did

@@ -54,7 +54,7 @@ pub(crate) struct Replicas {
     /// As any Sentinel names them.
     pub(crate) told: BTreeSet<Address>,
     /// Where we reach those that a majority names: they will be logged in to, and one Sentinel
-    /// alone shall not say where.
+    /// alone must not say where.
     pub(crate) agreed: BTreeSet<Address>,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Ear {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// It told something that nobody has asked about yet.
+    /// It sent an event that nobody has asked about yet.
     waits: bool,
     /// When it was last a reason to ask.
     asked: Option<Instant>,
@@ -43,7 +43,7 @@ impl Ear {
         lock(&self.heard).waits
     }
 
-    /// The Sentinel told something.
+    /// The Sentinel sent an event.
     pub(crate) fn tell(&self) {
         if !std::mem::replace(&mut lock(&self.heard).waits, true) {
             self.told.notify_one();
@@ -108,7 +108,7 @@ impl Events {
 }
 
 enum Due {
-    /// So many Sentinels told something lately.
+    /// So many Sentinels sent events lately.
     Now(usize),
     At(Instant),
     Never,

@@ -273,5 +273,5 @@ async fn a_leader_of_an_earlier_life_is_not_shown_whatever_the_old_servers_clock
             sleep(TTL / 10).await;
         }
     };
-    timeout(LONG, vacant).await.expect("it is told when the quarantine is over");
+    timeout(LONG, vacant).await.expect("it is seen when the quarantine is over");
 }

@@ -1,4 +1,4 @@
-//! What was asked to be on all replicas is there when it is answered (DESIGN 5.6).
+//! What was asked to be on all replicas is there when it is answered (durability 1).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -13,7 +13,7 @@ impl Invariant for Durable {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 5.6: AllReplicas counts after the replicas have it; fewer are rolled back"
+        "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer are rolled back"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! One holder: two validity intervals of one name never overlap (DESIGN 1.1, 5.1, 5.3).
+//! One holder: two validity intervals of one name never overlap (README, promise 1; locks 2).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -13,7 +13,7 @@ impl Invariant for Exclusion {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.1: two validity intervals of the same name never overlap"
+        "README, promise 1: two validity intervals of the same name never overlap"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! Fencing at the resource: a write inside its validity is never refused for a newer token
-//! (DESIGN 1.1, 1.2), and two holders never write under one token.
+//! (README, promises 1 and 2), and two holders never write under one token.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Invariant for Fencing {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.1: fencing orders every write; 1.2"
+        "README, promises 1 and 2: fencing orders every write"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! No handler starts after a result was returned, and each start has a larger token than all before
-//! (DESIGN 1.4, 1.2, 5.7).
+//! (README, promises 2 and 4; idempotency 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ impl Invariant for Handlers {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.4: the handler is not started again once anyone has seen its result"
+        "README, promise 4: the handler is not started again once anyone has seen its result"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

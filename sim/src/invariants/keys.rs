@@ -1,5 +1,5 @@
 //! Nothing is left behind: no key outlives its ttl, and what a living process gave up or was
-//! cancelled in is gone as soon as its messages have arrived (DESIGN 5.4).
+//! cancelled in is gone as soon as its messages have arrived (locks 8).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -13,7 +13,7 @@ impl Invariant for Keys {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 5.4: release by token on all nodes, with the caller's future gone as well"
+        "docs/design/locks.md, 8: release by token on all nodes, with the caller's future gone as well"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! No silent loss: a holder learns that it lost at the latest at its own deadline, and what was
-//! lost never becomes valid again (DESIGN 1.3, 5.3).
+//! lost never becomes valid again (README, promise 3; renewal 5).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -16,7 +16,7 @@ impl Invariant for LossTold {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.3: a holder learns that it lost, at the latest when its own deadline passes"
+        "README, promise 3: a holder learns that it lost, at the latest when its own deadline passes"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

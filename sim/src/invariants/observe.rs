@@ -1,4 +1,4 @@
-//! Observers see terms and values in order; what they may have missed is marked (DESIGN 5.8).
+//! Observers see terms and values in order; what they may have missed is marked (election 5).
 
 use std::collections::BTreeMap;
 

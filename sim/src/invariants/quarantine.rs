@@ -1,5 +1,5 @@
 //! No grant in quarantine: a node whose data history is new is silent for `max_ttl` + L by its own
-//! clock (DESIGN 5.5).
+//! clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Invariant for Quarantine {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 5.5: until since + max_ttl + L the node grants nothing"
+        "docs/design/quarantine.md, 3: until since + max_ttl + L the node grants nothing"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! One result per key, for ever: whoever is answered with a result is answered with the same one
-//! (DESIGN 1.4, 5.7).
+//! (README, promise 4; idempotency 1).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Invariant for Results {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.4: a result once seen never changes, within retention"
+        "README, promise 4: a result once seen never changes, within retention"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

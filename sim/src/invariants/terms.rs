@@ -1,5 +1,5 @@
 //! One leader per term: a term has one holder, and no reader is shown another's words under it
-//! (DESIGN 5.8, 1.2).
+//! (election 1, 2).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Invariant for Terms {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 5.8: an election is a lock; its term is the fencing token"
+        "docs/design/election.md, 1: an election is a lock; its term is the fencing token"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

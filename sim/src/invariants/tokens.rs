@@ -1,4 +1,5 @@
-//! Monotonic tokens: each new holder's token is larger than every earlier one (DESIGN 1.2, 5.2).
+//! Monotonic tokens: each new holder's token is larger than every earlier one (README, promise 2;
+//! locks 4).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ impl Invariant for Tokens {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.2: each new holder's token is larger than every earlier one of that name"
+        "README, promise 2: each new holder's token is larger than every earlier one of that name"
     }
 
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {

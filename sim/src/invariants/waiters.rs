@@ -1,4 +1,5 @@
-//! Every waiter is served or refused in time, and a free name is served (DESIGN 1.5).
+//! Every waiter is served or refused in time, and a free name is served (README, promise 6;
+//! overview 7).
 
 use super::Invariant;
 use crate::trace::Event;
@@ -19,7 +20,7 @@ impl Invariant for Waiters {
     }
 
     fn source(&self) -> &'static str {
-        "DESIGN 1.5: alive; every wait has a deadline"
+        "README, promise 6: every wait ends by its own deadline"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

@@ -145,7 +145,7 @@ impl Event {
                 write!(f, "of {nodes} nodes")
             }
             Self::LossTold { hold, client, late } => {
-                write!(f, "client {client} is told that hold {hold} is lost, {late} µs late")
+                write!(f, "client {client} learns {late} µs late that hold {hold} is lost")
             }
             Self::Revived { hold, client } => {
                 write!(f, "client {client}: hold {hold} was invalid and is valid again")

@@ -1,8 +1,8 @@
 //! Examines a deployment and says what would lose locks, why, and which command mends it.
 //!
 //! It reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's marker)
-//! and, unless told not to, takes and releases one lock of a name that nobody uses on each node
-//! that is not new. It changes nothing else. What it
+//! and, unless `probe(false)` is set, takes and releases one lock of a name that nobody uses on
+//! each node that is not new. It changes nothing else. What it
 //! may not read is *unknown*: neither good nor bad.
 //!
 //! ```no_run

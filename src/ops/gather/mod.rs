@@ -44,7 +44,7 @@ pub(super) struct Ways<'a> {
     pub(super) sentinels: &'a Login,
     /// Whose rights are looked at, if not our own.
     pub(super) whose: Option<&'a str>,
-    /// Where an address that was told is reached.
+    /// Where an address that a Sentinel names is reached.
     pub(super) map: &'a BTreeMap<String, String>,
     /// For one server or Sentinel, connecting included.
     pub(super) within: Duration,

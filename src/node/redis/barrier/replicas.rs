@@ -93,7 +93,7 @@ pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count 
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();
     let behind: Vec<Place> = attached.iter().filter(|a| !has(a)).map(|a| a.at.clone()).collect();
-    // Names are compared where both sides are told as addresses. Host names may be told to one
+    // Names are compared where both sides are IP addresses. Host names may be known to one
     // side only; then those that are known are only counted.
     let comparable = attached.iter().all(|a| a.at.is_ip());
     let is_attached = |place: &Place| attached.iter().any(|a| a.at == *place);
