@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use palisade::node::contract::Hooks;
-use palisade::node::{LockNode, RedisNode};
+use palisade::node::{RedisNode, spi::LockNode};
+use palisade::test_util::contract::Hooks;
 use support::contract::{Shared, disturbing_cases, quiet_cases, server_hooks};
 use support::server::Server;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idem::{World, secs};
 use palisade::idempotency::{Resolved, Status};
-use palisade::node::fault::FaultControl;
+use palisade::test_util::fault::FaultControl;
 use palisade::{Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 const LARGE: usize = 64;
 
 fn orders(redlock: &Redlock, most: usize) -> Idempotency {
-    let builder = Idempotency::builder(redlock).namespace("orders").at_most_once();
+    let builder = redlock.idempotency("orders").at_most_once();
     builder.max_result(most).build().unwrap()
 }
 

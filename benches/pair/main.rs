@@ -235,11 +235,13 @@ async fn memory(args: &Args) -> String {
     let servers: Vec<Server> = (0..1).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let ours = Ours::connect(&urls);
-    drop(ours.0.mutex("warm").acquire().await.expect("a lock"));
+    drop(ours.0.mutex("warm").build().unwrap().acquire().await.expect("a lock"));
     let (before, tasks_before) = (resident(), tasks());
     let mut guards = Vec::with_capacity(args.held);
     for i in 0..args.held {
-        guards.push(ours.0.mutex(format!("held:{i}")).acquire().await.expect("a lock"));
+        guards.push(
+            ours.0.mutex(format!("held:{i}")).build().unwrap().acquire().await.expect("a lock"),
+        );
     }
     tokio::time::sleep(Duration::from_secs(11)).await;
     let alive = guards.iter().filter(|g| g.is_valid()).count();

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use palisade::durability::{BarrierPoint, Durability};
-use palisade::env::Env;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::{BoxFuture, LockNode, NodeEvent};
-use palisade::op::{Batch, Replies};
-use palisade::time::{Drift, Moment};
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Drift, Moment};
+use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Durability;
-use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseOutcome};
+use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseError};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
 use crate::op::{Op, Reply};
@@ -166,9 +166,9 @@ impl Core {
 
     /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
     /// decided at the majority, the rest is finished by the lanes.
-    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> ReleaseOutcome {
-        let expired = || ReleaseOutcome::AlreadyExpired(lease.resource());
-        let Some(op) = lease.release_op() else { return expired() };
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let lost = || Err(ReleaseError::Lost(lease.resource()));
+        let Some(op) = lease.release_op() else { return lost() };
         let now = self.env.now();
         let deadline = self.node_deadline(now);
         let mailbox = Mailbox::taking_back(self.n());
@@ -184,7 +184,11 @@ impl Core {
             }
         }
         if let Some(outcomes) = self.cannot_wait() {
-            return ReleaseOutcome::Unknown(self.no_quorum(outcomes));
+            if !held {
+                return lost();
+            }
+            let why = self.no_quorum(outcomes).of(lease.resource());
+            return Err(ReleaseError::Unconfirmed(why));
         }
         while found == Found::Pending {
             let mail = self.mail_by(&mailbox, now, deadline + self.config.node_deadline).await;
@@ -197,14 +201,15 @@ impl Core {
             }
         }
         match found {
-            Found::Other => ReleaseOutcome::TakenByOther(lease.resource()),
+            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
             // Others may have held it since, whatever is there now: a renewal that came late may
             // have put it back.
-            _ if !held => expired(),
-            Found::Released => ReleaseOutcome::Released,
-            Found::Gone | Found::Pending => expired(),
+            _ if !held => lost(),
+            Found::Released => Ok(()),
+            Found::Gone | Found::Pending => lost(),
             Found::Unknown(outcomes) => {
-                ReleaseOutcome::Unknown(self.no_quorum(outcomes).of(lease.resource()))
+                let why = self.no_quorum(outcomes).of(lease.resource());
+                Err(ReleaseError::Unconfirmed(why))
             }
         }
     }

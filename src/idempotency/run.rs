@@ -173,7 +173,7 @@ fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason) -> Parked {
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
-    let in_flight_end = started + call.wait;
+    let in_flight_end = started + call.in_flight_timeout;
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     loop {

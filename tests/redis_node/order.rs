@@ -33,7 +33,7 @@ async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
                 if Instant::now() > end {
                     return;
                 }
-                let mutex = lock.mutex(format!("n-{caller}-{round}"));
+                let mutex = lock.mutex(format!("n-{caller}-{round}")).build().unwrap();
                 let mut asking = Box::pin(mutex.try_acquire());
                 if round % 3 == 0 {
                     for _ in 0..=round % 7 {
