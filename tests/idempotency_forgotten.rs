@@ -3,12 +3,15 @@
 
 #[path = "support/idem.rs"]
 mod idem;
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+#[path = "support/logs.rs"]
+mod logs;
 
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem::{World, at, boom, secs};
+use logs::Log;
 use palisade::idempotency::{ParkedReason, Status};
 use palisade::node::NodeEvent;
 use palisade::{Forgotten, Idempotency, MemoryNode, Outcome, Redlock};
@@ -116,26 +119,9 @@ async fn in_quarantine_a_look_says_what_a_call_will_find() {
     assert_eq!(run(&orders, "done").await, Outcome::Replayed(1), "results are replayed");
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn one_line_of_the_log_says_until_when() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-    let _here = tracing::subscriber::set_default(subscriber.finish());
+    let log = Log::of_this_thread();
     let w = World::new(1);
     lose(&w, &[0]).await;
     // Namespaces of a handle share what is known of its nodes.
@@ -146,9 +132,8 @@ async fn one_line_of_the_log_says_until_when() {
             sleep(secs(5)).await;
         }
     }
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<_> = text.lines().filter(|l| l.contains("keys_forgotten")).collect();
-    assert_eq!(lines.len(), 1, "{text}");
+    let lines = log.lines(&["keys_forgotten"]);
+    assert_eq!(lines.len(), 1, "{}", log.text());
     for part in ["WARN", "palisade::node", "node=\"node-0\"", "remaining_ms=3573001"] {
         assert!(lines[0].contains(part), "{part} in {}", lines[0]);
     }

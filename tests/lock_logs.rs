@@ -1,56 +1,30 @@
 //! What the log says of leases: each trouble once, by name, and its end. In virtual time.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+#[path = "support/logs.rs"]
+mod logs;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use logs::Log;
 use palisade::env::{Env, TokioEnv};
 use palisade::node::fault::{Fault, FaultControl};
 use palisade::{Election, MemoryNode, Redlock};
 use tokio::time::sleep;
-use tracing_subscriber::filter::LevelFilter;
 
 const S: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// The lines with all of these words.
-    fn lines(&self, words: &[&str]) -> Vec<String> {
-        let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(&log);
-        let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
-        text.lines().filter(has_all).map(ToOwned::to_owned).collect()
-    }
-
-    #[track_caller]
-    fn said(&self, times: usize, words: &[&str]) {
-        let lines = self.lines(words);
-        assert_eq!(lines.len(), times, "{words:?}: {lines:#?}");
-    }
+/// The log has so many lines with all of these parts.
+#[track_caller]
+fn said(log: &Log, times: usize, parts: &[&str]) {
+    let lines = log.lines(parts);
+    assert_eq!(lines.len(), times, "{parts:?}: {lines:#?}");
 }
 
 /// A handle over three nodes that can be cut off, and the log of this thread.
-fn world() -> (Redlock, Vec<FaultControl>, Log, tracing::subscriber::DefaultGuard) {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(LevelFilter::INFO)
-        .with_writer(move || writer.clone())
-        .finish();
+fn world() -> (Redlock, Vec<FaultControl>, Log) {
+    let log = Log::of_this_thread();
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let mut builder = Redlock::builder().env(Arc::clone(&env));
     let mut links = Vec::new();
@@ -60,50 +34,54 @@ fn world() -> (Redlock, Vec<FaultControl>, Log, tracing::subscriber::DefaultGuar
         links.push(fault.control());
         builder = builder.node(fault);
     }
-    (builder.build().unwrap(), links, log, tracing::subscriber::set_default(subscriber))
+    (builder.build().unwrap(), links, log)
 }
 
 #[tokio::test(start_paused = true)]
 async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
-    let (redlock, links, log, _guard) = world();
+    let (redlock, links, log) = world();
     let guard = redlock.mutex("noisy").acquire().await.unwrap();
     let leadership = Election::new(&redlock, "loud").campaign("me").await.unwrap();
     sleep(60 * S).await;
-    log.said(0, &["palisade::lease"]);
+    said(&log, 0, &["palisade::lease"]);
 
     links[0].cut();
     links[1].cut();
     sleep(9 * S).await;
     assert!(guard.is_valid() && leadership.is_valid());
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        log.said(1, &["WARN palisade::lease", name, "event=\"renewal_failed\"", "cannot connect"]);
+        said(
+            &log,
+            1,
+            &["WARN palisade::lease", name, "event=\"renewal_failed\"", "cannot connect"],
+        );
     }
     links[0].heal();
     sleep(10 * S).await;
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        log.said(1, &["INFO palisade::lease", name, "event=\"renewed\""]);
+        said(&log, 1, &["INFO palisade::lease", name, "event=\"renewed\""]);
     }
-    log.said(4, &["palisade::lease"]);
+    said(&log, 4, &["palisade::lease"]);
 
     links[0].cut();
     tokio::join!(guard.lost(), leadership.lost());
     sleep(60 * S).await;
     for name in ["lock \"noisy\"", "election \"loud\""] {
-        log.said(2, &["palisade::lease", name, "event=\"renewal_failed\""]);
-        log.said(1, &["WARN palisade::lease", name, "event=\"lost\""]);
+        said(&log, 2, &["palisade::lease", name, "event=\"renewal_failed\""]);
+        said(&log, 1, &["WARN palisade::lease", name, "event=\"lost\""]);
     }
-    log.said(8, &["palisade::lease"]);
+    said(&log, 8, &["palisade::lease"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_without_a_quorum_is_logged_once() {
-    let (redlock, links, log, _guard) = world();
+    let (redlock, links, log) = world();
     links.iter().take(2).for_each(FaultControl::cut);
     let election = Election::new(&redlock, "loud");
     let campaign = tokio::spawn(async move { election.campaign("me").await });
     sleep(600 * S).await;
-    log.said(1, &["WARN", "campaign goes on without a quorum", "election \"loud\""]);
+    said(&log, 1, &["WARN", "campaign goes on without a quorum", "election \"loud\""]);
     links.iter().for_each(FaultControl::heal);
     assert!(campaign.await.unwrap().unwrap().resign().await.is_released());
-    log.said(1, &["campaign goes on without a quorum"]);
+    said(&log, 1, &["campaign goes on without a quorum"]);
 }

@@ -4,14 +4,13 @@
 mod support;
 
 use std::fmt::{Debug, Write as _};
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::node::{LockNode, MinReplicas, RedisNode, SentinelNode};
 use palisade::{Config, Election, Idempotency, Redlock};
-use tracing_subscriber::fmt::MakeWriter;
 
+use support::logs::Log;
 use support::server::{Server, free_port};
 
 /// As it is, and as it stands in a URL.
@@ -19,28 +18,6 @@ const SECRET: &str = "s3cr3t/of ours";
 const IN_URL: &str = "s3cr3t%2Fof%20ours";
 /// Part of both: whatever is shown of them shows this.
 const NEEDLE: &str = "s3cr3t";
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
 
 #[derive(Default)]
 struct Shown(String);
@@ -93,11 +70,7 @@ fn refusing() -> Vec<(Server, &'static str)> {
 
 #[tokio::test]
 async fn a_password_is_never_shown() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(log.clone())
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
-    tracing::subscriber::set_global_default(subscriber.finish()).expect("the only one");
+    let log = Log::of_all();
     let mut shown = Shown::default();
     for (server, reason) in &refusing() {
         let url = server.url();
@@ -153,7 +126,7 @@ async fn a_password_is_never_shown() {
     let e = SentinelNode::new("orders", [format!("joe:{SECRET}@h:1")]).unwrap_err();
     writeln!(shown.0, "{e} {e:?}").unwrap();
 
-    let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    let logged = log.text();
     assert!(logged.contains("palisade::node"), "nothing was logged: {logged}");
     for (what, text) in [("shown", &shown.0), ("logged", &logged)] {
         let line = text.lines().find(|l| l.contains(NEEDLE));

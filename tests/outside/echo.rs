@@ -1,15 +1,13 @@
 //! A server that sends back what it was sent, or what forges lines of a log.
 
 use std::fmt::{Debug, Write as _};
-use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::node::{LockNode, RedisNode, SentinelNode};
 use palisade::{Idempotency, Redlock};
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fake::Fake;
+use crate::support::logs::Log;
 
 const USER: &str = "svc-of-orders";
 const PASSWORD: &str = "S3CRETPW~0f#ours";
@@ -63,28 +61,6 @@ fn server(how: Echo) -> Fake {
             _ => format!("-ERR not for {USER} with {PASSWORD}\r\n"),
         }
     })
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
 }
 
 /// No part of the password in it, and nothing that moves a cursor or begins a line.
@@ -143,12 +119,7 @@ async fn examined(_: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_sent_never_comes_back_into_sight() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(log.clone())
-        .with_ansi(false)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
-    tracing::subscriber::set_global_default(subscriber.finish()).expect("the only one");
+    let log = Log::of_all();
     for how in ALL {
         let server = server(how);
         let url = format!("redis://{}", server.at);
@@ -159,7 +130,7 @@ async fn what_was_sent_never_comes_back_into_sight() {
         is_clean(&format!("{how:?}, a Sentinel"), &shown(node).await);
         is_clean(&format!("{how:?}, the doctor"), &examined(&server.at).await);
     }
-    let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    let logged = log.text();
     assert!(logged.contains("palisade::node"), "nothing was logged: {logged}");
     is_clean("the log", &logged);
 }

@@ -8,5 +8,6 @@ pub mod contract;
 pub mod example;
 pub mod group;
 pub mod idem;
+pub mod logs;
 pub mod proxy;
 pub mod server;
