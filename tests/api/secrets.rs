@@ -9,7 +9,7 @@ use palisade::node::{LockNode, MinReplicas, RedisNode, SentinelNode};
 use palisade::{Config, Election, Idempotency, Redlock};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::log::Log;
+use crate::support::logs::Log;
 use crate::support::server::{Server, free_port};
 
 /// As it is, and as it stands in a URL.
@@ -69,7 +69,7 @@ fn refusing() -> Vec<(Server, &'static str)> {
 
 #[tokio::test]
 async fn a_password_is_never_shown() {
-    let (log, _here) = Log::of_thread(LevelFilter::TRACE);
+    let log = Log::of_this_thread(LevelFilter::TRACE);
     let mut shown = Shown::default();
     for (server, reason) in &refusing() {
         let url = server.url();

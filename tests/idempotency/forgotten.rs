@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::idem::{World, at, boom, secs};
-use crate::support::log::Log;
+use crate::support::logs::Log;
 
 const KEEP: Duration = Duration::from_secs(3_600);
 
@@ -117,7 +117,7 @@ async fn in_quarantine_a_look_says_what_a_call_will_find() {
 
 #[tokio::test(start_paused = true)]
 async fn one_line_of_the_log_says_until_when() {
-    let (log, _here) = Log::of_thread(LevelFilter::INFO);
+    let log = Log::of_this_thread(LevelFilter::INFO);
     let w = World::new(1);
     lose(&w, &[0]).await;
     // Namespaces of a handle share what is known of its nodes.

@@ -7,10 +7,9 @@ use palisade::env::{Env, TokioEnv};
 use palisade::node::fault::{Fault, FaultControl};
 use palisade::{Election, MemoryNode, Redlock};
 use tokio::time::sleep;
-use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::log::Log;
+use crate::support::logs::Log;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -22,8 +21,8 @@ fn said(log: &Log, times: usize, parts: &[&str]) {
 }
 
 /// A handle over three nodes that can be cut off, and the log of this thread.
-fn world() -> (Redlock, Vec<FaultControl>, Log, DefaultGuard) {
-    let (log, guard) = Log::of_thread(LevelFilter::INFO);
+fn world() -> (Redlock, Vec<FaultControl>, Log) {
+    let log = Log::of_this_thread(LevelFilter::INFO);
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let mut builder = Redlock::builder().env(Arc::clone(&env));
     let mut links = Vec::new();
@@ -33,12 +32,12 @@ fn world() -> (Redlock, Vec<FaultControl>, Log, DefaultGuard) {
         links.push(fault.control());
         builder = builder.node(fault);
     }
-    (builder.build().unwrap(), links, log, guard)
+    (builder.build().unwrap(), links, log)
 }
 
 #[tokio::test(start_paused = true)]
 async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
-    let (redlock, links, log, _guard) = world();
+    let (redlock, links, log) = world();
     let guard = redlock.mutex("noisy").acquire().await.unwrap();
     let leadership = Election::new(&redlock, "loud").campaign("me").await.unwrap();
     sleep(60 * S).await;
@@ -74,7 +73,7 @@ async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_without_a_quorum_is_logged_once() {
-    let (redlock, links, log, _guard) = world();
+    let (redlock, links, log) = world();
     links.iter().take(2).for_each(FaultControl::cut);
     let election = Election::new(&redlock, "loud");
     let campaign = tokio::spawn(async move { election.campaign("me").await });

@@ -6,7 +6,7 @@
 pub mod contract;
 pub mod group;
 pub mod idem;
-pub mod log;
+pub mod logs;
 pub mod memory;
 pub mod proxy;
 pub mod server;

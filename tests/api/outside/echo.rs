@@ -8,7 +8,7 @@ use palisade::{Idempotency, Redlock};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::fake::Fake;
-use crate::support::log::Log;
+use crate::support::logs::Log;
 
 const USER: &str = "svc-of-orders";
 const PASSWORD: &str = "S3CRETPW~0f#ours";
@@ -120,7 +120,7 @@ async fn examined(_: &str) -> String {
 
 #[tokio::test]
 async fn what_was_sent_never_comes_back_into_sight() {
-    let (log, _here) = Log::of_thread(LevelFilter::TRACE);
+    let log = Log::of_this_thread(LevelFilter::TRACE);
     for how in ALL {
         let server = server(how);
         let url = format!("redis://{}", server.at);

@@ -13,7 +13,8 @@ impl Invariant for Durable {
     }
 
     fn source(&self) -> &'static str {
-        "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer are rolled back"
+        "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer are \
+         rolled back"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

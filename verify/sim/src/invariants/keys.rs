@@ -13,7 +13,8 @@ impl Invariant for Keys {
     }
 
     fn source(&self) -> &'static str {
-        "docs/design/locks.md, 8: release by token on all nodes, with the caller's future gone as well"
+        "docs/design/locks.md, 8: release by token on all nodes, with the caller's future gone \
+         as well"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {

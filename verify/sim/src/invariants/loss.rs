@@ -16,7 +16,8 @@ impl Invariant for LossTold {
     }
 
     fn source(&self) -> &'static str {
-        "README, promise 3: a holder learns that it lost, at the latest when its own deadline passes"
+        "README, promise 3: a holder learns that it lost, at the latest when its own deadline \
+         passes"
     }
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
