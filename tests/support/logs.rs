@@ -18,26 +18,13 @@ thread_local! {
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Everything that this process logs from here on; for a test that has a process of its own.
-    pub fn of_all() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_max_level(LevelFilter::TRACE)
-            .with_writer(move || writer.clone());
-        let set = tracing::subscriber::set_global_default(subscriber.finish());
-        set.expect("the only one of this process");
-        log
-    }
-
-    /// What this thread logs from here on, without details.
-    pub fn of_this_thread() -> Self {
+    /// What this thread logs from here on, down to this level: the same for all tests of a process.
+    pub fn of_this_thread(level: LevelFilter) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             let subscriber = tracing_subscriber::fmt()
                 .with_ansi(false)
-                .with_max_level(LevelFilter::INFO)
+                .with_max_level(level)
                 .with_writer(|| HERE.with_borrow(Clone::clone).unwrap_or_default());
             let set = tracing::subscriber::set_global_default(subscriber.finish());
             set.expect("the only one of this process");
