@@ -266,7 +266,6 @@ impl Call {
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
             Found::Mismatch => Status::Mismatch,
             Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
-            Found::Wait => return Err(self.no_quorum(Vec::new())),
         })
     }
 
