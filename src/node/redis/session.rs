@@ -20,6 +20,7 @@ use self::order::Order;
 use super::encode::{self, Guarding};
 use super::facts::{Introduced, ServerFacts, generation, introduce, look};
 use super::hints::Hints;
+use super::seen::Seen;
 use super::{decode, faults, script};
 use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
@@ -66,9 +67,10 @@ pub(crate) struct Session {
     /// Whether `ROLE` is answered, so that writes get receipts.
     tells_offset: bool,
     generation: Option<u64>,
-    /// What the last batch said; the first one supposes it is so.
+    /// What the last batch said; the first one supposes that a backlog is kept.
     backlog: AtomicBool,
-    awaited: AtomicBool,
+    /// The marker as the last answer showed it.
+    seen: Mutex<Option<Arc<Seen>>>,
     order: Order,
     /// What the server said when its marker was touched, until somebody is told.
     touched: Mutex<Option<Facts>>,
@@ -99,7 +101,7 @@ impl Session {
         let Introduced { facts, tells_offset } = introduce(&con, guard_facts).await?;
         let generation = generation(&facts.replid);
         let hints = Hints::new(endpoint.clone(), events.clone());
-        let (backlog, awaited) = (AtomicBool::new(true), AtomicBool::new(true));
+        let backlog = AtomicBool::new(true);
         let order = Order::default();
         let touched = Mutex::default();
         Ok(Self {
@@ -108,7 +110,7 @@ impl Session {
             tells_offset,
             generation,
             backlog,
-            awaited,
+            seen: Mutex::default(),
             order,
             touched,
             lost,
@@ -184,7 +186,8 @@ impl Session {
         guarding: Guarding,
     ) -> Result<Replies, NodeError> {
         self.hints.expect(&batch.ops);
-        let cmd = encode::batch(batch, guarding, self.awaited.load(Ordering::Relaxed));
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cmd = encode::batch(batch, guarding, seen.as_deref());
         // A history that nobody can go on from needs no receipts.
         let receipt = self.tells_offset
             && self.backlog.load(Ordering::Relaxed)
@@ -216,11 +219,11 @@ impl Session {
         };
         drop(place);
         let (answer, offset) = answer.map_err(|e| faults::calling(&e, self.con.secrets()))?;
-        let standing = decode::standing(&answer);
-        self.backlog.store(standing.backlog, Ordering::Relaxed);
-        self.awaited.store(standing.awaited, Ordering::Relaxed);
+        self.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
         let lost = (guarding.longest_window(), batch.terms.clock_error);
-        let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id, lost)?;
+        let identity = &self.facts.run_id;
+        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
             // Longer than any that agrees with this client: another one does not.
             facts.quarantine_asked = batch
