@@ -5,8 +5,8 @@
 //! and simulations meet quarantines as production does.
 
 mod builder;
-mod guard;
 mod locks;
+mod quarantine;
 mod records;
 mod shelf;
 #[cfg(test)]
@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
-use self::guard::{Clock, Header, Marker, Nature, Windows};
 use self::locks::Locks;
+use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};

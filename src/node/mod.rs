@@ -13,12 +13,12 @@ mod event;
 mod failover;
 #[cfg(feature = "test-util")]
 pub mod fault;
-mod guard;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
 mod memory;
+mod min_replicas;
 mod probe;
 mod recall;
 mod redis;

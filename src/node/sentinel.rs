@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 pub use self::status::SentinelStatus;
-pub use crate::sentinel::guard::MinReplicas;
+pub use crate::sentinel::min_replicas::MinReplicas;
 
 use self::find::Finder;
 use self::settings::Settings;
@@ -27,7 +27,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
-use crate::sentinel::guard::check_guard;
+use crate::sentinel::min_replicas::check_guard;
 use crate::time::Moment;
 #[cfg(feature = "tls")]
 #[cfg(feature = "tls")]

@@ -8,5 +8,5 @@ pub(crate) mod ask;
 pub(crate) mod conn;
 pub mod discovery;
 pub(crate) mod events;
-pub mod guard;
+pub mod min_replicas;
 pub(crate) mod watch;

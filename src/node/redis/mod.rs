@@ -5,8 +5,8 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod facts;
 pub(crate) mod faults;
-pub(crate) mod guard;
 mod hints;
+pub(crate) mod min_replicas;
 pub(crate) mod script;
 pub(crate) mod session;
 
@@ -19,15 +19,15 @@ use tokio::sync::{broadcast, watch};
 use self::barrier::replicas::Known;
 use self::encode::Guarding;
 use self::facts::ServerFacts;
-use super::guard::{Group, Judge};
 use super::link::{self, Link, LinkOptions, Resolver};
+use super::min_replicas::{Group, Judge};
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
-use crate::sentinel::guard::{GuardRule, MinReplicas, check_guard};
+use crate::sentinel::min_replicas::{GuardRule, MinReplicas, check_guard};
 use crate::time::Moment;
 
 /// Longest `failover_window`: as the longest lease.

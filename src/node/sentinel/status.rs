@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NodeError;
-use crate::sentinel::guard::GuardFacts;
+use crate::sentinel::min_replicas::GuardFacts;
 
 /// A snapshot of what a [`SentinelNode`](super::SentinelNode) knows.
 #[derive(Clone, Debug, PartialEq, Eq)]

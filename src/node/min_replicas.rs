@@ -12,10 +12,10 @@ use tokio::sync::broadcast;
 use super::NodeEvent;
 use super::redis::encode::Guarding;
 use super::redis::facts::ServerFacts;
-use super::redis::guard::max_lag_at;
+use super::redis::min_replicas::max_lag_at;
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
+use crate::sentinel::min_replicas::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
 use crate::time::Moment;
 
 /// Longest time for one other server to be connected to and asked.
