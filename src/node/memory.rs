@@ -61,9 +61,9 @@ struct State {
     offset: Duration,
     /// First part of every identity this node will have.
     seed: u64,
-    /// Lives of the process so far.
+    /// Data histories so far.
     lives: u64,
-    /// What this life's data went on from.
+    /// The history that this one continues.
     predecessor: Option<Predecessor>,
     windows: Windows,
     data: Data,
@@ -113,7 +113,8 @@ impl MemoryNode {
         self.reborn(|state| state.data = Data::default());
     }
 
-    /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
+    /// The process dies and comes back with all its data: nothing was lost, but the node cannot
+    /// know that.
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());
     }
@@ -133,7 +134,7 @@ impl MemoryNode {
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // The life that begins.
+            // The history that begins.
             let generation = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.go_on(generation, now);
@@ -144,12 +145,12 @@ impl MemoryNode {
     /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
     pub fn flush_all(&self) {
         let mut state = self.state();
-        // As on a server: the history goes on, and nobody can see what is gone.
+        // As on a server: the history goes on, and the loss cannot be seen.
         let (written, history) = (state.data.written, state.data.history);
         state.data = Data { written, history, ..Data::default() };
     }
 
-    /// A copy of the data as it stands.
+    /// A copy of the present data.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot(self.state().data.clone())
     }
@@ -172,7 +173,7 @@ impl MemoryNode {
         self.state().windows = Windows { read, longest: read.max(unread) };
     }
 
-    /// Another program's lock stands under `key`, for `ttl` or without an end.
+    /// Puts another program's lock under `key`, for `ttl` or without an end.
     pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
         let mut state = self.state();
         let now = self.clock(&state).now;
@@ -205,7 +206,7 @@ impl MemoryNode {
     }
 
     fn tell(&self, event: NodeEvent) {
-        // The only failure is that nobody listens.
+        // The only failure is that there is no listener.
         let _ = self.0.events.send(event);
     }
 

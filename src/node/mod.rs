@@ -58,7 +58,7 @@ pub trait LockNode: Send + Sync + 'static {
     /// Executes a batch.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
-    /// Waits until at least as many replicas as `level` asks for have everything that stood on the
+    /// Waits until at least as many replicas as `level` asks for have everything that was on the
     /// node at `after`, and answers how many have it; an error by `deadline` if it is fewer, if
     /// nobody knows, or if the node may have another past than `after` says. Never asked at
     /// `Primary`. As the batch was executed, an error is always *maybe executed*.
@@ -72,7 +72,8 @@ pub trait LockNode: Send + Sync + 'static {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let _ = (after, deadline);
-        let detail = format!("this kind of node cannot tell who has it; asked for: {level}");
+        let detail =
+            format!("this kind of node does not know which replicas have it; asked for: {level}");
         let error = NodeError::maybe_executed(NodeFault::Unsupported, detail);
         Box::pin(std::future::ready(Err(error)))
     }
@@ -98,7 +99,8 @@ pub trait LockNode: Send + Sync + 'static {
     }
 
     /// Where the server is that answers for this node now, as `host:port`; `None` if that means
-    /// nothing here. Only for operators: it tells a restart from a switch to another server.
+    /// nothing here. Only for operators: it distinguishes a restart from a switch to another
+    /// server.
     fn address(&self) -> Option<Arc<str>> {
         None
     }

@@ -2,9 +2,9 @@
 //!
 //! Which server is the master is never assumed: a majority of the known Sentinels has to name it,
 //! none of them under an older epoch than was decided upon before, it has to call itself master on
-//! the very connection that is then used, and its min-replicas guard has to be as strong as asked.
-//! After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the connection
-//! is dropped and everything is asked anew. See [`SentinelNode`].
+//! the very connection that is then used, and its min-replicas check has to be as strong as
+//! required. After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the
+//! connection is dropped and everything is asked anew. See [`SentinelNode`].
 
 mod find;
 mod settings;
@@ -51,23 +51,23 @@ const CONNECT: Duration = Duration::from_secs(1);
 ///
 /// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
-/// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
+/// the rule `max_lag + 2 s ≤ down-after`. Only this check bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
 /// lease plus that bound. Without it nothing bounds that; the error names the command.
 ///
 /// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
 /// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
-/// polls; where `SENTINEL MASTER` is not allowed, epochs and
-/// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
-/// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
+/// polls; where `SENTINEL MASTER` is not allowed, epochs and the lag rule cannot be checked. On the
+/// data servers `CONFIG GET` is used where it is allowed, to know how strong the check is; where it
+/// is not allowed, `INFO` shows at least whether it is on.
 ///
 /// **Durability.** All replicas are those that the Sentinels know, those included that are down,
 /// and any that is attached without being known; each is counted for itself (durability 3). One
 /// with priority 0 is waited for, too. One that left the group for good has to be forgotten
 /// (`SENTINEL RESET`).
 ///
-/// **What it asks.** Sentinels: every second (and after each event) the master's address, its
-/// facts and the other Sentinels. Master: who it is and how its guard is set, on each new
+/// **What it asks.** Sentinels: every second (and after each event) the master's address, its facts
+/// and the other Sentinels. Master: its identity and its min-replicas settings, on each new
 /// connection and every ten seconds of use.
 ///
 /// [`NodeFault::GuardMissing`]: crate::error::NodeFault::GuardMissing
@@ -132,7 +132,7 @@ impl SentinelNode {
         Ok(self)
     }
 
-    /// How strong the min-replicas guard has to be: at least `replicas` (1 by default, at least 1)
+    /// How strong the min-replicas check has to be: at least `replicas` (1 by default, at least 1)
     /// with acknowledgements not older than `max_lag` (10 s by default; whole seconds, at least
     /// one). With an odd number of servers n, `n / 2` replicas exclude that two halves of the group
     /// both satisfy it.
@@ -147,20 +147,19 @@ impl SentinelNode {
         Ok(self)
     }
 
-    /// What to do while the guard is absent or weaker than asked. Default
-    /// [`MinReplicas::Require`].
+    /// What to do while the check is off or weaker than required. Default [`MinReplicas::Require`].
     #[must_use]
     pub fn guard(mut self, policy: MinReplicas) -> Self {
         self.settings.rule.policy = policy;
         self
     }
 
-    /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
+    /// For how long a replaced master may go on accepting writes, where the check gives no bound:
     /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
-    /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
-    /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted
-    /// on; by default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on
-    /// the server the longest wins.
+    /// about eleven seconds after the *heal*. The cut itself may last any time, so this is a hope
+    /// and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted on; by
+    /// default that is the lag of [`Self::min_replicas`] and 2 s. All clients must agree; on the
+    /// server the longest wins.
     ///
     /// # Errors
     /// More than one day.
@@ -171,7 +170,7 @@ impl SentinelNode {
     }
 
     /// Grants from a server without a marker at once, instead of waiting as after a loss of data.
-    /// Only for tests and embedded runs, where nobody can hold anything on a fresh server. Default
+    /// Only for tests and embedded runs, where no lock can exist on a fresh server. Default
     /// `false`.
     #[must_use]
     pub fn trust_fresh(mut self, trust: bool) -> Self {
@@ -210,7 +209,7 @@ impl SentinelNode {
         Ok(self)
     }
 
-    /// Where this client reaches the addresses that the Sentinels tell (NAT, container networks):
+    /// Where this client reaches the addresses that the Sentinels report (NAT, container networks):
     /// from `ip:port` to `host:port`. Also applied to Sentinels that are learned.
     ///
     /// # Errors
@@ -223,7 +222,7 @@ impl SentinelNode {
         Ok(self)
     }
 
-    /// Clocks and dice other than the machine's own, for simulators.
+    /// Clocks and randomness other than the machine's own, for simulators.
     #[must_use]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -243,7 +242,7 @@ impl SentinelNode {
         })
     }
 
-    /// What is known of the group at this moment, for operators. Asks nobody.
+    /// What is known of the group at this moment, for operators. Sends nothing.
     pub fn status(&self) -> SentinelStatus {
         let mut status = self.link().resolver().status();
         status.last_error = status.last_error.or_else(|| self.link().trouble());
@@ -337,7 +336,7 @@ impl LockNode for SentinelNode {
         self.settings.name.clone()
     }
 
-    /// Known once the group was met, if the Sentinels tell it (`SENTINEL MASTER`).
+    /// Known after the first contact, if the Sentinels report it (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link().resolver().failover()
     }

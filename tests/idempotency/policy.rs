@@ -337,7 +337,7 @@ async fn errors_of_handlers_keep_their_type_and_name_the_key() {
     w.nodes[0].restart_empty();
     let error = call().run(|_| boom()).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("nothing was run for \"orders:alice:order-7\": no quorum"), "{text}");
+    assert!(text.starts_with("handler of \"orders:alice:order-7\" not run: no quorum"), "{text}");
     assert!(error.source().is_none(), "the sentence says it all");
 }
 

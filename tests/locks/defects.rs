@@ -114,7 +114,7 @@ async fn a_short_ttl_and_a_long_job() {
     }
     // Without renewal the loss is told, and the release does not claim otherwise.
     let guard = r.mutex("short").auto_renew(false).acquire().await.unwrap();
-    timeout(LONG, guard.lost()).await.expect("loss is told by the local deadline");
+    timeout(LONG, guard.lost()).await.expect("loss is reported by the local deadline");
     assert!(!guard.is_valid());
     sleep(ms(100)).await;
     let late = guard.release().await;
@@ -205,7 +205,10 @@ async fn taken_broken_and_unknown_are_told_apart() {
     c.controls[1].freeze();
     let e = r.mutex("t").try_acquire().await.unwrap_err();
     let text = e.to_string();
-    assert!(text.contains("2 of 3 nodes needed") && text.contains("held by another"), "{text}");
+    assert!(
+        text.contains("2 of 3 nodes needed") && text.contains("held by somebody else"),
+        "{text}"
+    );
     match guard.release().await {
         ReleaseOutcome::Unknown(why) => assert_eq!(why.nodes.len(), 3),
         other => panic!("{other:?}"),

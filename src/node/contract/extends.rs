@@ -1,4 +1,4 @@
-//! Extend, and the holder's words.
+//! Extend, and the holder's metadata.
 
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ async fn words_are_kept_and_replaced(b: Bench) {
         b.expect(extend_saying(&k, a, t, words), Reply::Done, "the owner speaks").await;
         b.expect(extend(&k, a, LONG, t), Reply::Done, "the owner extends").await;
         let h = holder(&b, &k).await;
-        b.check(h.meta.as_deref() == Some(words), "words stay until replaced", &h);
+        b.check(h.meta.as_deref() == Some(words), "metadata stays until replaced", &h);
     }
 }
 
@@ -119,7 +119,7 @@ async fn words_end_with_the_lock(b: Bench) {
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     b.granted(acquire(&k, c, LONG), "a released lock is granted").await;
     let h = holder(&b, &k).await;
-    b.check(h.meta.is_none(), "a new holder has not said its predecessor's words", &h);
+    b.check(h.meta.is_none(), "a new holder does not have its predecessor's metadata", &h);
 }
 
 async fn words_may_be_long_and_of_any_bytes(b: Bench) {
@@ -128,5 +128,5 @@ async fn words_may_be_long_and_of_any_bytes(b: Bench) {
     let words: Arc<[u8]> = (0..65_536_u32).map(|n| (n % 256) as u8).collect();
     b.expect(extend_saying(&k, a, t, &words), Reply::Done, "the owner speaks").await;
     let h = holder(&b, &k).await;
-    b.check(h.meta.as_ref() == Some(&words), "words keep every byte", &h.meta.map(|m| m.len()));
+    b.check(h.meta.as_ref() == Some(&words), "metadata keeps every byte", &h.meta.map(|m| m.len()));
 }

@@ -85,7 +85,7 @@ async fn new_words_wake_who_inspected(b: Bench) {
         }
         sleep(Duration::from_millis(200)).await;
     }
-    b.broken("new words wake who inspected with `wait`", &"no hint");
+    b.broken("new metadata wakes who inspected with `wait`", &"no hint");
 }
 
 async fn a_run_wakes_who_waits_for_one_of_it(b: Bench) {

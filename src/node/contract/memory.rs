@@ -46,7 +46,7 @@ async fn a_result_is_told_to_old_requests_too(b: Bench) {
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     let terms = claim_terms(&r, c, LONG, None, false);
     let said = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
-    b.check(matches!(said, Reply::Completed(_)), "a result is told whoever asks", &said);
+    b.check(matches!(said, Reply::Completed(_)), "a result is shown to every caller", &said);
 }
 
 async fn keys_born_after_a_loss_are_remembered(b: Bench) {
@@ -80,7 +80,11 @@ async fn a_longer_quarantine_outlives_a_new_life(b: Bench) {
     b.facts().await;
     let short = b.with_terms(long / 3, error);
     let facts = after(&short, short.hooks.restart_keeping.as_ref()).await;
-    short.check(facts.quarantine_len >= long, "what others asked for counts in a new life", &facts);
+    short.check(
+        facts.quarantine_len >= long,
+        "what others asked for counts in a new history",
+        &facts,
+    );
 }
 
 async fn a_result_is_told_in_quarantine(b: Bench) {
@@ -91,6 +95,6 @@ async fn a_result_is_told_in_quarantine(b: Bench) {
     // A server that writes to its disk once a second may have lost it.
     if b.ask(lookup(&r)).await.shows_result() {
         let said = b.ask(super::ops::claim(&r, c, LONG)).await;
-        b.check(matches!(said, Reply::Completed(_)), "a result is told in quarantine", &said);
+        b.check(matches!(said, Reply::Completed(_)), "a result is shown in quarantine", &said);
     }
 }

@@ -1,4 +1,4 @@
-//! What only a clock of one's own can show: bounded memory, quarantine, floor, fence life.
+//! What needs a clock of its own: bounded memory, quarantine, floor, how long a fence is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +136,7 @@ fn the_longest_quarantine_asked_for_wins() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
 }
 
-/// The rest of the quarantine that a refusal tells.
+/// The rest of the quarantine that a refusal reports.
 #[test]
 fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));

@@ -158,7 +158,7 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.looked().replicas.clone();
-        // One that has not heard of the last failover names the new master among them.
+        // A Sentinel that does not know of the last failover yet names the new master among them.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

@@ -1,4 +1,4 @@
-//! What a [`SentinelNode`](super::SentinelNode) was told, checked as it is told.
+//! The settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
