@@ -94,7 +94,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn a_refused_handshake_is_told_from_other_trouble() {
+    fn a_refused_handshake_is_distinguished_from_other_faults() {
         let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let e = redis::RedisError::from(io::Error::new(io::ErrorKind::InvalidData, tls));
         assert!(refusal(&e).is_some_and(|(w, _)| w.contains("unknown issuer; give the CA")));

@@ -99,7 +99,7 @@ fn consumer() {
 
 #[test]
 fn election() {
-    // On servers it is one candidate, which leads until it is told to end.
+    // On servers it is one candidate, which leads until it gets a signal to end.
     everywhere("election", &["--seconds", "1"], |words| {
         assert!(words.contains("resign"), "{words}");
     });

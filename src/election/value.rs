@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_only_by_their_owner() {
+    fn metadata_is_read_only_with_its_owner() {
         let (me, other) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
         let mut metadata = Metadata::first("a \"b\"\n", (me, FencingToken::new(7)), 1_000_000);
         metadata.publish("c");

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_wait_long_enough_reads_how_long_would_have_been() {
+    fn a_wait_that_was_too_short_names_one_that_is_long_enough() {
         let mut e = no_quorum("5 7 9").of(Resource::Lock("a".into()));
         assert!(!e.to_string().contains("`wait`"), "{e}");
         e.waited = Some(Duration::from_secs(2));

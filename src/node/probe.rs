@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn each_transition_is_told_once_and_with_its_cause() {
+    fn each_transition_is_reported_once_and_with_its_cause() {
         use NodeEvent as E;
         let s = settings();
         let begun =
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disagreement_is_told_once_to_the_shorter_and_to_who_raised_it() {
+    fn a_disagreement_is_reported_once_to_the_shorter_and_to_who_raised_it() {
         let s = settings();
         let (ours, node) = (Duration::from_secs(30), Duration::from_secs(60));
         let shorter = Facts { quarantine_len: node, ..facts(1, "x") };

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_that_both_satisfy_the_guard_are_told() {
+    fn two_halves_that_both_satisfy_the_check_are_reported() {
         let require = rule(MinReplicas::Require, 1, 3);
         assert_eq!(require.judge(&facts("1", "2"), None, Some(2)).warning, None);
         let warning = require.judge(&facts("1", "2"), None, Some(3)).warning.unwrap();

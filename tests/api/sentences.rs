@@ -56,7 +56,7 @@ async fn a_wrong_password_at_a_data_server() {
     says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
     let words = ["user name or password refused", &at, "NOAUTH", change];
     says(&sentence(lone(&server).build().unwrap()).await, &words);
-    // In a group the server's address is told, not only the group's name.
+    // In a group the error has the server's address, not only the group's name.
     let sentinel = watched("127.0.0.1", server.port());
     let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
     says(&sentence(group(&sentinel).password("wrong")).await, &words);

@@ -104,7 +104,7 @@ async fn a_short_ttl_and_a_long_job() {
     let r = c.builder().ttl(ms(400)).node_deadline(ms(50)).build().unwrap();
     let guard = r.mutex("short").acquire().await.unwrap();
     sleep(ms(1_500)).await;
-    // Kept alive, or told: never gone and called a success.
+    // Renewed, or reported as lost: never lost and reported as a success.
     if guard.is_valid() {
         assert!(!is_free(&r, "short").await);
         assert!(guard.release().await.is_released());
@@ -112,7 +112,7 @@ async fn a_short_ttl_and_a_long_job() {
         timeout(LONG, guard.lost()).await.unwrap();
         assert!(!guard.release().await.is_released());
     }
-    // Without renewal the loss is told, and the release does not claim otherwise.
+    // Without renewal the loss is reported, and the release does not claim otherwise.
     let guard = r.mutex("short").auto_renew(false).acquire().await.unwrap();
     timeout(LONG, guard.lost()).await.expect("loss is reported by the local deadline");
     assert!(!guard.is_valid());
@@ -196,7 +196,7 @@ async fn a_late_release_of_one_attempt_never_deletes_the_next() {
 }
 
 #[tokio::test]
-async fn taken_broken_and_unknown_are_told_apart() {
+async fn taken_broken_and_unknown_are_different_errors() {
     let c = Cluster::new(3);
     let r = c.builder().node_deadline(ms(50)).build().unwrap();
     let guard = r.mutex("t").acquire().await.unwrap();

@@ -1,5 +1,5 @@
-//! The min-replicas guard on real servers: judged again while connected and after each failover,
-//! set where that was asked for, and told by name where it cannot be.
+//! The min-replicas check on real servers: judged again while connected and after each failover,
+//! and named in errors where it is missing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

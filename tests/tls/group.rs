@@ -35,7 +35,7 @@ async fn tls_to_the_data_servers_alone() {
     let e = refusal(&node().tls(None, None).unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    // One does not stand for the other.
+    // One does not replace the other.
     let both =
         node().tls(Some(ca.root()), None).unwrap().sentinel_tls(Some(ca.root()), None).unwrap();
     let both = both.sentinel_deadline(Duration::from_millis(300)).unwrap();
@@ -59,7 +59,7 @@ async fn tls_to_the_sentinels_alone() {
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// A Sentinel announces IP addresses unless told otherwise, and certificates hold names.
+/// A Sentinel announces IP addresses unless configured otherwise, and certificates hold names.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -101,7 +101,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
-    // One does not stand for the other.
+    // One does not replace the other.
     let half = node().sentinel_tls_server_name("watchers.invalid").unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");

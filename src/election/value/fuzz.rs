@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn fuzz_words_are_read_as_they_were_said(
+    fn fuzz_metadata_is_read_as_it_was_published(
         (value, more) in (any::<String>(), any::<String>()),
         (term, since) in (0_u64..1 << 53, any::<u64>()),
         who in any::<u128>(),
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_hurt_words_are_silence_or_sound(
+    fn fuzz_damaged_metadata_is_nothing_or_sound(
         (at, bit) in (any::<proptest::sample::Index>(), 0_u8..8),
         (cut, junk) in (any::<proptest::sample::Index>(), any_bytes()),
         how in 0_u8..4,

@@ -12,7 +12,7 @@ use crate::token::OwnerToken;
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: a_new_key_is_claimed,
-        Nothing: a_repeated_claim_hears_the_same,
+        Nothing: a_repeated_claim_gets_the_same_answer,
         Nothing: a_running_lease_keeps_others_off,
         Nothing: a_lapsed_claim_stays_visible,
         Nothing: another_fingerprint_is_a_mismatch,
@@ -73,7 +73,7 @@ async fn a_new_key_is_claimed(b: Bench) {
     }
 }
 
-async fn a_repeated_claim_hears_the_same(b: Bench) {
+async fn a_repeated_claim_gets_the_same_answer(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let claimed = |said: Reply| match said {
         Reply::Claimed { fence, attempt, record, .. } => (fence, attempt, record),

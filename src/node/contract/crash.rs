@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: a_forgotten_promise_is_not_completed,
         RestartEmpty: a_forgotten_lock_is_put_back_only_for_this_quarantine,
         RestartKeeping: a_restart_with_data_is_quarantined_too,
-        RestartKeeping: a_promise_of_an_earlier_life_counts_as_the_floor,
+        RestartKeeping: a_promise_of_an_earlier_history_counts_as_the_floor,
         Flush: a_flushed_node_is_quarantined,
     ]
 }
@@ -152,7 +152,7 @@ async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     b.check(next > t, "fences rise across a restart", &(t, next));
 }
 
-async fn a_promise_of_an_earlier_life_counts_as_the_floor(b: Bench) {
+async fn a_promise_of_an_earlier_history_counts_as_the_floor(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     after(&b, b.hooks.restart_keeping.as_ref()).await;

@@ -200,7 +200,7 @@ fn proposals_are_clamped_to_the_clock_error() {
 }
 
 #[test]
-fn a_fence_outlives_its_lock_and_ends_after_its_life() {
+fn a_fence_outlives_its_lock_and_expires_later() {
     let (node, hand) = node();
     let high = fence(&ask(&node, acquire("a", 1, u64::MAX)));
     hand.pass(TTL);
@@ -240,7 +240,7 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
 }
 
 #[test]
-fn a_promise_of_an_earlier_life_counts_as_the_floor() {
+fn a_promise_of_an_earlier_history_counts_as_the_floor() {
     let (node, _) = node();
     let t = FencingToken::new(fence(&ask(&node, claim("r", 1, E))));
     node.restart_keeping();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_run_is_told_so() {
+    fn a_request_that_may_have_run_is_reported_as_ambiguous() {
         let e = calling(&server("ERR", "user_script:9: bad argument"), &Secrets::default());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, true));
         let e = calling(&server("NOPERM", "… script: 77, on @user_script:1."), &Secrets::default());

@@ -226,7 +226,7 @@ mod tests {
     use crate::fuzzing::{any_value, config, text};
 
     #[test]
-    fn who_asked_before_hints_were_heard_is_woken_once() {
+    fn waiters_from_before_the_subscription_are_woken_once() {
         let (events, mut heard) = broadcast::channel(EARLY_MAX);
         let hints = Hints::new(Endpoint::parse("redis://localhost").unwrap(), events);
         let keys: Vec<String> = (0..EARLY_MAX + 2).map(|i| format!("k{i}")).collect();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_by_one_hint_and_nobody_hears_what_nobody_asked_for() {
+    fn a_request_gets_one_hint_and_unrequested_hints_are_dropped() {
         let (events, mut heard) = broadcast::channel(16);
         let awaited = Arc::<Awaited>::default();
         let listen = listener(events, &awaited, Arc::default());

@@ -168,7 +168,7 @@ impl LockNode for Link {
         })
     }
 
-    /// A question on the same bad way; it goes with whoever asks.
+    /// A question on the same bad link; it ends with its caller.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -217,7 +217,7 @@ impl LockNode for Link {
 async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
     match heard.await {
         Ok(replies) => replies,
-        // Lost: nothing is heard until the deadline.
+        // Lost: no answer until the deadline.
         Err(_) => pending().await,
     }
 }

@@ -51,7 +51,7 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some lose patience earlier than they said and drop the future where it stands.
+            // Some lose patience earlier than they said and drop the future at its current await.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let call = async move { timeout(patience, mutex.wait(wait).acquire()).await };
             let answer = |r: &Result<Result<LockGuard, AcquireError>, _>| match r {
