@@ -107,8 +107,8 @@ async fn main() -> Result<(), Failure> {
     let lease = connect.ttl(LEASE);
     let redlock: Redlock = connect.builder(lease)?.prefix(format!("{run}:")).build()?;
     common::ready(&redlock).await?;
-    let payments = Idempotency::builder(&redlock)
-        .namespace("payments")
+    let payments = redlock
+        .idempotency("payments")
         // Longer than any redelivery takes, replays by hand included.
         .retention(Duration::from_secs(3_600))
         .at_most_once()

@@ -29,7 +29,7 @@ pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    pub(super) wait: Duration,
+    pub(super) in_flight_timeout: Duration,
     fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
     created: Option<u64>,
@@ -50,7 +50,7 @@ impl Call {
             bad: check_name("key", key).err(),
             key: Arc::from(key),
             policy: of.policy,
-            wait: Duration::ZERO,
+            in_flight_timeout: Duration::ZERO,
             fingerprint: Ok(None),
             created: None,
             of,
@@ -133,8 +133,8 @@ impl Call {
 
     /// How long to wait for the result of somebody else's running handler before answering
     /// [`Outcome::InFlight`]. Default zero: answer at once.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+    pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
+        self.in_flight_timeout = timeout;
         self
     }
 
@@ -267,7 +267,6 @@ impl Call {
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
             Found::Mismatch => Status::Mismatch,
             Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
-            Found::Wait => return Err(self.no_quorum(Vec::new())),
         })
     }
 

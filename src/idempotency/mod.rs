@@ -5,9 +5,9 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # struct Order { account: &'static str, amount: u32, placed: std::time::SystemTime }
 //! # let order = Order { account: "alice", amount: 3, placed: std::time::SystemTime::now() };
-//! use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
+//! use palisade::{MemoryNode, Outcome, Redlock};
 //! # let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
+//! let orders = redlock.idempotency("orders").at_most_once().build()?;
 //! for _ in 0..2 {
 //!     let call = orders.key("client-key-1");
 //!     let call = call.fingerprint(&(order.account, order.amount)).created_at(order.placed);

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
-/// seconds, and reads it once a second.
-pub const LAG_SLACK: Duration = Duration::from_secs(2);
+/// What is added to `min-replicas-max-lag`: the age of an acknowledgement is counted in whole
+/// seconds and looked at once a second.
+pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
 
 /// The assumed L of a server without the check; nothing enforces it.
 const UNGUARDED: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ pub enum MinReplicas {
 
 /// How strong the check must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardRule {
+pub(crate) struct GuardRule {
     /// What to do if it is not.
     pub policy: MinReplicas,
     /// At least so many replicas must have acknowledged …
@@ -144,7 +144,7 @@ impl fmt::Display for GuardFacts {
 
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// What is wrong and the command that mends it; `None` if nothing is.
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
@@ -156,7 +156,7 @@ pub struct Verdict {
 impl GuardRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels may tell them.
-    pub fn judge(
+    pub(crate) fn judge(
         &self,
         facts: &GuardFacts,
         down_after: Option<Duration>,
@@ -189,8 +189,8 @@ impl GuardRule {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// What is wrong with the check and the command that corrects it; nothing under `Off`.
-    pub fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
+    /// What is wrong with the guard and the command that mends it; nothing under `Off`.
+    pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
         if self.policy == MinReplicas::Off {
             return None;
         }

@@ -3,10 +3,10 @@
 //! [`discovery`] decides from the Sentinels' answers (pure), `ask` fetches the answers, `watch`
 //! keeps asking and listens for events, [`min_replicas`] judges the min-replicas settings (pure).
 
-pub mod address;
+pub(crate) mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
-pub mod discovery;
+pub(crate) mod discovery;
 pub(crate) mod events;
-pub mod min_replicas;
+pub(crate) mod guard;
 pub(crate) mod watch;

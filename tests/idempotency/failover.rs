@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError};
+use palisade::{MemoryNode, Outcome, Redlock, RunError};
 
 use crate::support::idem::World;
 
@@ -27,7 +27,7 @@ async fn who_was_only_forgotten_was_not_overtaken() {
     // So long a window that a claim of ten seconds may not be put back.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
-    let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build().unwrap();
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let call = orders.key("k").run(async |_| {
         node.restart_keeping();
         Ok::<_, String>(7)

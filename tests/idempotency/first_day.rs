@@ -10,7 +10,7 @@ use crate::support::server::Server;
 fn payments(server: &Server, marked_as_new: bool) -> Idempotency {
     let node = RedisNode::builder(server.url()).trust_fresh(marked_as_new).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(1)).build().unwrap();
-    Idempotency::builder(&redlock).namespace("payments").at_most_once().build().unwrap()
+    redlock.idempotency("payments").at_most_once().build().unwrap()
 }
 
 async fn deliver(

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Resolved, Status};
-use palisade::node::fault::FaultControl;
+use palisade::test_util::fault::FaultControl;
 use palisade::{Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use tokio::time::sleep;
 
@@ -14,7 +14,7 @@ use crate::support::idem::{World, secs};
 const LARGE: usize = 64;
 
 fn orders(redlock: &Redlock, most: usize) -> Idempotency {
-    let builder = Idempotency::builder(redlock).namespace("orders").at_most_once();
+    let builder = redlock.idempotency("orders").at_most_once();
     builder.max_result(most).build().unwrap()
 }
 

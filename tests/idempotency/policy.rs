@@ -59,7 +59,7 @@ impl Case {
     /// The policies by a preset where there is one, else by its overrides; on the builder or on the
     /// call.
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
-        let b = Idempotency::builder(&w.redlock).namespace("orders");
+        let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {
             // The call has to say otherwise.
             (Lapsed::Park, _) if by_call => b.at_least_once(),
@@ -192,7 +192,7 @@ async fn every_combination_of_past_policy_and_probe() {
 #[tokio::test(start_paused = true)]
 async fn one_of_the_presets_has_to_be_chosen() {
     let w = World::new(1);
-    let builder = || Idempotency::builder(&w.redlock).namespace("orders");
+    let builder = || w.redlock.idempotency("orders");
     let refused = |b: palisade::idempotency::IdempotencyBuilder| {
         let error = b.build().unwrap_err();
         (error.field(), error.to_string())
@@ -247,7 +247,8 @@ async fn a_waiter_for_a_result_learns_soon_that_there_is_none() {
     });
     let waiting = async {
         sleep(secs(1)).await;
-        let out = second.key("k").wait(secs(60)).run(|_| e.act(secs(1))).await.unwrap();
+        let out =
+            second.key("k").in_flight_timeout(secs(60)).run(|_| e.act(secs(1))).await.unwrap();
         (out, w.now())
     };
     let (failed, (out, at)) = tokio::join!(failing, waiting);

@@ -17,7 +17,7 @@ async fn refusal(server: &Server) -> (String, bool, bool) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
     let mut events = redlock.events();
-    let hasty = redlock.mutex("first").wait(Duration::from_millis(50));
+    let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50)).build().unwrap();
     let refused = hasty.acquire().await.expect_err("a server of unknown past grants nothing");
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
     let [(_, NodeOutcome::Quarantined { began_empty: told, .. })] = why.nodes[..] else {

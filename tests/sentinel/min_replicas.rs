@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::env::{Env, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, MinReplicas, NodeEvent, RedisNode, SentinelNode};
-use palisade::op::{Batch, Op, Replies, Reply, Terms};
-use palisade::{Advice, OwnerToken};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
 use crate::support::group::{Groups, cli};
@@ -95,8 +95,8 @@ fn heard(events: &mut broadcast::Receiver<NodeEvent>) -> Vec<NodeEvent> {
 }
 
 fn group(groups: &Groups) -> SentinelNode {
-    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
-    node.min_replicas(1, LAG).unwrap()
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    node.min_replicas(1, LAG).build().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,7 +266,7 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
     // As a user of locks meets it, and counted by its kind.
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
-    let e = redlock.mutex("m").try_acquire().await.expect_err("no quorum");
+    let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");
     let counted = || redlock.metrics()[0].faults.contains_key(&NodeFault::NoReplicas);
     eventually("it to be counted", counted).await;

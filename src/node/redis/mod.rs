@@ -78,7 +78,7 @@ impl fmt::Debug for RedisNode {
 
 impl LockNode for RedisNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(self.link.call(batch, deadline))
+        self.link.call(batch, deadline)
     }
 
     fn barrier(

@@ -1,7 +1,7 @@
 //! What another tenant of the server can write: each value costs the op that meets it, and no other
 //! op of the batch.
 
-use palisade::op::ClaimEnd;
+use palisade::node::spi::ClaimEnd;
 
 use super::*;
 

@@ -16,12 +16,12 @@ mod waiting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::env::{Env as _, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, NodeEvent, RedisNode};
-use palisade::op::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
-use palisade::{FencingToken, OwnerToken};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
+use palisade::{FencingToken, node::spi::OwnerToken};
 
 use crate::support::server::{Server, free_port};
 

@@ -121,10 +121,10 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
         .node(node(&other, "c"))
         .node_deadline(Duration::from_millis(500));
     let redlock = builder.build().unwrap();
-    let guard = redlock.mutex("warm").acquire().await.unwrap();
+    let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
     // Which of the two names finds it there is chance, so the outcome may be unknown.
     drop(guard.release().await);
-    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders").at_most_once();
+    let idempotency = redlock.idempotency("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
     let done = orders.key("k").run(async |_| {
         other.freeze();

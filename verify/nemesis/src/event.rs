@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use palisade::env::{Env as _, SystemEnv};
+use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of `CLOCK_BOOTTIME`.

@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use palisade::durability::{BarrierPoint, Durability};
-use palisade::env::Env as _;
+use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::{LockNode as _, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply};
-use palisade::time::Moment;
+use palisade::node::spi::Env as _;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::{NodeEvent, spi::LockNode as _};
+use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 
 use self::clock::ServerClock;
@@ -374,7 +374,7 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    fn data(&self, copy: Copy, now: u64) -> Option<palisade::node::MemorySnapshot> {
+    fn data(&self, copy: Copy, now: u64) -> Option<palisade::test_util::MemorySnapshot> {
         match copy {
             Copy::Behind(0) => Some(self.servers[self.master].memory.snapshot()),
             Copy::Behind(span) => Some(self.copies.behind(now, span)),

@@ -14,7 +14,7 @@ mod show;
 use std::time::Duration;
 
 use palisade::Durability;
-use palisade::op::Terms;
+use palisade::node::spi::Terms;
 
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;

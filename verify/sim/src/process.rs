@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use palisade::env::{Env, Task};
-use palisade::time::Moment;
+use palisade::Moment;
+use palisade::node::spi::{Env, Task};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;

@@ -41,8 +41,9 @@ struct Delivery {
 }
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
-    let orders = Idempotency::builder(&task.redlock)
-        .namespace("orders")
+    let orders = task
+        .redlock
+        .idempotency("orders")
         .retention(RETENTION)
         .at_most_once()
         .build()

@@ -1,8 +1,8 @@
 //! What a server was asked and what it answered, as short values for the trace.
 
 use palisade::error::NodeError;
-use palisade::op::{Op, Reply};
-use palisade::token::OwnerToken;
+use palisade::node::spi::OwnerToken;
+use palisade::node::spi::{Op, Reply};
 
 use crate::dice::mix;
 use crate::names::number_of;

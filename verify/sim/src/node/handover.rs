@@ -1,6 +1,6 @@
 //! A planned handover of a group, as `palisade handover` makes it.
 
-use palisade::op::{Batch, Terms};
+use palisade::node::spi::{Batch, Terms};
 
 use super::Node;
 use super::server::{Role, at_once};

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use palisade::env::Env;
+use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::{BoxFuture, LockNode, MemoryNode};
-use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    MemoryNode,
+    spi::{BoxFuture, LockNode},
+};
 use tokio::sync::oneshot;
 
 use super::clock::ServerClock;
