@@ -225,13 +225,11 @@ impl NodeError {
             F::Disconnected => "connection lost during the request; it may have run",
             F::NotMaster => "server is a replica; a failover is under way or the address is wrong",
             F::Loading => "server is loading its data set; wait",
-            F::NoReplicas => {
-                "server refuses writes because too few replicas are good (NOREPLICAS); bring them up"
-            }
+            F::NoReplicas => "server refuses writes because too few replicas are good (NOREPLICAS)",
             F::HandingOver => "server is closed for a planned handover; try again in a moment",
             F::NotDurable => {
-                "not enough replicas confirmed the write, so it was rolled back; bring the replicas \
-                 up, or use a lower durability"
+                "not enough replicas confirmed the write, so it was rolled back; bring the \
+                 replicas up, or use a lower durability"
             }
             F::GuardMissing => "min-replicas check off or too weak; set it",
             F::Eviction => {
@@ -250,8 +248,8 @@ impl NodeError {
                  network is slow, or the server's clock stepped forward"
             }
             F::TokenAhead => {
-                "server granted a fencing token of the far future; check the clocks of this machine \
-                 and of the server"
+                "server granted a fencing token of the far future; check the clocks of this \
+                 machine and of the server"
             }
             F::ClockJump => "the server's clock stepped; its grants do not count for one max_ttl",
             F::Unsupported => "server kind or version is not supported",

@@ -155,10 +155,10 @@ impl Election {
     /// Publishes the first value on a majority: before that nobody leads. On failure the lock is
     /// given back first.
     async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
-        let words = Words::first(value, (won.owner, won.token), self.core.env.wall_micros());
+        let metadata = Metadata::first(value, (won.owner, won.token), self.core.env.wall_micros());
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(words.encode()));
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(metadata.encode()));
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);

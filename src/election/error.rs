@@ -107,8 +107,8 @@ impl ProclaimError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave an answer that counts; nodes in quarantine do not remember.
-    #[error("nobody can say who leads: {0}")]
+    /// Too few nodes gave an answer that counts; nodes in quarantine do not count.
+    #[error("leader unknown: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: leader not read, the handle was closed; build a new one")]

@@ -152,7 +152,7 @@ impl Leadership {
     /// As [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// Dropped at any await, the resignation goes on in the background.
+    /// If dropped at any await, the resignation goes on in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
 //! | [`Election::lead`] | campaigns, and runs some work until its end or the loss of the term |
-//! | [`Leadership::proclaim`] | says something else, in the same term |
+//! | [`Leadership::proclaim`] | publishes another value, in the same term |
 //! | [`Leadership::resign`] | ends the term; the next candidate is woken |
 //! | [`Election::leader`] | asks who leads now |
 //! | [`Election::observe`] | yields each change: leader, vacancy, "unknown now" |
@@ -84,7 +84,7 @@ impl Election {
         &self.name
     }
 
-    /// Who leads now, as a majority of the nodes tells it; `None` if nobody does.
+    /// The leader now, as a majority of the nodes has it; `None` if nobody leads.
     ///
     /// A winner that has not yet proclaimed its value leads nobody: it is not shown until its value
     /// is on a node. Once [`campaign`](Self::campaign) or [`proclaim`](Leadership::proclaim) has
@@ -95,8 +95,8 @@ impl Election {
     /// If the other nodes are no majority, the answer is an error that says so.
     ///
     /// # Errors
-    /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while
-    /// nodes that restarted are in quarantine and nobody has certainly re-asserted itself there;
+    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows, also while
+    /// restarted nodes are in quarantine and the leader has not certainly re-asserted itself there;
     /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety

@@ -248,11 +248,11 @@ impl ExtendError {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// The lease had run out before, or the lock was lost otherwise: somebody else may have held
-    /// the name since.
-    #[error("{0}: lost before the release; what was done late needs its fencing token")]
+    /// the name in between.
+    #[error("{0}: lost before the release; only its fencing token protects what was written late")]
     Lost(Resource),
-    /// A majority belongs to somebody else: the lease had run out and the name was taken.
-    #[error("{0}: held by somebody else already; what was done late needs its fencing token")]
+    /// Somebody else has a majority: the lease had run out and the name was taken.
+    #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
     TakenByOther(Resource),
     /// Too few nodes answered. The lock was held until the release as far as its own deadline says;
     /// clean-up goes on in the background, at the latest the ttl ends it.

@@ -49,9 +49,9 @@ pub struct IdempotencyBuilder {
 impl Redlock {
     /// Settings of the idempotency keys of a namespace: what the keys belong to, for example the
     /// name of the operation or of the consumer. At most 512 bytes, no control characters, no
-    /// colon. Begins with the lease of the handle's ttl and a retention of 24 hours. What is to
-    /// happen with a key whose past is not known has to be chosen.
-    /// [`build`](IdempotencyBuilder::build) checks them.
+    /// colon. Begins with the lease of the handle's ttl and a retention of 24 hours. You have to
+    /// choose what happens with a key whose past is not known. [`build`](IdempotencyBuilder::build)
+    /// checks them.
     pub fn idempotency(&self, namespace: impl AsRef<str>) -> IdempotencyBuilder {
         let core = Arc::clone(&self.core);
         let of = Idempotency {

@@ -51,7 +51,8 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Nodes do not refuse a forced claim for a record; one that does has no say here.
+            // Nodes do not refuse a forced claim for a record; the answer of one that does is
+            // ignored.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));

@@ -157,7 +157,7 @@ impl LockGuard {
     /// too few nodes answered.
     ///
     /// # Cancellation safety
-    /// Dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release goes on in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.end().await
     }

@@ -5,7 +5,6 @@
 mod builder;
 #[cfg(feature = "test-util")]
 mod faults;
-mod guard;
 mod locks;
 mod quarantine;
 mod records;
@@ -22,7 +21,6 @@ use tokio::sync::broadcast;
 pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
-use self::guard::{Clock, Header, Marker, Nature, Windows};
 use self::locks::Locks;
 use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;

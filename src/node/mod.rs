@@ -11,12 +11,12 @@ mod event;
 mod failover;
 #[cfg(feature = "test-util")]
 pub(crate) mod fault;
-mod guard;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
 pub(crate) mod memory;
+mod min_replicas;
 mod probe;
 mod recall;
 mod redis;

@@ -37,7 +37,7 @@ impl Address {
     /// Reads `host:port`, `[v6]:port`; the port may not be left out.
     ///
     /// # Errors
-    /// Names the field, what stood there, and the form that is expected.
+    /// Names the field, its value, and the form that is expected.
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \

@@ -93,7 +93,7 @@ pub(crate) struct Peer {
 /// The master that a majority names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Master {
-    /// Where it is, in the Sentinels' words.
+    /// Its address, as the Sentinels report it.
     pub at: Address,
     /// Under which configuration epoch; `None` if no Sentinel shows it.
     pub epoch: Option<u64>,
@@ -201,7 +201,7 @@ impl Discovery {
     /// Decides from the answers of one round.
     ///
     /// # Errors
-    /// The fault that says what to do, with every Sentinel's words in the detail.
+    /// The fault that says what to do, with every Sentinel's answer in the detail.
     pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);

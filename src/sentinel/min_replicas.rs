@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What is added to `min-replicas-max-lag`: the age of an acknowledgement is counted in whole
-/// seconds and looked at once a second.
+/// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
+/// seconds, and reads it once a second.
 pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
 
 /// The assumed L of a server without the check; nothing enforces it.
@@ -189,7 +189,7 @@ impl GuardRule {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// What is wrong with the guard and the command that mends it; nothing under `Off`.
+    /// What is wrong with the check and the command that corrects it; nothing under `Off`.
     pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
         if self.policy == MinReplicas::Off {
             return None;

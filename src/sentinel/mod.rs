@@ -8,5 +8,5 @@ pub(crate) mod ask;
 pub(crate) mod conn;
 pub(crate) mod discovery;
 pub(crate) mod events;
-pub(crate) mod guard;
+pub(crate) mod min_replicas;
 pub(crate) mod watch;
