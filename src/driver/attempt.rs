@@ -14,7 +14,7 @@ use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::driver::run::Round;
 use crate::durability::Durability;
-use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseOutcome};
+use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseError};
 use crate::name::LockKeys;
 use crate::node::lane::Sink;
 use crate::node::mailbox::Mailbox;
@@ -121,19 +121,20 @@ impl Core {
 
     /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
     /// decided at the majority, the rest is finished by the lanes.
-    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> ReleaseOutcome {
-        let expired = || ReleaseOutcome::AlreadyExpired(lease.resource());
-        let Some(op) = lease.release_op() else { return expired() };
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let lost = || Err(ReleaseError::Lost(lease.resource()));
+        let Some(op) = lease.release_op() else { return lost() };
         let owed = self.forgotten_at(self.env.now(), lease.ttl);
         match self.take_back(op, lease, owed).await {
-            Found::Other => ReleaseOutcome::TakenByOther(lease.resource()),
+            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
             // Others may have held it since, whatever is there now: a renewal that came late may
             // have put it back.
-            _ if !held => expired(),
-            Found::Released => ReleaseOutcome::Released,
-            Found::Gone => expired(),
+            _ if !held => lost(),
+            Found::Released => Ok(()),
+            Found::Gone => lost(),
             Found::Unknown(outcomes) => {
-                ReleaseOutcome::Unknown(self.no_quorum(outcomes).of(lease.resource()))
+                let why = self.no_quorum(outcomes).of(lease.resource());
+                Err(ReleaseError::Unconfirmed(why))
             }
         }
     }

@@ -97,7 +97,6 @@ impl Core {
             Arc::new(Verdicts::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
         let settings = LaneSettings {
             env: Arc::clone(&env),
-            nodes: nodes.len(),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
             drift: config.drift,
             ttl: config.ttl,
