@@ -40,7 +40,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its verbs is awaited"]
 pub struct Probing<P> {
-    call: Call,
+    pub(super) call: Call,
     probe: P,
 }
 
@@ -65,6 +65,13 @@ impl Call {
     /// `serde_json` prints them. A `request` without such a form is an error of the call.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
+        self
+    }
+
+    /// As [`fingerprint`](Self::fingerprint) with SHA-256 over these bytes as they are, for
+    /// requests that arrive as bytes and are sent again as the same bytes.
+    pub fn fingerprint_bytes(mut self, request: &[u8]) -> Self {
+        self.fingerprint = Ok(Some(super::canonical::of_bytes(request)));
         self
     }
 
@@ -171,10 +178,9 @@ impl Call {
     /// If dropped before the handler was started, the claim is given back and the attempt does not
     /// count. If dropped while the handler runs, the handler is dropped at its current await; the
     /// claim is not freed, so others find it in flight until its lease ends, and then a lapsed
-    /// attempt. A server framework drops a request's future when its client hangs up: there, call
-    /// from a task (`tokio::spawn`) and let the request await the task, so that a handler that was
-    /// begun is finished. If dropped while the result is being stored, the requests are already
-    /// sent.
+    /// attempt. A server framework drops a request's future when its client hangs up: there, use
+    /// [`detached`](Self::detached), so that a handler that was begun is finished. If dropped while
+    /// the result is being stored, the requests are already sent.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,

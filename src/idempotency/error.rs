@@ -114,12 +114,15 @@ pub enum RunError {
 
 impl RunError {
     /// What to do about it. After an error of the handler call again: then its error, the policy or
-    /// the probe decides.
+    /// the probe decides. Give up if the error is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
             Self::NoQuorum { error, .. } => error.advice(),
-            Self::Handler { .. } => Advice::RetryAfter(Duration::from_secs(1)),
+            Self::Handler { failed, .. } if failed.is_permanent() => Advice::GiveUp,
+            Self::Handler { failed, .. } => {
+                Advice::RetryAfter(failed.retry_after().unwrap_or(Duration::from_secs(1)))
+            }
             Self::NotRecorded(e) => match e.nodes.advice() {
                 Advice::RetryAfter(wait) => {
                     Advice::RetryAfter(wait.max(Duration::from_millis(100)))
@@ -151,6 +154,9 @@ impl fmt::Display for RunError {
             }
             Self::Config { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::NoQuorum { key, error } => write!(f, "handler of {key} not run: {error}"),
+            Self::Handler { key, failed, .. } if failed.is_permanent() => {
+                write!(f, "the handler of {key} refused it for good, without effect: {failed}")
+            }
             Self::Handler { key, attempt, failed } => match failed.effect() {
                 Effect::None => {
                     write!(f, "the handler of {key} failed without effect, call again: {failed}")

@@ -8,6 +8,7 @@ pub(crate) mod faults;
 mod hints;
 pub(crate) mod min_replicas;
 pub(crate) mod script;
+pub(crate) mod seen;
 pub(crate) mod session;
 
 use std::fmt;
