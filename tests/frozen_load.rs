@@ -1,5 +1,5 @@
-//! One node of five stands still under full load: it costs no memory, and when it goes on nothing
-//! of it is left.
+//! One node of five is frozen under full load: that costs no memory, and after the thaw nothing of
+//! it is left.
 
 mod support;
 

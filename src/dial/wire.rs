@@ -4,8 +4,8 @@
 //! [`Wire::send`] writes at once what the socket takes. A future that waits for an answer reads for
 //! all of them and gives each its own. The socket only ever sees one waker, that of the wire: it
 //! wakes the oldest request that is waited for or, if there is none, the future that watches for
-//! the end of the connection. So whoever polls the requests is the owner of the socket, and a
-//! server that hangs up is noticed although nothing was asked of it.
+//! the end of the connection. So the task that polls the requests owns the socket, and a server
+//! that hangs up is noticed although nothing was asked of it.
 
 mod line;
 #[cfg(test)]
@@ -155,7 +155,7 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Ends when nothing may be sent any more. One future at a time hears of it.
+    /// Ends when nothing may be sent any more. It wakes one future at a time.
     ///
     /// # Cancellation safety
     /// May be dropped.

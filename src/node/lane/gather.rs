@@ -1,8 +1,8 @@
 //! What leaves together, in the order in which it is executed.
 //!
 //! Releases go first, so that a node can do them in one go and what waits for the names finds them
-//! free. None overtakes anything but acquires by others: those were asked for while the lock stood,
-//! so nobody can tell which came first. Everything else keeps its order; above all a release stays
+//! free. None overtakes anything but acquires by others: those were sent while the lock was held,
+//! so their order cannot be observed. Everything else keeps its order; above all a release stays
 //! behind its own acquire, and behind the extension that could put the lock back. An acquire that
 //! meets its own release before either left is not sent at all, nor is the release.
 
@@ -141,7 +141,7 @@ mod tests {
     fn gathered(ops: &[Op]) -> (Vec<Op>, Vec<Asked>) {
         let mut gather = Gather::default();
         for (at, op) in ops.iter().enumerate() {
-            // Each is owed until its place in the queue, by which its asker is known again.
+            // Each is pending until its place in the queue, which identifies its caller.
             let until = Moment::from_nanos(at as u64);
             let asker = Asker::new(Sink::Owed(Mailbox::new(1), 0, until), &Arc::default());
             gather.take(Job { op: op.clone(), deadline: until, asker });
@@ -155,7 +155,7 @@ mod tests {
         asked.iter().map(|a| place(a).expect("all are owed")).collect()
     }
 
-    /// Whether nobody can tell that `late` came before `early`, which was asked for first.
+    /// Whether it cannot be observed that `late` came before `early`, which was requested first.
     fn may_pass(late: &Op, early: &Op) -> bool {
         match (late, early) {
             (Op::Release { owner: mine, .. }, Op::Acquire { owner, .. }) => owner != mine,

@@ -2,7 +2,7 @@
 -- that is not as asked. Each proposal is in range: the client says between which times it is.
 -- It captures nothing, as it is made each time (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
--- ARGV     1 kind  2 how many  3 ttl ms  4 fence life ms, then per op: 1 owner  2 proposal
+-- ARGV     1 kind  2 how many  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
 -- Returns  nothing if each has its proposal for a fence, else how many have, and for the next one,
 --          if it has the lock but not yet its fence, what the fence key held
 local function acquire(k, a, count)

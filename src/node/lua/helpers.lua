@@ -40,7 +40,7 @@ local function is_ahead(token)
   return token > b.now_us + 6 * b.clock_error + 1000000
 end
 
--- What stands under a key, false if nothing does. Of a text not more than one byte beyond the
+-- The value of a key, false if it has none. Of a text not more than one byte beyond the
 -- longest of ours, so that no value of another program's holds up the server or its answer.
 local function look(key, longest)
   local v = redis.pcall('GETRANGE', key, '0', longest)

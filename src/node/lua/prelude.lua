@@ -36,7 +36,7 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- Not more of it than may be ours, however large a value stands there. Numbers as text: Lua's own
+-- Not more of it than may be ours, however large the value is. Numbers as text: Lua's own
 -- are written out anew each time.
 local marker = redis.pcall('GETRANGE', KEYS[1], '0', '126')
 local at = find(info, 'master_replid:', 1, true) + 14
