@@ -26,6 +26,7 @@ mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
+pub(crate) mod health;
 pub(crate) mod hints;
 mod inspect;
 mod keeper;

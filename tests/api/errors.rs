@@ -19,6 +19,8 @@ fn refused<T: Debug>(got: Result<T, ConfigError>, field: &str, value: &str, rule
     let text = error.to_string();
     assert_eq!(error.field(), field, "{text}");
     assert_eq!(error.advice(), Advice::Misconfigured, "{text}");
+    // Of a lock or an election its name comes first.
+    let text = text.strip_prefix("lock \"a\": ").unwrap_or(&text);
     let begins = format!("`{field}` is {value}: ");
     assert!(text.starts_with(&begins), "{text:?} should begin {begins:?}");
     assert!(text[begins.len()..].contains(rule), "{text:?} should say {rule:?}");

@@ -274,7 +274,7 @@ impl Waiter {
                 // Closed while nobody looked. A barrier may be asked for twice.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
-                Err(e) => return Err(NodeError::maybe_executed(e.fault(), e.detail())),
+                Err(e) => return Err(e.after_execution()),
             }
         }
     }
