@@ -21,8 +21,8 @@ fn core() -> Arc<Core> {
 
 fn lease_of(keys: &LockKeys, won: attempt::Won) -> Lease {
     let of = Resource::Lock(keys.lock().into());
-    let subject = Subject::Lock { of, keys: keys.clone(), meta: Mutex::new(None) };
-    Lease::new(subject, (won.owner, won.token), TTL, won.until, None, won.mailbox)
+    let subject = Subject::Lock { of, keys: keys.clone() };
+    Lease::new(subject, (won.owner, won.token), (TTL, won.until), None, won.mailbox, None)
 }
 
 /// Both threads go on at the same instant.

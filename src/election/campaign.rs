@@ -1,6 +1,6 @@
 //! Campaigning: acquire as every lock is acquired, leave the first words on a majority, lead.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Election;
@@ -156,15 +156,9 @@ impl Election {
     /// given back.
     async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
         let words = Words::first(value, (won.owner, won.token), self.core.env.wall_micros());
-        let meta = Mutex::new(Some(words.encode()));
-        let lease = Lease::new(
-            Subject::Lock { of: self.resource(), keys: self.keys.clone(), meta },
-            (won.owner, won.token),
-            self.ttl,
-            won.until,
-            None,
-            won.mailbox,
-        );
+        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
+        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(words.encode()));
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);

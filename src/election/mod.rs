@@ -115,7 +115,7 @@ impl Election {
         let _verb = self.core.closing.enter().ok_or_else(closed)?;
         match self.core.inspect(&self.keys, wait, Words::read).await {
             Sight::Leads { words, remaining } => Ok(Some(words.leader(remaining))),
-            Sight::Mute | Sight::Vacant | Sight::Pending => Ok(None),
+            Sight::Mute | Sight::Vacant => Ok(None),
             Sight::NoQuorum(outcomes) => {
                 let why = self.core.no_quorum(outcomes).of(self.resource());
                 Err(LeaderError::NoQuorum(why))

@@ -186,7 +186,7 @@ pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
     loop {
         // In pieces, as below: a deadline that passes is told by nobody.
         let left = lease.until().since(core.env.now()).min(WATCH);
-        if let Some(next) = within(left, lease.told.next(over)).await {
+        if let Some(next) = within(left, lease.verdict(over)).await {
             return next;
         }
     }

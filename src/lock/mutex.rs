@@ -115,16 +115,9 @@ impl Mutex {
 
     fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
-        let (of, meta) = (self.resource(), std::sync::Mutex::new(None));
-        let subject = Subject::Lock { of, keys: self.keys.clone(), meta };
-        let lease = Lease::new(
-            subject,
-            (won.owner, won.token),
-            self.ttl,
-            won.until,
-            renew_until,
-            won.mailbox,
-        );
+        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
+        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let lease = Lease::new(subject, id, times, renew_until, won.mailbox, None);
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
 }

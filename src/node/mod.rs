@@ -55,7 +55,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// repeated by the node itself after it may have been executed. The future may be dropped at any
 /// await; the request may then still take effect.
 pub trait LockNode: Send + Sync + 'static {
-    /// Executes a batch.
+    /// Executes a batch. Where [`depth`](Self::depth) is more than one, a batch takes effect behind
+    /// those of all earlier calls, in the order of the calls and not of the first polls.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
     /// Waits until at least as many replicas as `level` asks for have everything that stood on the
@@ -78,7 +79,7 @@ pub trait LockNode: Send + Sync + 'static {
     }
 
     /// How many batches may be under way at once. More than one only where they are executed in the
-    /// order in which they were sent, whatever happens: else a release could overtake its acquire.
+    /// order of the calls, whatever happens: else a release could overtake its acquire.
     fn depth(&self) -> usize {
         1
     }

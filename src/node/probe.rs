@@ -233,7 +233,6 @@ mod tests {
 
     fn settings() -> LaneSettings {
         LaneSettings {
-            nodes: 1,
             env: Arc::new(SystemEnv),
             terms: Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) },
             drift: Drift::DEFAULT,

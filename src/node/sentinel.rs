@@ -104,7 +104,7 @@ impl SentinelNode {
 
 impl LockNode for SentinelNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(self.link.call(batch, deadline))
+        self.link.call(batch, deadline)
     }
 
     fn barrier(

@@ -168,11 +168,11 @@ async fn a_lone_node_is_given_four() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_several_nodes_is_given_two() {
+async fn each_of_several_nodes_is_given_four() {
     let (lock, seen) = handle(3);
     assert!(crowd(&lock).await > 100);
     for seen in seen {
-        assert_eq!(seen.most.load(Ordering::SeqCst), 2, "batches under way");
+        assert_eq!(seen.most.load(Ordering::SeqCst), 4, "batches under way");
         assert!(seen.largest.load(Ordering::SeqCst) > 16, "they leave together");
         assert_eq!(seen.overtaken.load(Ordering::SeqCst), 0, "a release came before its acquire");
     }

@@ -8,6 +8,7 @@ pub(crate) mod faults;
 pub(crate) mod guard;
 mod hints;
 pub(crate) mod script;
+pub(crate) mod seen;
 pub(crate) mod session;
 
 use std::fmt;
@@ -78,7 +79,7 @@ impl fmt::Debug for RedisNode {
 
 impl LockNode for RedisNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(self.link.call(batch, deadline))
+        self.link.call(batch, deadline)
     }
 
     fn barrier(

@@ -137,6 +137,7 @@ impl Stage {
                 dice: Mutex::new(p.dice(stream + 50_000 * (i as u64 + 1))),
                 name: Arc::from(format!("node-{i}")),
                 drift: Drift::from_ppm(p.truth.drift_ppm),
+                last: Mutex::default(),
             };
             builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
         }
