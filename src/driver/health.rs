@@ -1,7 +1,10 @@
 //! Asks every node what it would say to a lock and to a new key: for readiness, not for votes.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::attempt::Undo;
 use crate::driver::Core;
@@ -9,6 +12,7 @@ use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
 use crate::node::mailbox::Mailbox;
 use crate::op::{Op, Reply};
+use crate::time::Moment;
 use crate::token::OwnerToken;
 
 /// The lock that is tried, behind the handle's prefix. Whoever else has it shows as well that the
@@ -43,7 +47,7 @@ impl Core {
             };
             return self.names.iter().map(said).collect();
         };
-        if let Some(outcomes) = self.cannot_wait() {
+        if let Err(outcomes) = self.timer() {
             let all = self.names.iter().cloned().zip(outcomes);
             let said = |(name, lock)| Said { name, lock, forgets: Err(no_answer()) };
             return all.map(said).collect();
@@ -62,10 +66,10 @@ impl Core {
             armed: true,
         };
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, wait: false };
-        self.send_all(&acquire, deadline, &locks);
+        self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
         let look = Op::Lookup { key, retention, fingerprint: None, born };
-        self.send_all(&look, deadline, &records);
+        self.send_all(look, deadline, &records);
         let name = |name: &Arc<str>| Said {
             name: Arc::clone(name),
             lock: NodeOutcome::no_answer(),
@@ -74,14 +78,14 @@ impl Core {
         let mut said: Vec<Said> = self.names.iter().map(name).collect();
         let by = now + self.patience();
         for _ in 0..self.n() {
-            let (_, Some((node, reply))) = self.mail_until(&locks, by).await else { break };
+            let Some((node, reply)) = self.mail(&locks, by).await else { break };
             if let Ok(Reply::Granted { fence }) = &reply {
-                self.saw(keys.lock(), *fence, proposal);
+                self.saw(keys.lock(), Some(*fence), proposal);
             }
             said[node].lock = outcome(reply);
         }
         for _ in 0..self.n() {
-            let (_, Some((node, reply))) = self.mail_until(&records, by).await else { break };
+            let Some((node, reply)) = self.mail(&records, by).await else { break };
             said[node].forgets = match reply {
                 Ok(Reply::Record { unsure, .. }) => Ok(unsure),
                 Ok(_) => Ok(Duration::ZERO),
@@ -89,6 +93,12 @@ impl Core {
             };
         }
         said
+    }
+
+    /// The next answer, or none by then.
+    async fn mail(&self, mailbox: &Mailbox, by: Moment) -> Option<(usize, Result<Reply, NodeError>)> {
+        let left = by.since(self.env.now());
+        timeout(left, poll_fn(|cx| mailbox.poll_recv(cx))).await.ok()
     }
 }
 
