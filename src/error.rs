@@ -38,8 +38,8 @@ pub enum Advice {
 pub struct ConfigError {
     of: Option<Resource>,
     field: Cow<'static, str>,
-    value: String,
-    rule: String,
+    value: Box<str>,
+    rule: Box<str>,
 }
 
 impl ConfigError {
@@ -49,6 +49,7 @@ impl ConfigError {
         value: impl Into<String>,
         rule: impl Into<String>,
     ) -> Self {
+        let (value, rule): (String, String) = (value.into(), rule.into());
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 

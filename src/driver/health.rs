@@ -96,7 +96,11 @@ impl Core {
     }
 
     /// The next answer, or none by then.
-    async fn mail(&self, mailbox: &Mailbox, by: Moment) -> Option<(usize, Result<Reply, NodeError>)> {
+    async fn mail(
+        &self,
+        mailbox: &Mailbox,
+        by: Moment,
+    ) -> Option<(usize, Result<Reply, NodeError>)> {
         let left = by.since(self.env.now());
         timeout(left, poll_fn(|cx| mailbox.poll_recv(cx))).await.ok()
     }

@@ -195,7 +195,7 @@ async fn one_of_the_presets_has_to_be_chosen() {
     let builder = || w.redlock.idempotency("orders");
     let refused = |b: palisade::idempotency::IdempotencyBuilder| {
         let error = b.build().unwrap_err();
-        (error.field(), error.to_string())
+        (error.field().to_owned(), error.to_string())
     };
     let (field, text) = refused(builder());
     assert_eq!(field, "at_most_once() or at_least_once()");
