@@ -2,7 +2,7 @@
 //!
 //! Each op is atomic on its node and idempotent by owner token. What a node must do is written at
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
-//! `node::contract` holds every node kind to them.
+//! `test_util::contract` holds every node kind to them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -29,6 +29,7 @@ mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
+pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;

@@ -34,8 +34,8 @@ impl Core {
         // What a renewal promises must last as the grant does (durability 1).
         let mailbox = lease.mailbox.next_round(new);
         let max_ttl = self.config.max_ttl;
-        let send = |node, op| self.send(node, op, by, &mailbox);
-        if !lease.send_extensions((sent, max_ttl), self.n(), send) {
+        let submit = |node, op| self.send(node, op, by, &mailbox);
+        if !lease.send_extensions((sent, max_ttl), self.n(), submit) {
             // A lapsed hold is never revived, not even by a majority that would still agree.
             return lost();
         }
