@@ -1,3 +1,5 @@
+//! A wire over a pipe in memory: who reads, who hears of the end, and a script that was lost.
+
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
