@@ -60,7 +60,7 @@ pub struct SystemEnv;
 /// let env = Arc::new(TokioEnv::new());
 /// let node = MemoryNode::builder().env(env.clone()).build();
 /// let redlock = Redlock::builder().node(node).env(env).build()?;
-/// let guard = redlock.mutex("job").auto_renew(false).acquire().await?;
+/// let guard = redlock.mutex("job").auto_renew(false).build()?.acquire().await?;
 /// tokio::time::sleep(Duration::from_secs(3_600)).await;
 /// assert!(!guard.is_valid());
 /// # Ok(()) }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseOutcome, Taken};
+pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseError, Taken};
 pub use self::resource::Resource;
 
 /// What to do about an error.

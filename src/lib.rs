@@ -5,19 +5,20 @@
 #[cfg(feature = "sim-bugs")]
 #[doc(hidden)]
 pub mod bugs;
-pub mod config;
-pub mod durability;
+mod config;
+mod durability;
 pub mod error;
-pub mod name;
-pub mod op;
-pub mod receipt;
+mod name;
+mod op;
+mod receipt;
 mod shown;
-pub mod time;
-pub mod token;
+mod time;
+mod token;
 // the quorum core: pure machines
-pub mod quorum;
+#[expect(unreachable_pub, reason = "what a machine offers to its driver, apart from its own parts")]
+mod quorum;
 // clocks and dice, handed in
-pub mod env;
+mod env;
 // what the fuzz tests of parsers share
 #[cfg(test)]
 mod fuzzing;
@@ -26,32 +27,49 @@ mod tls;
 
 mod dial;
 // who is the master of a Sentinel group
-pub mod sentinel;
+mod sentinel;
 // nodes: one vote each
 pub mod node;
 // joins core, nodes and tokio
 mod driver;
 mod redlock;
 // kinds of lock
-pub mod lock;
+mod lock;
 // a result per key, once
 pub mod idempotency;
 // one leader of a name
 pub mod election;
-// for whoever operates the nodes; public names only
+// for operators of the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
-// what code alone does not tell
+// for tests of programs and of nodes
+#[cfg(feature = "test-util")]
+pub mod test_util;
+// what code alone does not say
 pub mod manual;
 
+// The handle, and how it is ended.
 pub use config::Config;
+pub use redlock::{Closed, Redlock, RedlockBuilder};
+pub use time::{Drift, Moment};
+
+// Nodes: one vote each. More in `node`.
+pub use node::{MemoryNode, RedisNode, SentinelNode};
+
+// Locks.
 pub use durability::{Achieved, Durability};
-pub use election::{Election, Leadership};
-pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
-pub use idempotency::{Failed, Forgotten, Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
-pub use lock::{LockGuard, Mutex, TryAcquire};
-pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
+pub use lock::{LockGuard, LostSignal, Mutex, MutexBuilder, TryAcquire, WorkError};
 pub use quorum::backoff::RetryPolicy;
 pub use receipt::{Fate, Receipt};
-pub use redlock::{Closed, Redlock, RedlockBuilder};
-pub use token::{FencingToken, OwnerToken};
+pub use token::FencingToken;
+
+// Elections. More in `election`.
+pub use election::{Election, ElectionBuilder, Leadership};
+
+// Idempotency keys. More in `idempotency`.
+pub use idempotency::{
+    Failed, Forgotten, Idempotency, IdempotencyBuilder, Lapsed, Outcome, Parked, Probed, RunError,
+};
+
+// What goes wrong. More in `error`.
+pub use error::{AcquireError, Advice, ConfigError, ReleaseError, Taken};

@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 use crate::shown::Quoted;
 
 /// Longest name or prefix in bytes.
-pub const NAME_MAX: usize = 512;
+pub(crate) const NAME_MAX: usize = 512;
 
 /// Where a server keeps the mark of its data history (quarantine 2).
 pub(crate) const MARKER: &str = "palisade:generation";
@@ -30,7 +30,7 @@ pub(crate) const SETTLED: &str = "palisade:settled";
 ///
 /// # Errors
 /// [`ConfigError`] naming the field, the value and the rule.
-pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     if name.is_empty() {
         return Err(ConfigError::new(field, "\"\"", "must not be empty"));
     }

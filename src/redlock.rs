@@ -11,7 +11,7 @@ use crate::driver::Core;
 pub use crate::driver::close::Closed;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::lock::Mutex;
+use crate::lock::MutexBuilder;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::Drift;
@@ -34,9 +34,9 @@ use crate::time::Drift;
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 /// use palisade::{MemoryNode, Redlock};
 /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-/// let guard = redlock.mutex("invoice:42").acquire().await?;
+/// let guard = redlock.mutex("invoice:42").build()?.acquire().await?;
 /// println!("write with token {}", guard.fencing_token());
-/// guard.release().await.into_result()?;
+/// guard.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -56,10 +56,11 @@ impl Redlock {
         }
     }
 
-    /// A mutex of this name: the key on the nodes is the handle's prefix followed by the name
-    /// exactly as given. Nothing is sent before it is acquired; a bad name is told by the verbs.
-    pub fn mutex(&self, name: impl Into<String>) -> Mutex {
-        Mutex::new(Arc::clone(&self.core), &name.into())
+    /// Settings of a mutex of this name: the key on the nodes is the handle's prefix followed by
+    /// the name exactly as given. [`build`](MutexBuilder::build) checks them; nothing is sent
+    /// before it is acquired.
+    pub fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
+        MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
     /// The settings that hold for this handle.
@@ -87,7 +88,7 @@ impl Redlock {
     /// # use palisade::{MemoryNode, Redlock};
     /// # use std::time::Duration;
     /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-    /// let guard = redlock.mutex("invoice:42").acquire().await?;
+    /// let guard = redlock.mutex("invoice:42").build()?.acquire().await?;
     /// // …
     /// drop(guard);
     /// let closed = redlock.close(Duration::from_secs(5)).await;

@@ -97,8 +97,8 @@ impl Shift {
         pulse: &Pulse,
         bar: &ProgressBar,
     ) -> Result<(), Failure> {
-        let orders = Idempotency::builder(redlock)
-            .namespace(self.stream.level.name())
+        let orders = redlock
+            .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
             // What is not known of an order the probe asks the ledger.

@@ -8,7 +8,7 @@ use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
-    /// The name, a setting or the value is out of range.
+    /// The value is too long.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
@@ -69,7 +69,6 @@ impl From<NoQuorum> for CampaignError {
 impl From<AcquireError> for CampaignError {
     fn from(error: AcquireError) -> Self {
         match error {
-            AcquireError::Config(e) => Self::Config(e),
             AcquireError::NoQuorum(e) => Self::NoQuorum(e),
             AcquireError::TimedOut { of, waited, taken } => Self::TimedOut { of, waited, taken },
             AcquireError::Closed(of) => Self::Closed(of),
@@ -108,9 +107,6 @@ impl ProclaimError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// The name is out of range.
-    #[error("cannot be asked for: {0}")]
-    Config(ConfigError),
     /// Too few nodes gave an answer that counts; nodes in quarantine do not remember.
     #[error("nobody can say who leads: {0}")]
     NoQuorum(NoQuorum),
@@ -123,7 +119,6 @@ impl LeaderError {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
             Self::Closed(_) => Advice::Rebuild,
         }
@@ -141,7 +136,7 @@ mod tests {
         let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false };
         let waited = Duration::from_secs(2);
-        let all: [Box<dyn std::error::Error>; 10] = [
+        let all: [Box<dyn std::error::Error>; 9] = [
             Box::new(CampaignError::Config(config())),
             Box::new(CampaignError::NoQuorum(why())),
             Box::new(CampaignError::TimedOut { of: of(), waited, taken }),
@@ -149,7 +144,6 @@ mod tests {
             Box::new(ProclaimError::Config(config())),
             Box::new(ProclaimError::Lost(of())),
             Box::new(ProclaimError::Unknown(why())),
-            Box::new(LeaderError::Config(config())),
             Box::new(LeaderError::NoQuorum(why())),
             Box::new(LeaderError::Closed(of())),
         ];

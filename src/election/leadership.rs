@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::error::ProclaimError;
 use super::value::{Words, check_value};
 use crate::durability::Achieved;
-use crate::error::{ExtendError, ReleaseOutcome};
-use crate::lock::LockGuard;
+use crate::error::{ExtendError, ReleaseError};
+use crate::lock::{LockGuard, LostSignal};
 use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -21,7 +21,7 @@ use crate::token::FencingToken;
 /// win. Select what a leader does against [`lost`](Self::lost), and hand [`term`](Self::term) to
 /// whatever it writes. A lost leadership never comes back: campaign again.
 ///
-/// Dropping it resigns in the background; [`resign`](Self::resign) tells the outcome.
+/// Dropping it resigns in the background; [`resign`](Self::resign) says whether it led until then.
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
     guard: LockGuard,
@@ -94,6 +94,15 @@ impl Leadership {
         self.guard.lost().await;
     }
 
+    /// As [`lost`](Self::lost), for tasks that do not have the leadership.
+    pub fn lost_signal(&self) -> LostSignal {
+        self.guard.lost_signal()
+    }
+
+    pub(super) fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+
     /// As [`LockGuard::receipts`].
     pub fn receipts(&self) -> Vec<Receipt> {
         self.guard.receipts()
@@ -138,12 +147,14 @@ impl Leadership {
     }
 
     /// Ends the term on every node that may know of it; the next candidate is woken by the nodes.
-    /// Decided at the majority, finished in the background. A leadership that was lost before never
-    /// answers [`ReleaseOutcome::Released`], whatever the nodes find.
+    /// Decided at the majority, finished in the background. `Ok` says that it led until then.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
     ///
     /// # Cancellation safety
     /// Dropped at any await, the resignation goes on in the background.
-    pub async fn resign(self) -> ReleaseOutcome {
+    pub async fn resign(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
 }

@@ -7,6 +7,7 @@
 //! | verb | does |
 //! |---|---|
 //! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
+//! | [`Election::lead`] | campaigns, and runs some work until its end or the loss of the term |
 //! | [`Leadership::proclaim`] | says something else, in the same term |
 //! | [`Leadership::resign`] | ends the term; the next candidate is woken |
 //! | [`Election::leader`] | asks who leads now |
@@ -14,9 +15,9 @@
 //!
 //! ```
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! use palisade::{Election, MemoryNode, Redlock};
+//! use palisade::{MemoryNode, Redlock};
 //! let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let election = Election::new(&redlock, "billing");
+//! let election = redlock.election("billing").build()?;
 //! let leadership = election.campaign("10.0.0.7:8080").await?;
 //! let leader = election.leader().await?.expect("just elected");
 //! assert_eq!(leader.value, "10.0.0.7:8080");
@@ -26,7 +27,7 @@
 //!     () = leadership.lost() => return Err("somebody else may lead now".into()),
 //!     () = async { /* lead, and hand `leadership.term()` to whatever is written */ } => {}
 //! }
-//! leadership.resign().await.into_result()?;
+//! leadership.resign().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -37,8 +38,10 @@
 //! Whether a process is *ready* should not depend on whether it leads: of n replicas all but one
 //! follow, and that is health.
 
+mod builder;
 mod campaign;
 mod error;
+mod lead;
 mod leadership;
 mod observe;
 mod value;
@@ -48,12 +51,12 @@ use std::time::Duration;
 
 use crate::driver::Core;
 use crate::durability::Durability;
-use crate::error::{ConfigError, Resource};
-use crate::name::{LockKeys, check_election};
+use crate::error::Resource;
+use crate::name::LockKeys;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::leader::Sight;
-use crate::redlock::Redlock;
 
+pub use builder::ElectionBuilder;
 pub use campaign::TryCampaign;
 pub use error::{CampaignError, LeaderError, ProclaimError};
 pub use leadership::Leadership;
@@ -63,84 +66,22 @@ pub use value::{Leader, WORDS_MAX};
 use value::Words;
 
 /// An election for one name. Cheap to clone and to make; nothing is sent before a verb is called.
+/// Begun by [`Redlock::election`](crate::Redlock::election).
 #[derive(Clone, Debug)]
 pub struct Election {
     core: Arc<Core>,
     name: Arc<str>,
     keys: LockKeys,
     ttl: Duration,
-    wait: Option<Duration>,
+    acquire_timeout: Option<Duration>,
     retry: RetryPolicy,
     level: Durability,
-    bad: Option<ConfigError>,
 }
 
 impl Election {
-    /// The election of this name over the handle's nodes. Its main key there is the handle's prefix
-    /// + `election:` + `name`. A bad name is told by the verbs.
-    pub fn new(redlock: &Redlock, name: impl AsRef<str>) -> Self {
-        let (core, name) = (Arc::clone(&redlock.core), name.as_ref());
-        let keys = LockKeys::of_election(&core.config.prefix, name);
-        let bad = check_election(name, &keys).err();
-        Self {
-            keys,
-            ttl: core.config.ttl,
-            wait: None,
-            retry: RetryPolicy::default(),
-            level: Durability::Primary,
-            bad,
-            name: name.into(),
-            core,
-        }
-    }
-
     /// The name as given.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
-    /// without a leader after a leader died; a living leader renews at a quarter of it.
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// How long [`campaign`](Self::campaign) waits at most; `None`, the default: as long as its
-    /// future lives.
-    #[must_use]
-    pub fn wait(mut self, wait: Option<Duration>) -> Self {
-        self.wait = wait;
-        self
-    }
-
-    /// Waits between attempts when no node gives a hint.
-    #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = policy;
-        self
-    }
-
-    /// How many replicas must have a term, its words and each renewal before they count; default
-    /// [`Durability::Primary`]. [`Leadership::durability`] tells how many had them.
-    #[must_use]
-    pub fn durability(mut self, level: Durability) -> Self {
-        self.level = level;
-        self
-    }
-
-    /// Checks name and settings without asking any node; the verbs do it too.
-    ///
-    /// # Errors
-    /// The first rule that is broken, with field, value and rule.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        if let Some(bad) = &self.bad {
-            return Err(bad.clone());
-        }
-        self.level.check()?;
-        self.core.config.check_ttl(self.ttl)?;
-        self.core.config.check_renewed(self.ttl)
     }
 
     /// Who leads now, as a majority of the nodes tells it; `None` if nobody does.
@@ -156,12 +97,11 @@ impl Election {
     /// # Errors
     /// [`LeaderError::NoQuorum`] with the word of each node if no majority can tell, also while
     /// nodes that restarted are in quarantine and nobody has certainly re-asserted itself there;
-    /// [`LeaderError::Closed`] once the handle is [closed](Redlock::close).
+    /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at will.
     pub async fn leader(&self) -> Result<Option<Leader>, LeaderError> {
-        self.check().map_err(|e| LeaderError::Config(e.of(self.resource())))?;
         self.look(false).await
     }
 
@@ -175,7 +115,7 @@ impl Election {
         let _verb = self.core.closing.enter().ok_or_else(closed)?;
         match self.core.inspect(&self.keys, wait, Words::read).await {
             Sight::Leads { words, remaining } => Ok(Some(words.leader(remaining))),
-            Sight::Mute | Sight::Vacant | Sight::Pending => Ok(None),
+            Sight::Mute | Sight::Vacant => Ok(None),
             Sight::NoQuorum(outcomes) => {
                 let why = self.core.no_quorum(outcomes).of(self.resource());
                 Err(LeaderError::NoQuorum(why))

@@ -17,7 +17,7 @@ use super::error::LeaderError;
 use super::value::Leader;
 use crate::driver::hints::{Floor, Waiting};
 use crate::driver::runtime::within;
-use crate::error::{ConfigError, NoQuorum};
+use crate::error::NoQuorum;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
@@ -51,15 +51,11 @@ impl Election {
     ///
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
-    ///
-    /// # Errors
-    /// A bad name or setting.
-    pub fn observe(&self) -> Result<Observer, ConfigError> {
-        self.check().map_err(|e| e.of(self.resource()))?;
+    pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
         let watch = Watch { election, waiting, last: Last::Nothing, known: None, floor };
-        Ok(Observer { next: Some(Box::pin(watch.change())) })
+        Observer { next: Some(Box::pin(watch.change())) }
     }
 }
 
@@ -199,7 +195,7 @@ fn judge(
             *last = Last::Unknown;
             (before != Last::Unknown).then_some(Observation::Unknown(why))
         }
-        // Checked when the observer was made; and then it has ended.
-        Err(LeaderError::Config(_) | LeaderError::Closed(_)) => None,
+        // The observer has ended.
+        Err(LeaderError::Closed(_)) => None,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, ConfigError, NodeError, NodeFault, Resource};
+use super::{Advice, NodeError, NodeFault, Resource};
 
 /// What one node said, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,8 +136,8 @@ impl fmt::Display for NoQuorum {
             let longer = Duration::from_secs((waited + left).as_secs() + 2);
             write!(
                 f,
-                "; waited {waited:?}, and the quarantine lasts {left:?} more: a `wait` of \
-                 {longer:?} would have outlasted it"
+                "; waited {waited:?}, and the quarantine lasts {left:?} more: an \
+                 `acquire_timeout` of {longer:?} would have outlasted it"
             )?;
         }
         Ok(())
@@ -163,7 +163,7 @@ impl Taken {
             "another program's value is under its key: use another name or `prefix`, or delete the \
              key if nobody needs it"
         } else {
-            "raise `wait`, or look for a stuck holder"
+            "raise `acquire_timeout`, or look for a stuck holder"
         }
     }
 
@@ -181,9 +181,6 @@ impl Taken {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// A setting of this lock is out of range.
-    #[error("not acquired: {0}")]
-    Config(ConfigError),
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
@@ -213,7 +210,6 @@ impl AcquireError {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
             Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
@@ -244,40 +240,30 @@ impl ExtendError {
     }
 }
 
-/// What a release found.
-///
-/// An outcome, and by [`into_result`](Self::into_result) an error for whoever wants `?`.
+/// Why a release does not say that the lock was held until then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[must_use = "only `Released` says that the lock was held until the end"]
 #[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// The lock was held until this release, and a majority deleted it.
-    #[error("released")]
-    Released,
+pub enum ReleaseError {
     /// The lease had run out before, or the lock was lost otherwise: somebody else may have held
     /// the name since.
     #[error("{0}: lost before the release; what was done late needs its fencing token")]
-    AlreadyExpired(Resource),
+    Lost(Resource),
     /// A majority belongs to somebody else: the lease had run out and the name was taken.
     #[error("{0}: held by somebody else already; what was done late needs its fencing token")]
     TakenByOther(Resource),
-    /// Too few nodes answered; clean-up goes on in the background, at the latest the ttl ends it.
-    #[error("released (unconfirmed), clean-up goes on in the background: {0}")]
-    Unknown(NoQuorum),
+    /// Too few nodes answered. The lock was held until the release as far as its own deadline says;
+    /// clean-up goes on in the background, at the latest the ttl ends it.
+    #[error("release unconfirmed, clean-up goes on in the background: {0}")]
+    Unconfirmed(NoQuorum),
 }
 
-impl ReleaseOutcome {
-    /// True if the lock was provably held until this release.
-    pub fn is_released(&self) -> bool {
-        matches!(self, Self::Released)
-    }
-
-    /// `Ok` for [`Released`](Self::Released), anything else as an error.
-    ///
-    /// # Errors
-    /// The outcome itself.
-    pub fn into_result(self) -> Result<(), Self> {
-        if self.is_released() { Ok(()) } else { Err(self) }
+impl ReleaseError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Lost(_) | Self::TakenByOther(_) => Advice::GiveUp,
+            Self::Unconfirmed(e) => e.advice(),
+        }
     }
 }
 
@@ -326,11 +312,14 @@ mod tests {
     #[test]
     fn who_did_not_wait_long_enough_reads_how_long_would_have_been() {
         let mut e = no_quorum("5 7 9").of(Resource::Lock("a".into()));
-        assert!(!e.to_string().contains("`wait`"), "{e}");
+        assert!(!e.to_string().contains("`acquire_timeout`"), "{e}");
         e.waited = Some(Duration::from_secs(2));
         let text = AcquireError::from(e).to_string();
         assert!(text.starts_with("not acquired: lock \"a\": no quorum: 2 of 3 nodes"), "{text}");
-        assert!(text.ends_with("lasts 7s more: a `wait` of 11s would have outlasted it"), "{text}");
+        assert!(
+            text.ends_with("7s more: an `acquire_timeout` of 11s would have outlasted it"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -347,19 +336,17 @@ mod tests {
     fn an_error_has_its_cause_in_its_sentence_or_as_its_source_and_never_both() {
         let of = || Resource::Lock("a".into());
         let why = || no_quorum("x x .").of(of());
-        let config = ConfigError::new("ttl", "1s", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false };
         let waited = Duration::from_secs(2);
-        let all: [Box<dyn std::error::Error>; 9] = [
-            Box::new(AcquireError::Config(config)),
+        let all: [Box<dyn std::error::Error>; 8] = [
             Box::new(AcquireError::NoQuorum(why())),
             Box::new(AcquireError::TimedOut { of: of(), waited, taken }),
             Box::new(AcquireError::Closed(of())),
             Box::new(ExtendError::Lost(of())),
             Box::new(ExtendError::Unknown(why())),
-            Box::new(ReleaseOutcome::AlreadyExpired(of())),
-            Box::new(ReleaseOutcome::TakenByOther(of())),
-            Box::new(ReleaseOutcome::Unknown(why())),
+            Box::new(ReleaseError::Lost(of())),
+            Box::new(ReleaseError::TakenByOther(of())),
+            Box::new(ReleaseError::Unconfirmed(why())),
         ];
         for e in all {
             assert!(e.to_string().contains("lock \"a\""), "{e} names no lock");

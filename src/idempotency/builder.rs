@@ -35,7 +35,7 @@ pub struct Idempotency {
     pub(super) counters: Arc<Counters>,
 }
 
-/// Settings of an [`Idempotency`]. Required: [`namespace`](Self::namespace), and
+/// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
 /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
@@ -46,15 +46,18 @@ pub struct IdempotencyBuilder {
     on_forgotten: Option<Forgotten>,
 }
 
-impl Idempotency {
-    /// Begins with the lease of the handle's ttl and a retention of 24 hours. What is to happen
-    /// with a key whose past is not known has to be chosen.
-    pub fn builder(redlock: &Redlock) -> IdempotencyBuilder {
-        let core = Arc::clone(&redlock.core);
-        let of = Self {
+impl Redlock {
+    /// Settings of the idempotency keys of a namespace: what the keys belong to, for example the
+    /// name of the operation or of the consumer. At most 512 bytes, no control characters, no
+    /// colon. Begins with the lease of the handle's ttl and a retention of 24 hours. What is to
+    /// happen with a key whose past is not known has to be chosen.
+    /// [`build`](IdempotencyBuilder::build) checks them.
+    pub fn idempotency(&self, namespace: impl AsRef<str>) -> IdempotencyBuilder {
+        let core = Arc::clone(&self.core);
+        let of = Idempotency {
             lease: core.config.ttl,
             core,
-            namespace: Arc::from(""),
+            namespace: Arc::from(namespace.as_ref()),
             retention: RETENTION,
             policy: Policy::AT_MOST_ONCE,
             durability: Durability::Primary,
@@ -64,9 +67,11 @@ impl Idempotency {
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
+}
 
-    /// A call under this key. A bad key is told by the verbs. On the nodes the record's key is
-    /// `<prefix>idem:<namespace>:<key>`.
+impl Idempotency {
+    /// A call under this key. An invalid key is reported by the verbs. On the nodes the record's
+    /// key is `<prefix>idem:<namespace>:<key>`.
     ///
     /// The key is whatever names the *request*: the client's idempotency key together with whom it
     /// came from, a message's id given by its producer. Not an id that a redelivery changes.
@@ -87,13 +92,6 @@ impl Idempotency {
 }
 
 impl IdempotencyBuilder {
-    /// What the keys belong to, for example the name of the operation or of the consumer. Required.
-    /// At most 512 bytes, no control characters, no colon.
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.of.namespace = Arc::from(namespace.into());
-        self
-    }
-
     /// How long others wait after the process that runs a handler died; the keeper renews it while
     /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {

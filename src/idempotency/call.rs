@@ -29,7 +29,7 @@ pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    pub(super) wait: Duration,
+    pub(super) in_flight_timeout: Duration,
     fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
     created: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its verbs is awaited"]
 pub struct Probing<P> {
-    call: Call,
+    pub(super) call: Call,
     probe: P,
 }
 
@@ -50,7 +50,7 @@ impl Call {
             bad: check_name("key", key).err(),
             key: Arc::from(key),
             policy: of.policy,
-            wait: Duration::ZERO,
+            in_flight_timeout: Duration::ZERO,
             fingerprint: Ok(None),
             created: None,
             of,
@@ -65,6 +65,13 @@ impl Call {
     /// `serde_json` prints them. A `request` without such a form is an error of the verb.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
+        self
+    }
+
+    /// As [`fingerprint`](Self::fingerprint) with SHA-256 over these bytes as they are, for
+    /// requests that arrive as bytes and are sent again as the same bytes.
+    pub fn fingerprint_bytes(mut self, request: &[u8]) -> Self {
+        self.fingerprint = Ok(Some(super::canonical::of_bytes(request)));
         self
     }
 
@@ -132,8 +139,8 @@ impl Call {
 
     /// How long to wait for the result of somebody else's running handler before answering
     /// [`Outcome::InFlight`]. Default zero: answer at once.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+    pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
+        self.in_flight_timeout = timeout;
         self
     }
 
@@ -170,9 +177,9 @@ impl Call {
     /// Dropped before the handler was started, the claim is given back and the attempt does not
     /// count. Dropped while the handler runs, the handler is dropped with it where it stands: the
     /// claim is never freed, others find it in flight until its lease ends, and then a lapsed
-    /// attempt. A server framework drops a request's future when its client hangs up: there, call
-    /// from a task (`tokio::spawn`) and let the request await the task, so that a handler that was
-    /// begun is finished. Dropped while the result is being stored, the requests are on their way.
+    /// attempt. A server framework drops a request's future when its client hangs up: there, use
+    /// [`detached`](Self::detached), so that a handler that was begun is finished. Dropped while
+    /// the result is being stored, the requests are on their way.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -266,7 +273,6 @@ impl Call {
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
             Found::Mismatch => Status::Mismatch,
             Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
-            Found::Wait => return Err(self.no_quorum(Vec::new())),
         })
     }
 

@@ -18,6 +18,11 @@ pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBy
     Ok(Sha256::digest(canonical(of)?).into())
 }
 
+/// SHA-256 over a request that is bytes.
+pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
+    Sha256::digest(request).into()
+}
+
 fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
     let refuse = |e| CodecError::new("the request has no fingerprint", &e);
     let value = serde_json::to_value(of).map_err(refuse)?;

@@ -8,6 +8,7 @@ use super::canonical;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Achieved;
+use crate::lock::LostSignal;
 use crate::op::RecordKey;
 use crate::receipt::Receipt;
 use crate::token::FencingToken;
@@ -87,11 +88,7 @@ impl Context {
     /// Whether the claim is still ours, by a local look at the suspend-proof clock. Never turns
     /// true again once it was false.
     pub fn is_valid(&self) -> bool {
-        let valid = self.0.lease.is_valid(self.0.core.env.now());
-        if !valid {
-            self.0.lease.lose();
-        }
-        valid
+        !crate::lock::is_lost(&self.0.core, &self.0.lease)
     }
 
     /// What is left of the lease unless it is renewed; zero once lost.
@@ -129,5 +126,10 @@ impl Context {
     /// May be dropped and asked again at will.
     pub async fn lost(&self) {
         crate::lock::lost(&self.0.core, &self.0.lease).await;
+    }
+
+    /// As [`lost`](Self::lost), for tasks that do not have the context.
+    pub fn lost_signal(&self) -> LostSignal {
+        LostSignal::new(&self.0.core, &self.0.lease)
     }
 }

@@ -114,12 +114,16 @@ pub enum RunError {
 
 impl RunError {
     /// What to do about it. After an error of the handler: call again, for then its error, the
-    /// policy or the probe decides.
+    /// policy or the probe decides; give up if the handler called it
+    /// [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
             Self::NoQuorum { error, .. } => error.advice(),
-            Self::Handler { .. } => Advice::RetryAfter(Duration::from_secs(1)),
+            Self::Handler { failed, .. } if failed.is_permanent() => Advice::GiveUp,
+            Self::Handler { failed, .. } => {
+                Advice::RetryAfter(failed.retry_after().unwrap_or(Duration::from_secs(1)))
+            }
             Self::NotRecorded(e) => match e.nodes.advice() {
                 Advice::RetryAfter(wait) => {
                     Advice::RetryAfter(wait.max(Duration::from_millis(100)))
@@ -151,6 +155,9 @@ impl fmt::Display for RunError {
             }
             Self::Config { key, error } => write!(f, "nothing was run for {key}: {error}"),
             Self::NoQuorum { key, error } => write!(f, "nothing was run for {key}: {error}"),
+            Self::Handler { key, failed, .. } if failed.is_permanent() => {
+                write!(f, "the handler of {key} refused it for good, without effect: {failed}")
+            }
             Self::Handler { key, attempt, failed } => match failed.effect() {
                 Effect::None => {
                     write!(f, "the handler of {key} failed without effect, call again: {failed}")

@@ -5,9 +5,9 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # struct Order { account: &'static str, amount: u32, placed: std::time::SystemTime }
 //! # let order = Order { account: "alice", amount: 3, placed: std::time::SystemTime::now() };
-//! use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
+//! use palisade::{MemoryNode, Outcome, Redlock};
 //! # let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
+//! let orders = redlock.idempotency("orders").at_most_once().build()?;
 //! for _ in 0..2 {
 //!     let call = orders.key("client-key-1");
 //!     let call = call.fingerprint(&(order.account, order.amount)).created_at(order.placed);
@@ -57,7 +57,9 @@ mod birth;
 mod builder;
 mod call;
 mod canonical;
+pub mod consumer;
 mod context;
+mod detached;
 mod error;
 mod failed;
 mod key;
@@ -71,6 +73,7 @@ pub use birth::{created_in_ulid, created_in_uuid_v7};
 pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};
 pub use context::Context;
+pub use detached::Detached;
 pub use error::{CodecError, NotRecorded, RunError};
 pub use failed::{Effect, Failed};
 pub use key::KeyName;

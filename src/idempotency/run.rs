@@ -22,13 +22,12 @@ use serde::de::DeserializeOwned;
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
-use crate::driver::claim::{ClaimTerms, Claimed, Held};
+use crate::driver::claim::{ClaimTerms, Held};
 use crate::durability::Achieved;
-use crate::error::NodeOutcome;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::complete::{Found, Step};
-use crate::quorum::record::{Promise, Refusal};
+use crate::quorum::complete::{Found, Unstored};
+use crate::quorum::record::{Denied, Promise, Refusal};
 
 /// What a caller finds before anything is run.
 enum Begun {
@@ -173,13 +172,13 @@ fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason) -> Parked {
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
-    let in_flight_end = started + call.wait;
+    let in_flight_end = started + call.in_flight_timeout;
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     loop {
         let refusal = match core.claim(terms, false).await {
-            Claimed::Replay(value) => return Ok(Begun::Stored(value)),
-            Claimed::Promised(held, promise) => match promise.adopt {
+            Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
+            Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
@@ -190,11 +189,11 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
                     }
                 }
             },
-            Claimed::Repair(seen) => match repair(call, terms, seen.value, probing).await? {
+            Err(Denied::Repair(seen)) => match repair(call, terms, seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
-            Claimed::Refused(refusal) => refusal,
+            Err(Denied::Refused(refusal)) => refusal,
         };
         let (retry_after, end) = match refusal {
             Refusal::Mismatch => return Ok(Begun::Mismatch),
@@ -230,12 +229,10 @@ async fn repair(
         Store::Other(value) => Ok(Begun::Stored(value)),
         // Too few know whether what was seen is the result: that is for the probe to say.
         Store::Forgotten(_) if probing => match call.of.core.claim(terms, true).await {
-            Claimed::Promised(held, promise) if promise.forgotten.is_some() => {
-                Ok(Begun::Ours(held, promise))
-            }
-            Claimed::Replay(value) => Ok(Begun::Stored(value)),
-            Claimed::Refused(refusal) => Err(refusal),
-            Claimed::Promised(..) | Claimed::Repair(_) => {
+            Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
+            Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
+            Err(Denied::Refused(refusal)) => Err(refusal),
+            Ok(_) | Err(Denied::Repair(_)) => {
                 Err(Refusal::Contended { retry_after: Duration::ZERO })
             }
         },
@@ -276,11 +273,8 @@ where
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
-    let (nodes, refused) = match done {
-        Step::Stored => return Ok(executed(value, held.lease.durability())),
-        Step::Overtaken(nodes) => (nodes, true),
-        Step::Unknown(nodes) => (nodes, false),
-        Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
+    let Err(Unstored { overtaken: refused, nodes }) = done else {
+        return Ok(executed(value, held.lease.durability()));
     };
     tracing::warn!(
         target: "palisade::idempotency",

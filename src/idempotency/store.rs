@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use super::policy::Doubt;
 use super::{Call, NotRecorded};
-use crate::driver::claim::{ClaimTerms, Claimed};
+use crate::driver::claim::ClaimTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::complete::Step;
-use crate::quorum::record::Refusal;
+use crate::quorum::record::{Denied, Refusal};
 
 /// What a store came to.
 #[derive(Debug)]
@@ -42,18 +41,18 @@ pub(super) async fn store(
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     loop {
         let (held, promise) = match core.claim(terms, true).await {
-            Claimed::Promised(held, promise) => (held, promise),
-            Claimed::Replay(value) => return standing(value, candidate),
-            Claimed::Refused(refusal @ Refusal::Contended { .. }) => {
+            Ok(claimed) => claimed,
+            Err(Denied::Replay(value)) => return standing(value, candidate),
+            Err(Denied::Refused(refusal @ Refusal::Contended { .. })) => {
                 if core.env.now() >= end {
                     return Store::Refused(refusal);
                 }
                 tokio::time::sleep(delays.next().unwrap_or_default()).await;
                 continue;
             }
-            Claimed::Refused(refusal) => return Store::Refused(refusal),
+            Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
             // Nodes do not refuse a forced claim for a record; one that does has no say here.
-            Claimed::Repair(_) => {
+            Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
             }
@@ -67,13 +66,12 @@ pub(super) async fn store(
         // A completion may be under way from here on: the claim is not given back.
         held.begin();
         match core.complete(&held.lease, value.as_ref()).await {
-            Step::Stored => return standing(value, candidate),
-            Step::Overtaken(_) if core.env.now() < end => {}
-            Step::Overtaken(nodes) | Step::Unknown(nodes) => {
+            Ok(()) => return standing(value, candidate),
+            Err(why) if why.overtaken && core.env.now() < end => {}
+            Err(why) => {
                 let ballot = (promise.attempt, promise.token);
-                return Store::Unsure(Box::new(call.not_recorded(ballot, false, nodes)));
+                return Store::Unsure(Box::new(call.not_recorded(ballot, false, why.nodes)));
             }
-            Step::Wait => {}
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::driver::lease::Lease;
 use crate::driver::runtime::within;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
-use crate::error::{ExtendError, ReleaseOutcome, Resource};
+use crate::error::{ExtendError, ReleaseError, Resource};
+use crate::lock::{LostSignal, is_lost};
 use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -21,7 +22,8 @@ use crate::token::FencingToken;
 /// hold the name. Hand [`fencing_token`](Self::fencing_token) to whatever is written under the
 /// lock, so that a write which is late all the same is refused there.
 ///
-/// Dropping the guard releases in the background; [`release`](Self::release) tells the outcome.
+/// Dropping the guard releases in the background; [`release`](Self::release) says whether it was
+/// held until then.
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct LockGuard {
     core: Arc<Core>,
@@ -87,12 +89,7 @@ impl LockGuard {
     /// Whether the lock is still held, by a local look at the suspend-proof clock. Never turns true
     /// again once it was false.
     pub fn is_valid(&self) -> bool {
-        let valid = self.lease.is_valid(self.core.env.now());
-        if !valid {
-            // What was false once stays false, also if a renewal's answer is on its way.
-            self.lease.lose();
-        }
-        valid
+        !is_lost(&self.core, &self.lease)
     }
 
     /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
@@ -103,6 +100,11 @@ impl LockGuard {
     /// May be dropped and asked again at will.
     pub async fn lost(&self) {
         lost(&self.core, &self.lease).await;
+    }
+
+    /// As [`lost`](Self::lost), for tasks that do not have the guard.
+    pub fn lost_signal(&self) -> LostSignal {
+        LostSignal::new(&self.core, &self.lease)
     }
 
     /// Extends now by the lock's ttl, counted from the send, and returns the new deadline. A guard
@@ -145,12 +147,21 @@ impl LockGuard {
     }
 
     /// Releases on every node that may hold the lock; decided at the majority, finished in the
-    /// background. A guard that was lost before, by its own deadline or otherwise, never answers
-    /// [`ReleaseOutcome::Released`], whatever the nodes find.
+    /// background. `Ok` says that the lock was held until this release.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Lost`] or [`ReleaseError::TakenByOther`] for a guard that was lost before,
+    /// by its own deadline or otherwise, whatever the nodes find; [`ReleaseError::Unconfirmed`] if
+    /// too few nodes answered.
     ///
     /// # Cancellation safety
     /// Dropped at any await, the release goes on in the background.
-    pub async fn release(self) -> ReleaseOutcome {
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.end().await
+    }
+
+    /// As [`release`](Self::release); the guard is of no use after it.
+    pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
         self.core.keeper.forget(&self.lease);
         self.core.release(&self.lease, held).await
@@ -171,17 +182,11 @@ impl Drop for LockGuard {
 
 /// The next verdict on a lease; none once it is over and none is left.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
-    let over = || {
-        let over = !lease.is_valid(core.env.now());
-        if over {
-            lease.lose();
-        }
-        over
-    };
+    let over = || is_lost(core, lease);
     loop {
         // In pieces, as below: a deadline that passes is told by nobody.
         let left = lease.until().since(core.env.now()).min(WATCH);
-        if let Some(next) = within(left, lease.told.next(over)).await {
+        if let Some(next) = within(left, lease.verdict(over)).await {
             return next;
         }
     }

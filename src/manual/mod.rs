@@ -1,4 +1,4 @@
-//! The manual: what code alone does not tell.
+//! The manual: what code alone does not say.
 
 #[doc = include_str!("ordinary_deployments.md")]
 pub mod ordinary_deployments {}
@@ -17,3 +17,6 @@ pub mod changing_settings {}
 
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}

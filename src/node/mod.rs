@@ -1,28 +1,27 @@
 //! Nodes: independent lock servers, one vote each.
 //!
-//! [`LockNode`] is the seam: one method takes a batch of ops and a deadline, another waits until
-//! replicas have what a batch did. Fault injection, metrics and quarantine in memory are wrappers.
-//! [`MemoryNode`] is the reference semantics and the embedded default; `contract` (feature
-//! `test-util`) is the suite that every node kind passes, and with which a third party's node can
-//! be tested.
+//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`MemoryNode`] the
+//! memory of this process, for tests and embedded use. Other kinds implement
+//! [`LockNode`](spi::LockNode): see [`spi`].
 
 mod barrier;
 #[cfg(feature = "test-util")]
-pub mod contract;
+pub(crate) mod contract;
 mod event;
 mod failover;
 #[cfg(feature = "test-util")]
-pub mod fault;
+pub(crate) mod fault;
 mod guard;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
-mod memory;
+pub(crate) mod memory;
 mod probe;
 mod recall;
 mod redis;
 mod sentinel;
+pub mod spi;
 pub(crate) mod tally;
 
 use std::future::Future;
@@ -40,17 +39,18 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
 
-pub use memory::{MemoryNode, MemoryNodeBuilder, MemorySnapshot};
-pub use sentinel::{MinReplicas, SentinelNode, SentinelStatus};
+pub use memory::{MemoryNode, MemoryNodeBuilder};
+pub use sentinel::{MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};
 
 /// A boxed future, as object-safe async methods need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One independent lock server.
 ///
-/// For implementers: `call` executes the ops in order, each atomically and by the rules written at
-/// [`Op`](crate::op::Op), and answers all of them by `deadline`. An op that may have been executed
-/// although no answer came is reported as *maybe executed*
+/// One method takes a batch of ops and a deadline, another waits until replicas have what a batch
+/// did. For implementers: `call` executes the ops in order, each atomically and by the rules
+/// written at [`Op`](crate::op::Op), and answers all of them by `deadline`. An op that may have
+/// been executed although no answer came is reported as *maybe executed*
 /// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)). Nothing is ever
 /// repeated by the node itself after it may have been executed. The future may be dropped at any
 /// await; the request may then still take effect.

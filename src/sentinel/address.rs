@@ -11,26 +11,26 @@ const HOST_MAX: usize = 255;
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Address {
+pub(crate) struct Address {
     host: Box<str>,
     port: u16,
 }
 
 impl Address {
     /// From parts that a server said; `None` for an empty host or port 0.
-    pub fn new(host: &str, port: u16) -> Option<Self> {
+    pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
         (!bad && !odd).then(|| Self { host: host.into(), port })
     }
 
     /// The host.
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
     /// The port, never 0.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
@@ -38,7 +38,7 @@ impl Address {
     ///
     /// # Errors
     /// Names the field, what stood there, and the form that is expected.
-    pub fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
                         and nothing else: no scheme, no password, no path";

@@ -14,11 +14,11 @@ use super::address::Address;
 use crate::error::{NodeError, NodeFault};
 
 /// Most Sentinels that are remembered, the configured ones included.
-pub const SENTINELS_MAX: usize = 16;
+pub(crate) const SENTINELS_MAX: usize = 16;
 
 /// What one Sentinel answered in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Where it was asked.
     pub from: Address,
     /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one voice.
@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// See [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Said {
+pub(crate) enum Said {
     /// It names a master.
     Master {
         /// The address as the Sentinel tells it.
@@ -47,7 +47,7 @@ pub enum Said {
 
 /// Why a Sentinel gave no answer that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// No connection, or it broke.
     Unreachable,
     /// No answer in time.
@@ -66,7 +66,7 @@ pub enum Trouble {
 
 /// What `SENTINEL MASTER` tells.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MasterFacts {
+pub(crate) struct MasterFacts {
     /// Grows by at least one with every failover.
     pub epoch: u64,
     /// How many Sentinels must agree that the master is down.
@@ -83,7 +83,7 @@ pub struct MasterFacts {
 
 /// Another Sentinel, as one of them tells.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Where.
     pub at: Address,
     /// Its id.
@@ -92,7 +92,7 @@ pub struct Peer {
 
 /// The master that a majority names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Master {
+pub(crate) struct Master {
     /// Where it is, in the Sentinels' words.
     pub at: Address,
     /// Under which configuration epoch; `None` if no Sentinel may tell.
@@ -105,7 +105,7 @@ pub struct Master {
 
 /// The memory of discovery: which Sentinels there are, and the highest epoch decided so far.
 #[derive(Clone, Debug)]
-pub struct Discovery {
+pub(crate) struct Discovery {
     /// In the order in which they are to be named; the first replier comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
@@ -118,7 +118,7 @@ pub struct Discovery {
 
 impl Discovery {
     /// Begins with the configured Sentinels.
-    pub fn new(sentinels: Vec<Address>) -> Self {
+    pub(crate) fn new(sentinels: Vec<Address>) -> Self {
         Self {
             configured: sentinels.len(),
             sentinels,
@@ -130,17 +130,12 @@ impl Discovery {
     }
 
     /// Whom to ask, in order.
-    pub fn sentinels(&self) -> &[Address] {
+    pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
 
-    /// The highest epoch that was decided upon.
-    pub fn epoch(&self) -> Option<u64> {
-        self.seen
-    }
-
     /// Puts the first replier to the head of the list (client guideline, step 1).
-    pub fn first_replier(&mut self, at: &Address) {
+    pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
@@ -148,7 +143,7 @@ impl Discovery {
 
     /// Remembers ids, appends Sentinels not known yet (guideline, step 9), forgets learned ones
     /// that turn out to be a known one under another address. True if there are new ones to ask.
-    pub fn learn(&mut self, answers: &[Answer]) -> bool {
+    pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
                 self.ids.insert(a.from.clone(), id.clone());
@@ -207,7 +202,7 @@ impl Discovery {
     ///
     /// # Errors
     /// The fault that says what to do, with every Sentinel's words in the detail.
-    pub fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
+    pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
         let needed = known / 2 + 1;
@@ -326,7 +321,7 @@ impl Answer {
     }
 
     /// It sees the master as down, or a failover running: ask again soon.
-    pub fn troubled(&self) -> bool {
+    pub(crate) fn troubled(&self) -> bool {
         match &self.said {
             Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
             _ => false,

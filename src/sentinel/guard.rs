@@ -13,7 +13,7 @@ use crate::error::ConfigError;
 
 /// What is added to `min-replicas-max-lag`: the age of an acknowledgement is counted in whole
 /// seconds and looked at once a second.
-pub const LAG_SLACK: Duration = Duration::from_secs(2);
+pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
 
 /// What is hoped of a server without the guard.
 const UNGUARDED: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ pub enum MinReplicas {
 
 /// How strong the guard must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardRule {
+pub(crate) struct GuardRule {
     /// What to do if it is not.
     pub policy: MinReplicas,
     /// At least so many replicas must have acknowledged …
@@ -144,7 +144,7 @@ impl fmt::Display for GuardFacts {
 
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// What is wrong and the command that mends it; `None` if nothing is.
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
@@ -156,7 +156,7 @@ pub struct Verdict {
 impl GuardRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels may tell them.
-    pub fn judge(
+    pub(crate) fn judge(
         &self,
         facts: &GuardFacts,
         down_after: Option<Duration>,
@@ -190,7 +190,7 @@ impl GuardRule {
     }
 
     /// What is wrong with the guard and the command that mends it; nothing under `Off`.
-    pub fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
+    pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
         if self.policy == MinReplicas::Off {
             return None;
         }

@@ -3,10 +3,10 @@
 //! [`discovery`] decides from the Sentinels' answers (pure), `ask` fetches the answers, `watch`
 //! keeps asking and listens for events, [`guard`] judges the min-replicas facts (pure).
 
-pub mod address;
+pub(crate) mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
-pub mod discovery;
+pub(crate) mod discovery;
 pub(crate) mod events;
-pub mod guard;
+pub(crate) mod guard;
 pub(crate) mod watch;

@@ -122,7 +122,15 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
     let mut events = redlock.events();
-    let held = redlock.mutex("m").auto_renew(false).try_acquire().await.unwrap().acquired();
+    let held = redlock
+        .mutex("m")
+        .auto_renew(false)
+        .build()
+        .unwrap()
+        .try_acquire()
+        .await
+        .unwrap()
+        .acquired();
     let down = async { while !matches!(events.recv().await, Ok((_, NodeEvent::Down))) {} };
     tokio::time::timeout(Duration::from_secs(12), down).await.expect("a heartbeat has a deadline");
     drop(held);

@@ -16,6 +16,7 @@ const FLOORS: &[&[&str]] = &[
     &["idempotency"],
     &["election"],
     &["ops"],
+    &["test_util"],
     &["lib", "manual"],
 ];
 

@@ -9,12 +9,12 @@ mod support;
 
 use std::time::Duration;
 
-use palisade::env::{Env as _, SystemEnv};
 use palisade::error::NodeError;
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, RedisNode, RedisNodeBuilder};
-use palisade::op::{Batch, Op, Reply, Terms};
-use palisade::{Idempotency, Outcome, OwnerToken, Redlock};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Reply, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{RedisNode, RedisNodeBuilder, spi::LockNode};
+use palisade::{Outcome, Redlock, node::spi::OwnerToken};
 
 use certs::Authority;
 use support::server::Server;
@@ -69,11 +69,10 @@ fn redlock(node: impl LockNode) -> Redlock {
 /// A lock and an idempotent run over this node, as a user does them.
 async fn works(node: impl LockNode) {
     let redlock = redlock(node);
-    let guard = redlock.mutex("invoice:42").acquire().await.unwrap();
+    let guard = redlock.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
     assert!(guard.is_valid());
-    assert!(guard.release().await.is_released());
-    let payments =
-        Idempotency::builder(&redlock).namespace("payments").at_most_once().build().unwrap();
+    assert!(guard.release().await.is_ok());
+    let payments = redlock.idempotency("payments").at_most_once().build().unwrap();
     for delivery in 1..=2 {
         let run = payments.key("order-7").run(|_| async { Ok::<_, String>(delivery) });
         match run.await.unwrap() {

@@ -18,7 +18,7 @@ async fn a_ca_that_nobody_here_trusts() {
     }
     // As a user of locks meets it.
     let redlock = redlock(builder(tls_url(&server)).build().unwrap());
-    let e = redlock.mutex("m").try_acquire().await.expect_err("no quorum");
+    let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(matches!(e, AcquireError::NoQuorum(_)), "{e}");
     assert_eq!(e.advice(), Advice::Misconfigured);
     assert!(e.to_string().contains("unknown issuer"), "{e}");
@@ -109,8 +109,8 @@ fn bad_pem_is_told_by_field_value_and_rule_and_the_key_is_not_shown() {
         };
         let node = builder("rediss://h".to_owned()).tls(root.clone(), client.clone());
         refused(node.build().unwrap_err(), "tls");
-        refused(group::node("s:1").tls(root.clone(), client.clone()).unwrap_err(), "tls");
-        refused(group::node("s:1").sentinel_tls(root, client).unwrap_err(), "sentinel_tls");
+        refused(group::node("s:1").tls(root.clone(), client.clone()).build().unwrap_err(), "tls");
+        refused(group::node("s:1").sentinel_tls(root, client).build().unwrap_err(), "sentinel_tls");
     }
     let node = builder("rediss://h".to_owned()).tls(Some(ca.root()), Some((certificate, key)));
     assert!(!format!("{node:?} {:?}", node.clone().build().unwrap()).contains(&secret));

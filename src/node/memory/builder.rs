@@ -47,7 +47,8 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// Starts in quarantine, as a server of unknown past does.
+    /// Starts in quarantine, as a server of unknown past does. Needs the feature `test-util`.
+    #[cfg(feature = "test-util")]
     pub fn quarantined(mut self) -> Self {
         self.quarantined = true;
         self

@@ -28,6 +28,7 @@ pub(super) struct Marker {
 
 /// Where a planned handover stands, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
     /// Nothing is answered, here and by whom this marker comes to.
     Closed(u64),
@@ -51,6 +52,7 @@ impl Marker {
 
     /// Closes the node for `span`. False: not in a quarantine, for not all leases are known, and
     /// not while it settles, for opened again it would not know that any more.
+    #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         if !self.left(now).is_zero() || self.settles(now) {
             return false;
@@ -60,6 +62,7 @@ impl Marker {
     }
 
     /// Goes on in a history whose data are certainly complete.
+    #[cfg(feature = "test-util")]
     pub(super) fn go_on(&mut self, generation: u64, now: u64) {
         self.generation = generation;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));

@@ -85,6 +85,7 @@ impl Locks {
     }
 
     /// A foreign client's value under a lock's key.
+    #[cfg(feature = "test-util")]
     pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
         self.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
     }

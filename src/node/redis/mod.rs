@@ -8,6 +8,7 @@ pub(crate) mod faults;
 pub(crate) mod guard;
 mod hints;
 pub(crate) mod script;
+pub(crate) mod seen;
 pub(crate) mod session;
 
 use std::fmt;

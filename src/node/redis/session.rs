@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 use super::encode::{self, Guarding};
 use super::facts::{Introduced, ServerFacts, generation, introduce, look};
 use super::hints::Hints;
+use super::seen::Seen;
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::{Reply, Wire};
@@ -32,9 +33,10 @@ pub(crate) struct Session {
     /// Whether `ROLE` is answered, so that writes get receipts.
     tells_offset: bool,
     generation: Option<u64>,
-    /// What the last batch said; the first one supposes it is so.
+    /// What the last batch said; the first one supposes that a backlog is kept.
     backlog: AtomicBool,
-    awaited: AtomicBool,
+    /// The marker as the last answer showed it.
+    seen: Mutex<Option<Arc<Seen>>>,
     /// What the server said when its marker was touched, until somebody is told.
     touched: Mutex<Option<Facts>>,
     /// It was given up, and that was reported.
@@ -64,7 +66,7 @@ impl Session {
             generation: generation(&facts.replid),
             facts,
             backlog: AtomicBool::new(true),
-            awaited: AtomicBool::new(true),
+            seen: Mutex::default(),
             touched: Mutex::default(),
             abandoned: AtomicBool::new(false),
             proved: AtomicBool::new(false),
@@ -140,7 +142,8 @@ impl Session {
     /// and nothing was sent. To be called within a runtime.
     pub(crate) fn send(self: &Arc<Self>, batch: Arc<Batch>, guarding: Guarding) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let cmd = encode::batch(&batch, guarding, self.awaited.load(Ordering::Relaxed));
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cmd = encode::batch(&batch, guarding, seen.as_deref());
         let mut bytes = cmd.get_packed_command();
         // A history that nobody can go on from needs no receipts.
         let receipt = self.tells_offset
@@ -151,7 +154,7 @@ impl Session {
         }
         let wanted = 1 + usize::from(receipt);
         let reply = self.wire.send(bytes, wanted, Some(Arc::clone(&batch)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, guarding })
+        Some(Sent { session: Arc::clone(self), reply, batch, guarding, seen })
     }
 }
 
@@ -161,12 +164,14 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     guarding: Guarding,
+    /// What the batch expected to find.
+    seen: Option<Arc<Seen>>,
 }
 
 impl Sent {
     /// What became of it. A fault of the connection or the server as a whole is `Err`.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, guarding } = self;
+        let Self { session, reply, batch, guarding, seen } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
         let mut answers = reply.await.map_err(calling)?.into_iter();
         let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
@@ -181,11 +186,11 @@ impl Sent {
         };
         // A refusal to tell the offset is no fault: there is no receipt then.
         let offset = answers.next().as_ref().and_then(decode::offset);
-        let standing = decode::standing(&answer);
-        session.backlog.store(standing.backlog, Ordering::Relaxed);
-        session.awaited.store(standing.awaited, Ordering::Relaxed);
+        session.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
         let lost = (guarding.longest_window(), batch.terms.clock_error);
-        let mut replies = decode::replies(answer, &batch.ops, &session.facts.run_id, lost)?;
+        let identity = &session.facts.run_id;
+        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
+        *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
             // Longer than any that agrees with this client: another one does not.
             facts.quarantine_asked = batch
