@@ -4,9 +4,9 @@
 //! free. None overtakes anything but acquires by others: those were asked for while the lock stood,
 //! so nobody can tell which came first. Everything else keeps its order; above all a release stays
 //! behind its own acquire, and behind the extension that could put the lock back. An acquire that
-//! meets its own release before either left is not sent at all, nor is the release. Nor is one that
-//! follows an acquire that was too late to be sent: in front of a node that stands still there would
-//! soon be nothing else.
+//! meets its own release before either left is not sent at all, nor is the release. Neither is a
+//! release behind an acquire that was too late to be sent: the queue of a frozen node would soon
+//! hold nothing else.
 
 use std::collections::HashSet;
 
