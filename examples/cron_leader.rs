@@ -73,7 +73,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Runs one tick, unless it was run; waits for whoever is at it.
+    /// Runs one tick, unless it was run; waits if somebody else is running it.
     async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
             // Nobody can have run it before its time.
@@ -140,7 +140,7 @@ async fn main() -> Result<(), Failure> {
     sleep(EVERY).await;
     let others = ["Grace", "Edsger"].map(|name| tokio::spawn(candidate(name, None).stand()));
 
-    // The first leader is gone in the middle of a tick: its task is dropped where it stands.
+    // The first leader is gone in the middle of a tick: its task is dropped at its current await.
     sleep(7 * EVERY).await;
     first.abort();
     for other in others {

@@ -1,9 +1,9 @@
 //! One leader of many candidates.
 //!
 //! Without arguments: three candidates over three in-memory nodes take turns, and an observer
-//! tells what it sees; ends by itself. With `--node` or `--sentinel`: one candidate that prints a
-//! line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its standard
-//! input; start two of them and kill one.
+//! prints what it sees; ends without help. With `--node` or `--sentinel`: one candidate that prints
+//! a line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its
+//! standard input; start two of them and kill one.
 //!
 //! ```text
 //! cargo run -p examples --bin election
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     ended
 }
 
-/// One candidate, until it is told to end.
+/// One candidate, until it gets a signal to end.
 async fn stand(
     election: &Election,
     value: &str,
@@ -104,7 +104,7 @@ async fn stand(
         if last {
             return Ok(outcome?);
         }
-        // Let somebody else: whoever asks first would otherwise be this process again.
+        // Leaves time for somebody else: otherwise this process would often be the first again.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

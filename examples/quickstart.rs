@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let guard = mutex.acquire().await?;
     println!("held with fencing token {}", guard.fencing_token());
 
-    // Whoever else comes is told how long it may take, at once and without an error.
+    // Any other caller learns at once, and without an error, how long it may take.
     match mutex.try_acquire().await? {
         TryAcquire::Taken(taken) => {
             println!("another one is told: retry in {:?}", taken.retry_after);
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         Err(other) => println!("not a clean release: {other}"),
     }
 
-    // The next holder's token is larger: that is how a resource tells who is late.
+    // The next holder's token is larger: that is how a resource recognises a late writer.
     let next = mutex.acquire().await?;
     println!("held again with fencing token {}", next.fencing_token());
     next.release().await?;

@@ -1,3 +1,32 @@
+//! [durability]: crate::manual::durability
+//! [failovers]: crate::manual::what_a_failover_can_do_to_you
+//! [glossary]: crate::manual::glossary
+//! [ordinary]: crate::manual::ordinary_deployments
+//! [tested]: crate::manual::how_this_is_tested
+//! [troubleshooting]: crate::manual::troubleshooting
+#![doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-APACHE")]
+#![doc = concat!("[architecture]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/ARCHITECTURE.md")]
+#![doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CHANGELOG.md")]
+#![doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CONTRIBUTING.md")]
+#![doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-MIT")]
+#![doc = concat!("[proofs]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/proofs.md")]
+#![doc = concat!("[rules]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/overview.md")]
+#![doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/SECURITY.md")]
+#![doc = concat!(
+    "[sentinel-conf]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/README.md"
+)]
+#![doc = concat!(
+    "[users-data]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/users-data.acl"
+)]
+#![doc = concat!(
+    "[users-sentinel]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/users-sentinel.acl"
+)]
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 

@@ -76,9 +76,10 @@ impl Redlock {
     /// away from running work. Guards and leaderships that are dropped or released are released on
     /// the nodes, and each release is sent until its node has confirmed it.
     ///
-    /// Returns as soon as nothing is held, under way or owed, at the latest after `within`. What is
-    /// still held then is not renewed any more: its guard hears of the loss at its deadline, which
-    /// is before anybody else can have it. So drop or release your own guards before.
+    /// Returns as soon as nothing is held, no request is under way and every release is confirmed,
+    /// at the latest after `within`. What is still held then is not renewed any more: its guard is
+    /// lost at its deadline, which is before anybody else can have it. So drop or release your own
+    /// guards before.
     ///
     /// Without this the guard that `main` drops last is often still locked when the runtime ends,
     /// until its ttl has passed: what `Drop` does it does in the background.
@@ -210,8 +211,8 @@ impl RedlockBuilder {
     }
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters, and no word `election:` or `idem:`, which stand before the names of
-    /// elections and idempotency keys. Let it end with a separator, as `billing:`.
+    /// characters, and no word `election:` or `idem:`, which begin the names of elections and
+    /// idempotency keys. Let it end with a separator, as `billing:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
@@ -223,7 +224,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Hands in other clocks and dice, as a simulator does.
+    /// Uses other clocks and randomness, as a simulator does.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

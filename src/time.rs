@@ -85,7 +85,7 @@ pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
 
 /// How far ahead of a node's clock a token may be raised: as far as a client with a fast clock lets
 /// a grant count, seen from a node with a slow one. What lies beyond is no honest node's, and a
-/// name on which it stood would be taken only by the tokens of the far future.
+/// name with such a fence could be taken only with tokens of the far future.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }

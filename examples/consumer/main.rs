@@ -55,7 +55,7 @@ impl Billing {
             let call = self.payments.key(&*message.key);
             let call = call.fingerprint(&message.body).created_at(message.created);
             match call.run(async |cx: Context| self.charge(&cx, &message).await).await {
-                // Stored on a majority: whoever gets the message again will know.
+                // Stored on a majority: the next consumer of the message will see it.
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => {
                     self.queue.ack(&message).await?;
                 }

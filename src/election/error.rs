@@ -81,14 +81,14 @@ impl From<AcquireError> for CampaignError {
 #[non_exhaustive]
 pub enum ProclaimError {
     /// The value is too long; nothing was sent.
-    #[error("cannot be proclaimed: {0}")]
+    #[error("not proclaimed: {0}")]
     Config(ConfigError),
     /// The leadership is over; a new leader may exist.
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
     /// Too few nodes answered. The term goes on, and each renewal carries the value again: it may
     /// be seen now, and is seen at the latest when a renewal succeeds.
-    #[error("not yet known to be proclaimed, the next renewal carries it again: {0}")]
+    #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
 
@@ -103,15 +103,15 @@ impl ProclaimError {
     }
 }
 
-/// Why nobody can say who leads.
+/// Why the leader is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave an answer that counts; nodes in quarantine do not remember.
-    #[error("nobody can say who leads: {0}")]
+    /// Too few nodes gave an answer that counts; nodes in quarantine do not count.
+    #[error("leader unknown: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
-    #[error("{0}: not asked who leads, the handle was closed; build a new one")]
+    #[error("{0}: leader not read, the handle was closed; build a new one")]
     Closed(Resource),
 }
 

@@ -1,4 +1,4 @@
-//! Putting one value under a key by consensus: what stands there already, else a candidate.
+//! Storing one value under a key by consensus: the value that is there already, else a candidate.
 //!
 //! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try are all
 //! this one protocol: claim with `force`, adopt what the promises show, complete it under the own
@@ -13,22 +13,22 @@ use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::record::{Denied, Refusal};
 
-/// What a store came to.
+/// The outcome of a store.
 #[derive(Debug)]
 pub(super) enum Store {
     /// These bytes are the key's result now; they are the candidate's.
     Ours,
-    /// Another result stood there, and stands; `None` if it was too large to be kept.
+    /// The key has another result, which stays; `None` if it was too large to be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes know whether a result stood there; nothing was changed.
+    /// Too few nodes know whether the key has a result; nothing was changed.
     Forgotten(Doubt),
-    /// Somebody is at it, or too few nodes can be asked.
+    /// Another caller is storing, or too few nodes can be asked.
     Refused(Refusal),
     /// Sent, and not known to be stored.
     Unsure(Box<NotRecorded>),
 }
 
-/// Puts `candidate` under the key unless a result is found there. `sure`: the caller answers for it
+/// Puts `candidate` under the key unless a result is found there. `sure`: the caller guarantees
 /// that no forgotten result contradicts the candidate.
 pub(super) async fn store(
     call: &Call,
@@ -51,7 +51,8 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Nodes do not refuse a forced claim for a record; one that does has no say here.
+            // Nodes do not refuse a forced claim for a record; the answer of one that does is
+            // ignored.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));

@@ -17,10 +17,10 @@ use crate::token::FencingToken;
 /// A held lock.
 ///
 /// It is a belief with a deadline, not a fact: [`is_valid`](Self::is_valid) and
-/// [`lost`](Self::lost) tell when the belief has ended, at the latest at
+/// [`lost`](Self::lost) report when it has ended, at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
-/// hold the name. Hand [`fencing_token`](Self::fencing_token) to whatever is written under the
-/// lock, so that a write which is late all the same is refused there.
+/// hold the name. Send [`fencing_token`](Self::fencing_token) with every write under the lock, so
+/// that the resource can refuse a late one.
 ///
 /// Dropping the guard releases in the background; [`release`](Self::release) says whether it was
 /// held until then.
@@ -69,13 +69,13 @@ impl LockGuard {
         self.lease.token
     }
 
-    /// When belief ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s `Env`.
+    /// When the validity ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s
+    /// `Env`.
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
     }
 
-    /// How durable the lock was when it was granted or renewed last: what a failover after that
-    /// leaves of it.
+    /// How durable the lock was when it was last granted or renewed.
     pub fn durability(&self) -> Achieved {
         self.lease.durability()
     }
@@ -97,7 +97,7 @@ impl LockGuard {
     /// can confirm it any more. Select your work against it.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// May be dropped and called again at any time.
     pub async fn lost(&self) {
         lost(&self.core, &self.lease).await;
     }
@@ -112,10 +112,11 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`ExtendError::Lost`] if the lock is gone for good, [`ExtendError::Unknown`] if too few
-    /// nodes answered and the old deadline stands.
+    /// nodes answered; the old deadline still holds.
     ///
     /// # Cancellation safety
-    /// Dropped, the old deadline stands; the nodes may keep the key longer than believed.
+    /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
+    /// assumes.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let result = self.core.extend(&self.lease).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
@@ -124,24 +125,25 @@ impl LockGuard {
         result
     }
 
-    /// Where the last write of this lock that each node confirmed stands, and what became of it if
-    /// the node is another server since. Nodes that never confirmed it are not listed. Asks nobody.
+    /// For each node, where the last confirmed write of this lock is in its data history, and its
+    /// fate if another server has taken over. Nodes that never confirmed one are not listed. Sends
+    /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
         self.core.verdicts.receipts(&self.lease)
     }
 
-    /// Resolves with the next verdict: a node became another server (a failover, a restart), and
-    /// this is what became of the lock's last confirmed write there. Each verdict is told once, in
-    /// order, also those that came before the call; with `None` as soon as the lock is lost or
-    /// released and nothing is left to tell.
+    /// Resolves when a node became another server (a failover, a restart), with the fate of the
+    /// lock's last confirmed write there. Each is reported once, in order, also those from before
+    /// the call. Resolves with `None` once the lock is lost or released and nothing is left to
+    /// report.
     ///
-    /// [`Fate::Survived`](crate::Fate::Survived) asks for nothing. After
+    /// [`Fate::Survived`](crate::Fate::Survived) needs no action. After
     /// [`Fate::Lost`](crate::Fate::Lost) or `Unknown` a guard with automatic renewal is renewed at
-    /// once: it puts the lock back where the node may still be told so, and is
-    /// [lost](Self::lost) at once if no majority can ever confirm it again.
+    /// once: it puts the lock back where the node still accepts that, and is [lost](Self::lost) at
+    /// once if no majority can ever confirm it again.
     ///
     /// # Cancellation safety
-    /// Dropped, it takes no verdict; the next call tells it.
+    /// If dropped, nothing is consumed; the next call reports it.
     pub async fn failover(&self) -> Option<Receipt> {
         failover(&self.core, &self.lease).await
     }
@@ -155,7 +157,7 @@ impl LockGuard {
     /// too few nodes answered.
     ///
     /// # Cancellation safety
-    /// Dropped at any await, the release goes on in the background.
+    /// If dropped at any await, the release goes on in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.end().await
     }
@@ -180,11 +182,11 @@ impl Drop for LockGuard {
     }
 }
 
-/// The next verdict on a lease; none once it is over and none is left.
+/// The next fate that is to be reported of a lease; none once it is over and none is left.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
     let over = || is_lost(core, lease);
     loop {
-        // In pieces, as below: a deadline that passes is told by nobody.
+        // In slices, as below: nothing wakes us when the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(next) = within(left, lease.verdict(over)).await {
             return next;
@@ -200,8 +202,8 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose();
             return;
         }
-        // Never one long sleep: timers stand still while the machine does, and a lease without
-        // renewal has no keeper that would notice.
+        // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease
+        // without renewal has no keeper that would notice.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -1,4 +1,4 @@
-//! Locks: a mutex and the guard of what it holds.
+//! Locks: a mutex, and the guard that holds it.
 
 mod builder;
 mod guard;

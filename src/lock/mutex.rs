@@ -1,4 +1,4 @@
-//! The plain mutex: every other kind of lock is told as a difference from it.
+//! The mutex: one holder at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,13 +187,14 @@ pub(crate) async fn acquire_within(
         if woken {
             hold_back(core, &waiting, deadline).await;
         }
-        // The roll-backs of attempts that met are hints, too: to all who met, so that they would
-        // meet for ever. Only the dice bring them apart, over the more round trips the oftener.
+        // The roll-backs of colliding attempts are hints as well, and wake all of them at once, so
+        // they would collide for ever. Random pauses separate them, over more round trips the more
+        // often they collided.
         crowd = if called && asked { crowd + 1 } else { 0 };
         if crowd > 1 || is_split(&loss) {
             let apart = spread(core.env.random(), round_trip, crowd);
             tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
-            // What was told meanwhile is seen by the attempt itself.
+            // The attempt itself sees what changed until now.
             let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {

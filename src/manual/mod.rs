@@ -20,3 +20,25 @@ pub mod troubleshooting {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}
+
+#[doc = concat!("[clocks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/clocks.md")]
+#[doc = concat!(
+    "[durability]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/durability.md"
+)]
+#[doc = concat!(
+    "[idempotency]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/idempotency.md"
+)]
+#[doc = concat!("[locks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/locks.md")]
+#[doc = concat!(
+    "[quarantine]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/quarantine.md"
+)]
+#[doc = concat!("[renewal]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/renewal.md")]
+#[doc = concat!("[sentinel]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/sentinel.md")]
+#[doc = include_str!("../../docs/glossary.md")]
+pub mod glossary {}

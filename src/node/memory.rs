@@ -5,8 +5,8 @@
 mod builder;
 #[cfg(feature = "test-util")]
 mod faults;
-mod guard;
 mod locks;
+mod quarantine;
 mod records;
 mod shelf;
 #[cfg(test)]
@@ -21,8 +21,8 @@ use tokio::sync::broadcast;
 pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
-use self::guard::{Clock, Header, Marker, Nature, Windows};
 use self::locks::Locks;
+use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
@@ -63,9 +63,9 @@ struct State {
     offset: Duration,
     /// First part of every identity this node will have.
     seed: u64,
-    /// Lives of the process so far.
+    /// Data histories so far.
     lives: u64,
-    /// What this life's data went on from.
+    /// The history that this one continues.
     predecessor: Option<Predecessor>,
     windows: Windows,
     data: Data,
@@ -118,7 +118,7 @@ impl MemoryNode {
     }
 
     fn tell(&self, event: NodeEvent) {
-        // The only failure is that nobody listens.
+        // The only failure is that there is no listener.
         let _ = self.0.events.send(event);
     }
 

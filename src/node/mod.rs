@@ -11,12 +11,12 @@ mod event;
 mod failover;
 #[cfg(feature = "test-util")]
 pub(crate) mod fault;
-mod guard;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
 pub(crate) mod memory;
+mod min_replicas;
 mod probe;
 mod recall;
 mod redis;
@@ -59,7 +59,7 @@ pub trait LockNode: Send + Sync + 'static {
     /// those of all earlier calls, in the order of the calls and not of the first polls.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
-    /// Waits until at least as many replicas as `level` asks for have everything that stood on the
+    /// Waits until at least as many replicas as `level` asks for have everything that was on the
     /// node at `after`, and answers how many have it; an error by `deadline` if it is fewer, if
     /// nobody knows, or if the node may have another past than `after` says. Never asked at
     /// `Primary`. As the batch was executed, an error is always *maybe executed*.
@@ -73,7 +73,8 @@ pub trait LockNode: Send + Sync + 'static {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let _ = (after, deadline);
-        let detail = format!("this kind of node cannot tell who has it; asked for: {level}");
+        let detail =
+            format!("this kind of node does not know which replicas have it; asked for: {level}");
         let error = NodeError::maybe_executed(NodeFault::Unsupported, detail);
         Box::pin(std::future::ready(Err(error)))
     }
@@ -99,7 +100,8 @@ pub trait LockNode: Send + Sync + 'static {
     }
 
     /// Where the server is that answers for this node now, as `host:port`; `None` if that means
-    /// nothing here. Only for operators: it tells a restart from a switch to another server.
+    /// nothing here. Only for operators: it distinguishes a restart from a switch to another
+    /// server.
     fn address(&self) -> Option<Arc<str>> {
         None
     }

@@ -2,9 +2,9 @@
 //!
 //! Which server is the master is never assumed: a majority of the known Sentinels has to name it,
 //! none of them under an older epoch than was decided upon before, it has to call itself master on
-//! the very connection that is then used, and its min-replicas guard has to be as strong as asked.
-//! After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the connection
-//! is dropped and everything is asked anew. See [`SentinelNode`].
+//! the very connection that is then used, and its min-replicas check has to be as strong as
+//! required. After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the
+//! connection is dropped and everything is asked anew. See [`SentinelNode`].
 
 mod builder;
 mod find;
@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 
 pub use self::builder::SentinelNodeBuilder;
 pub use self::status::SentinelStatus;
-pub use crate::sentinel::guard::MinReplicas;
+pub use crate::sentinel::min_replicas::MinReplicas;
 
 use self::find::Finder;
 use super::link::{self, Link};
@@ -44,23 +44,23 @@ use crate::time::Moment;
 ///
 /// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
-/// the rule `max_lag + 2 s ≤ down-after`. Only the guard bounds how long a master that was
+/// the rule `max_lag + 2 s ≤ down-after`. Only this check bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
 /// lease plus that bound. Without it nothing bounds that; the error names the command.
 ///
 /// **Permissions.** A profile for each user is in `sentinel-conf/` of the source. At the Sentinels
 /// the documented minimal client profile is enough; where `SUBSCRIBE` is not allowed the node
-/// polls; where `SENTINEL MASTER` is not allowed, epochs and
-/// the lag rule cannot be checked. On the data servers `CONFIG GET` is used where it is allowed,
-/// to know how strong the guard is; where it is not, `INFO` shows at least whether it is on.
+/// polls; where `SENTINEL MASTER` is not allowed, epochs and the lag rule cannot be checked. On the
+/// data servers `CONFIG GET` is used where it is allowed, to know how strong the check is; where it
+/// is not allowed, `INFO` shows at least whether it is on.
 ///
 /// **Durability.** All replicas are those that the Sentinels know, those included that are down,
 /// and any that is attached without being known; each is counted for itself (durability 3). One
 /// with priority 0 is waited for, too. One that left the group for good has to be forgotten
 /// (`SENTINEL RESET`).
 ///
-/// **What it asks.** Sentinels: every second (and after each event) the master's address, its
-/// facts and the other Sentinels. Master: who it is and how its guard is set, on each new
+/// **What it asks.** Sentinels: every second (and after each event) the master's address, its facts
+/// and the other Sentinels. Master: its identity and its min-replicas settings, on each new
 /// connection and every ten seconds of use.
 ///
 /// [`NodeFault::GuardMissing`]: crate::error::NodeFault::GuardMissing
@@ -94,7 +94,7 @@ impl SentinelNode {
         SentinelNodeBuilder::new(name.into(), sentinels.into_iter().map(Into::into))
     }
 
-    /// What is known of the group at this moment, for operators. Asks nobody.
+    /// What is known of the group at this moment, for operators. Sends nothing.
     pub fn status(&self) -> SentinelStatus {
         let mut status = self.link.resolver().status();
         status.last_error = status.last_error.or_else(|| self.link.trouble());
@@ -130,7 +130,7 @@ impl LockNode for SentinelNode {
         self.name.clone()
     }
 
-    /// Known once the group was met, if the Sentinels tell it (`SENTINEL MASTER`).
+    /// Known after the first contact, if the Sentinels report it (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
     }

@@ -1,4 +1,4 @@
-//! A server's address, as Sentinels tell it and people write it.
+//! A server's address, as Sentinels report it and people write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ impl Address {
     /// Reads `host:port`, `[v6]:port`; the port may not be left out.
     ///
     /// # Errors
-    /// Names the field, what stood there, and the form that is expected.
+    /// Names the field, its value, and the form that is expected.
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
@@ -47,8 +47,8 @@ impl Address {
     }
 }
 
-/// What may be shown of a text that is no address: what stands before an `@` may be a password, and
-/// without one what stands where a port belongs.
+/// What may be shown of a text that is no address: the part before an `@` may be a password, and
+/// without one the part in place of a port.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

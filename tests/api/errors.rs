@@ -79,7 +79,7 @@ fn times_of_the_handle() {
 }
 
 #[test]
-fn a_ttl_without_room_for_its_renewal_is_told_with_the_sum() {
+fn a_ttl_without_room_for_its_renewal_is_reported_with_the_sum() {
     // ttl/4 + 2·node_deadline + 2 ms must fit in ttl·(1 − 1 %): with 250 ms from 679 ms or so on.
     let short = nodes(1).ttl(650 * MS).build();
     refused(short, "ttl", "650ms", "use a longer ttl or a shorter node_deadline");

@@ -273,7 +273,7 @@ fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
 }
 
 #[test]
-fn fuzz_corpus_of_records_is_told() {
+fn fuzz_corpus_of_records_is_reported() {
     for text in corpus(include_str!("../corpus/records.txt")) {
         assert_eq!(answers(text.as_bytes()), (None, None), "{text}");
     }
@@ -300,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_hurt_results_are_told_or_mean_what_they_say(
+    fn fuzz_damaged_results_are_errors_or_keep_their_value(
         (id, note) in (any::<u32>(), "[ -~]{0,6}"),
         (at, bit, how) in (any::<proptest::sample::Index>(), 0_u8..8, 0_u8..4),
         junk in proptest::collection::vec(any::<u8>(), 0..20),

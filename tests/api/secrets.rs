@@ -12,7 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::support::logs::Log;
 use crate::support::server::{Server, free_port};
 
-/// As it is, and as it stands in a URL.
+/// As it is, and as it is written in a URL.
 const SECRET: &str = "s3cr3t/of ours";
 const IN_URL: &str = "s3cr3t%2Fof%20ours";
 /// Part of both: whatever is shown of them shows this.

@@ -64,7 +64,7 @@ async fn a_wrong_password_at_a_data_server() {
     says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
     let words = ["user name or password refused", &at, "NOAUTH", change];
     says(&sentence(lone(&server).build().unwrap()).await, &words);
-    // In a group the server's address is told, not only the group's name.
+    // In a group the error has the server's address, not only the group's name.
     let sentinel = watched("127.0.0.1", server.port());
     let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
     says(&sentence(group(&sentinel).password("wrong").build().unwrap()).await, &words);
@@ -168,7 +168,7 @@ async fn a_server_that_is_too_old() {
     proxy.edit(overwrite("redis_version:", "6.2.06"));
     let node = RedisNode::builder(format!("redis://{}", proxy.addr()));
     let at = format!("at {}: ", proxy.addr());
-    let words = ["server kind or version cannot serve", &at, "at least 6.2.7 is needed"];
+    let words = ["server kind or version is not supported", &at, "at least 6.2.7 is needed"];
     says(&sentence(node.build().unwrap()).await, &words);
 }
 
@@ -217,8 +217,8 @@ fn the_manual_has_a_line_for_each() {
         "allow this user +evalsha",
         "the server's certificate is for another name",
         "the Sentinels name this address",
-        "the min-replicas guard is off",
-        "for want of good replicas (NOREPLICAS)",
+        "the min-replicas check is off",
+        "because too few replicas are good (NOREPLICAS)",
         "does not let this user see its min-replicas-max-lag",
         "server deletes keys when its memory is full",
         "at least 6.2.7 is needed",

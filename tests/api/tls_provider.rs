@@ -1,5 +1,5 @@
-//! A program that installs no crypto provider is told so where it names the node. In a process of
-//! its own, because the provider is the process's.
+//! A program without a crypto provider gets an error when it builds the node. No other test of this
+//! binary may install one: the provider belongs to the process.
 
 use palisade::error::ConfigError;
 use palisade::node::{RedisNode, SentinelNode};

@@ -163,7 +163,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert!(e.detail().contains("only 1 connected"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b", "d"]) == "0");
 
-    // Who may not ask how many there are cannot wait for all of them, and is told what to allow.
+    // A user that may not read how many there are cannot wait for all of them; the error names the
+    // missing right.
     for sentinel in groups.sentinels(0) {
         let words = ["ACL", "SETUSER", "default", "-sentinel|master"];
         assert_eq!(cli(&sentinel, &words), "OK");

@@ -52,7 +52,7 @@ impl Trio {
         Redlock::builder().node(node).ttl(TTL).node_deadline(node_deadline).build().unwrap()
     }
 
-    /// On how many replicas something stands under the key now.
+    /// The number of replicas that have the key now.
     fn have(&self, key: &str) -> usize {
         self.replicas.iter().filter(|r| r.cli(&["EXISTS", key]) == "1").count()
     }
@@ -78,7 +78,7 @@ fn word(error: AcquireError) -> NodeError {
     }
 }
 
-/// How often the server was told to do this.
+/// How often the server was asked to do this.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -151,7 +151,7 @@ async fn results_are_as_durable_as_asked() {
         assert_eq!(replica.cli(&["HGET", "idem:orders:7", "val"]), "[2,2]");
     }
 
-    // A result that the replicas do not have is not told to anybody who asks for more.
+    // A result that the replicas do not have is not shown to a call at a higher level.
     trio.replicas[1].freeze();
     let one = orders(Durability::Primary);
     assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());

@@ -115,7 +115,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // Who neither was told nor ever saw it cannot know. A third one counts as soon as it is there.
+    // A node that never saw it cannot know of it. A third one counts as soon as it is there.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -196,7 +196,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_user_without_the_permission_is_told_which() {
+async fn a_missing_permission_is_named() {
     let trio = Trio::start();
     let grants = [
         "-@all",
@@ -238,7 +238,7 @@ async fn a_user_without_the_permission_is_told_which() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// What gives replicas something to confirm is written over whatever stands there.
+/// What gives replicas something to confirm overwrites what is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_a_lock_where_barriers_are_written() {
     let server = Server::start(&[]);

@@ -24,7 +24,7 @@ enum Says {
     Nothing,
 }
 
-/// A node in memory with replicas that are only told of.
+/// A node in memory that claims to have replicas.
 #[derive(Clone)]
 struct Told {
     memory: MemoryNode,
@@ -95,7 +95,7 @@ impl Three {
 }
 
 #[tokio::test]
-async fn a_majority_at_the_level_is_enough_and_the_least_of_it_is_told() {
+async fn a_majority_at_the_level_is_enough_and_the_lowest_count_is_reported() {
     let t = three([Says::Have(5), Says::Have(2), Says::Nothing]);
     let mutex = t.redlock.mutex("k").durability(Durability::Replicas(2)).build().unwrap();
     let guard = mutex.try_acquire().await.unwrap().acquired().unwrap();
@@ -185,7 +185,7 @@ async fn a_result_counts_only_at_the_level() {
     let out = one.key("7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();
     let Outcome::Executed { value: 7, durability, .. } = out else { panic!("{out:?}") };
     assert_eq!((durability.level, durability.replicas), (Durability::Replicas(1), 1));
-    // Stored, and not as durable as this one wants to hear it.
+    // Stored, and not as durable as this call requires.
     let two = orders(Durability::Replicas(2));
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert!(matches!(again, Err(RunError::NoQuorum { .. })), "{again:?}");
@@ -196,7 +196,7 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
-    // The handler ran, and then the replicas were gone: that is told, and nothing is lost by it.
+    // The handler ran, and then the replicas were gone: the error says so, and nothing is lost.
     let says = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
         for node in &says {

@@ -39,8 +39,8 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// Who leads, as soon as it can be told: a node in quarantine is a witness only of what was
-/// certainly written since. Never a vacancy, never an error that would not end.
+/// The leader, as soon as it is known: a node in quarantine is a witness only of what was certainly
+/// written since. Never a vacancy, never an error that would not end.
 async fn told(election: &Election) -> Leader {
     let ask = async {
         loop {
@@ -55,7 +55,7 @@ async fn told(election: &Election) -> Leader {
 }
 
 #[tokio::test(start_paused = true)]
-async fn loss_is_told_by_the_own_clock_before_anyone_else_leads() {
+async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
     for n in [1, 3, 5] {
         let world = World::new(n);
         let (redlock, links) = world.process();
@@ -241,7 +241,7 @@ impl LockNode for FailsOver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_lost_the_office_to_a_failover_is_not_told_that_somebody_leads() {
+async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_somebody_else() {
     // So long a window that the words may not be put there.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
@@ -251,7 +251,7 @@ async fn who_lost_the_office_to_a_failover_is_not_told_that_somebody_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_of_an_earlier_life_is_not_shown_whatever_the_old_servers_clock_said() {
+async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_clock_said() {
     let world = World::new(1);
     let node = &world.nodes[0];
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
@@ -271,7 +271,7 @@ async fn a_leader_of_an_earlier_life_is_not_shown_whatever_the_old_servers_clock
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // Once nothing of the earlier life can stand there any more, nobody leads.
+    // Once nothing of the earlier data history can be left there, nobody leads.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {
             sleep(TTL / 10).await;

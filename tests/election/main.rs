@@ -195,7 +195,7 @@ async fn resigning_wakes_the_next_candidate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_tells_vacancy_doubt_and_what_it_missed() {
+async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     let world = World::new(3);
     let (redlock, links) = world.process();
     let mut observer = redlock.election("e").build().unwrap().observe();
@@ -230,7 +230,7 @@ async fn an_observer_tells_vacancy_doubt_and_what_it_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_told_apart_and_in_time() {
+async fn refusals_are_distinguished_and_in_time() {
     let world = World::new(3);
     let (redlock, links) = world.process();
     for name in ["", "a\nb"] {

@@ -63,7 +63,7 @@ where
             again.push((phase, kind));
         }
     }
-    // A machine that stood still for a moment breaks deadlines, too, but not the same ones twice.
+    // A machine that pauses for a moment breaks deadlines, too, but not the same ones twice.
     let mut wrong = Vec::new();
     for (phase, kind) in again {
         let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");

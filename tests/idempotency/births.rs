@@ -243,7 +243,7 @@ async fn a_birth_in_the_future_is_refused_with_both_times() {
     for error in refused {
         assert!(matches!(&error, RunError::Config { error, .. } if error.field() == "created_at"));
         let text = error.to_string();
-        let want = "nothing was run for \"orders:k\": `created_at` is 2023-11-14T22:13:24.001Z: at \
+        let want = "handler of \"orders:k\" not run: `created_at` is 2023-11-14T22:13:24.001Z: at \
                     most twice clock_error (4s) ahead of this machine's clock, which shows \
                     2023-11-14T22:13:20.000Z; ";
         assert!(text.starts_with(want), "{text}");

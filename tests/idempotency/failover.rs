@@ -1,4 +1,4 @@
-//! What becomes of a result whose nodes begin a new life just when it is to be stored.
+//! A result whose nodes begin a new data history just when it is to be stored.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use palisade::{MemoryNode, Outcome, Redlock, RunError};
 use crate::support::idem::World;
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_meets_nodes_in_a_new_life_is_stored() {
+async fn a_result_is_stored_on_nodes_with_a_new_data_history() {
     for n in [1, 3] {
         for life in [MemoryNode::restart_keeping, MemoryNode::restart_empty] {
             let w = World::new(n);

@@ -220,7 +220,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
     for n in [1, 3, 5] {
         let (w, e) = (World::new(n), Effects::default());
         let (first, other) = (w.handle(0), w.handle(1));
-        // A minority hears of it later.
+        // A minority gets it later.
         if n > 1 {
             first.faults[0].freeze();
         }
@@ -237,7 +237,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_result_hears_soon_that_there_will_be_none() {
+async fn a_waiter_for_a_result_learns_soon_that_there_is_none() {
     let w = World::new(3);
     let e = Effects::default();
     let (first, second) = (w.handle(0).orders(), w.handle(1).orders());
@@ -338,7 +338,7 @@ async fn errors_of_handlers_keep_their_type_and_name_the_key() {
     w.nodes[0].restart_empty();
     let error = call().run(|_| boom()).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("nothing was run for \"orders:alice:order-7\": no quorum"), "{text}");
+    assert!(text.starts_with("handler of \"orders:alice:order-7\" not run: no quorum"), "{text}");
     assert!(error.source().is_none(), "the sentence says it all");
 }
 

@@ -52,7 +52,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // Its own value is nobody's result; it hears the other one, or that nobody knows.
+                // Its own value is nobody's result; it is answered the other one, or that it is
+                // unknown.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }
@@ -85,7 +86,7 @@ impl LockNode for Deaf {
     }
 }
 
-/// Alice's request is claimed on two of three nodes; the third one hears of it with the result.
+/// Alice's request is claimed on two of three nodes; the third one gets it with the result.
 async fn alices(w: &World, at_least_once: bool) -> Idempotency {
     let deaf = Arc::new(AtomicBool::new(true));
     let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
@@ -120,7 +121,7 @@ async fn another_requests_receipt_is_never_shown() {
                     assert_eq!(bob().lookup::<String>().await.unwrap(), Status::Mismatch);
                     sleep(ms(600)).await;
                 }
-                // Alice's own copies hear it.
+                // Alice's own copies are answered with it.
                 let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
                 assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
                 let look = orders.key("k").fingerprint("alice").lookup::<String>().await.unwrap();

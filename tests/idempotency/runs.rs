@@ -175,7 +175,7 @@ async fn a_handler_may_run_far_longer_than_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
+async fn a_late_completion_does_not_overwrite_and_learns_the_result() {
     let w = World::new(3);
     let e = Effects::default();
     let (cut_off, other) = (w.handle(0), w.handle(1));
@@ -281,7 +281,7 @@ async fn losing_one_node_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losing_all_nodes_is_told_and_not_run_again_in_silence() {
+async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
     for n in [1, 3] {
         let (w, e) = (World::new(n), Effects::default());
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
@@ -431,7 +431,7 @@ async fn the_context_names_its_steps_the_same_in_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn results_of_another_type_and_bad_settings_are_refused_in_words() {
+async fn results_of_another_type_and_bad_settings_are_refused_with_a_reason() {
     let (w, e) = (World::new(3), Effects::default());
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     let out = w.orders().key("k").run(|_| async { Ok::<_, &str>(String::new()) }).await;

@@ -57,7 +57,7 @@ async fn nothing_new_is_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_hears_of_it_at_once() {
+async fn a_waiter_learns_of_it_at_once() {
     let [redlock, _other] = two_handles();
     let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     let leadership = redlock.election("e").build().unwrap().campaign("a").await.unwrap();
@@ -86,7 +86,7 @@ async fn who_waits_hears_of_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_not_taken_from_who_works_under_it() {
+async fn a_close_does_not_release_locks_in_use() {
     let [redlock, other] = two_handles();
     let guard = redlock.mutex("work").build().unwrap().acquire().await.unwrap();
     let quiet = redlock.mutex("quiet").auto_renew(false).build().unwrap().acquire().await.unwrap();
@@ -125,7 +125,7 @@ async fn it_waits_for_holders_who_come_to_an_end() {
 }
 
 #[tokio::test]
-async fn what_is_owed_is_sent_or_told() {
+async fn a_close_sends_pending_releases_or_reports_them() {
     let c = Cluster::new(3);
     let r = c.builder().node_deadline(Duration::from_millis(50)).ttl(LONG).build().unwrap();
     let (a, b) = (

@@ -105,7 +105,7 @@ async fn a_short_ttl_and_a_long_job() {
     let r = c.builder().ttl(ms(400)).node_deadline(ms(50)).build().unwrap();
     let guard = r.mutex("short").build().unwrap().acquire().await.unwrap();
     sleep(ms(1_500)).await;
-    // Kept alive, or told: never gone and called a success.
+    // Renewed, or reported as lost: never lost and reported as a success.
     if guard.is_valid() {
         assert!(!is_free(&r, "short").await);
         assert!(guard.release().await.is_ok());
@@ -196,7 +196,7 @@ async fn a_late_release_of_one_attempt_never_deletes_the_next() {
 }
 
 #[tokio::test]
-async fn taken_broken_and_unknown_are_told_apart() {
+async fn taken_broken_and_unknown_are_different_errors() {
     let c = Cluster::new(3);
     let r = c.builder().node_deadline(ms(50)).build().unwrap();
     let guard = r.mutex("t").build().unwrap().acquire().await.unwrap();
@@ -205,7 +205,10 @@ async fn taken_broken_and_unknown_are_told_apart() {
     c.controls[1].freeze();
     let e = r.mutex("t").build().unwrap().try_acquire().await.unwrap_err();
     let text = e.to_string();
-    assert!(text.contains("2 of 3 nodes needed") && text.contains("held by another"), "{text}");
+    assert!(
+        text.contains("2 of 3 nodes needed") && text.contains("held by somebody else"),
+        "{text}"
+    );
     match guard.release().await {
         Err(ReleaseError::Unconfirmed(why)) => assert_eq!(why.nodes.len(), 3),
         other => panic!("{other:?}"),

@@ -73,7 +73,7 @@ fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_waits_until_a_quarantine_is_over() {
+async fn by_default_acquire_waits_until_a_quarantine_is_over() {
     for n in [1, 3] {
         let env = env();
         let redlock = restarted(n, &env).build().unwrap();
@@ -86,7 +86,7 @@ async fn who_says_nothing_waits_until_a_quarantine_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_waits_half_a_minute_where_no_quarantine_is_in_the_way() {
+async fn by_default_acquire_waits_half_a_minute_without_a_quarantine() {
     let env = env();
     let nodes = nodes(1, &env);
     let (redlock, other) = (over(&nodes, &env), over(&nodes, &env));
@@ -109,7 +109,7 @@ fn says_how_long(why: &NoQuorum, started: Instant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_wait_is_too_short_for_a_quarantine_reads_what_would_have_been_enough() {
+async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
     let env = env();
     let redlock = restarted(3, &env).build().unwrap();
     let started = Instant::now();
@@ -157,7 +157,7 @@ async fn a_guard_expires_in_virtual_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_no_of_nodes_whose_clocks_stepped_is_heard_at_once() {
+async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
     for n in [1, 3] {
         let env = env();
         let nodes = nodes(n, &env);

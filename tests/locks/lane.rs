@@ -1,4 +1,4 @@
-//! What leaves for a node: never more than it takes, each answer to its asker, no release before
+//! What leaves for a node: never more than it takes, each answer to its caller, no release before
 //! its own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
@@ -243,7 +243,7 @@ async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
+async fn a_deferred_answer_is_requested_again_and_delays_nobody_else() {
     let (redlock, calls) = with_a_result(Stingy::new(1)).await;
     let mut all = JoinSet::new();
     for i in 0..200 {
@@ -328,7 +328,7 @@ async fn twice_as_many_at_once_take_about_twice_as_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_and_finds_no_place_is_refused_with_advice() {
+async fn a_try_that_finds_no_place_is_refused_with_advice() {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
     let node = Stingy { inner, takes: Duration::from_secs(3_600), ..Stingy::new(1) };

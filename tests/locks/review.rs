@@ -144,7 +144,7 @@ impl Env for Suspended {
 }
 
 #[tokio::test]
-async fn a_machine_that_wakes_tells_the_loss_also_without_renewal() {
+async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     let c = Cluster::new(3);
     let env = Arc::new(Suspended::default());
     let r = c.builder().env(Arc::clone(&env) as Arc<dyn Env>).build().unwrap();
@@ -152,7 +152,7 @@ async fn a_machine_that_wakes_tells_the_loss_also_without_renewal() {
     let told = guard.lost();
     tokio::pin!(told);
     assert!(timeout(ms(20), &mut told).await.is_err());
-    // Timers stood still for an hour, our clock did not.
+    // Timers stopped for an hour, our clock did not.
     env.0.store(3_600, Ordering::SeqCst);
     timeout(ms(5_000), told).await.expect("the loss was not told");
 }
@@ -202,7 +202,7 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
 }
 
 #[tokio::test]
-async fn callers_who_met_do_not_meet_for_ever() {
+async fn colliding_callers_do_not_collide_for_ever() {
     const CALLERS: u64 = 8;
     const ROUNDS: u64 = 10;
     let c = Cluster::new(3);

@@ -38,7 +38,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The lanes belong to the runtime that used them first. It stands still, and another one asks.
+/// The lanes belong to the runtime that used them first. It is not driven, and another one asks.
 #[test]
 fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
@@ -129,7 +129,8 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Unknown(_)) })
     );
-    // Also where the lane runs elsewhere: who cannot wait hears so, and a release is sent.
+    // Also where the lane runs elsewhere: a call that cannot wait gets an error, and a release is
+    // sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");
@@ -146,7 +147,7 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
 }
 
 #[test]
-fn who_waits_for_a_loss_without_a_runtime_hears_of_it() {
+fn without_a_runtime_waiting_for_a_loss_ends() {
     let redlock = handle();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let short =
@@ -185,7 +186,7 @@ fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
 }
 
 #[test]
-fn who_waits_for_a_failover_without_a_runtime_is_told_the_end() {
+fn without_a_runtime_waiting_for_a_failover_ends() {
     let redlock = handle();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let short =

@@ -1,5 +1,5 @@
-//! What a handle tells and counts of its nodes, on real servers and groups: each transition of the
-//! crash guard with its cause, and clients that do not agree.
+//! What a handle reports and counts of its nodes, on real servers and groups: each transition of
+//! the crash guard with its cause, and clients that do not agree.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ fn lone(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// All events until one fits, connections left out; asks for `name` meanwhile so that there are
-/// answers to learn from.
+/// All events until one fits, connections left out; asks for `name` again and again so that there
+/// are answers to learn from.
 async fn until(
     redlock: &Redlock,
     events: &mut Events,
@@ -63,7 +63,7 @@ fn cause(event: &NodeEvent) -> Option<GenerationCause> {
 }
 
 #[tokio::test]
-async fn a_lost_memory_and_a_restart_are_told_from_beginning_to_end() {
+async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
     // Fresh is trusted once, so that there is a history to lose; not by whom it is lost to.
@@ -98,7 +98,7 @@ async fn a_lost_memory_and_a_restart_are_told_from_beginning_to_end() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_agree_are_told_both() {
+async fn disagreeing_clients_are_both_informed() {
     let server = Server::start(&[]);
     let shorter = redlock(lone(&server), 5 * SECOND);
     let mut to_shorter = shorter.events();
@@ -119,7 +119,7 @@ async fn clients_that_do_not_agree_are_told_both() {
     }
     let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_recv().ok()).collect();
     assert!(!more.iter().any(|(_, e)| differ(e)), "{more:?}");
-    // Who agrees is told nothing.
+    // A client that agrees gets no event.
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
     drop(same.mutex("e").build().unwrap().acquire().await.unwrap());

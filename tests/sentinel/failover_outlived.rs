@@ -60,7 +60,7 @@ async fn told(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_ttl_does_not_outlive_a_failover_is_told_once_with_the_numbers() {
+async fn a_ttl_that_does_not_outlive_a_failover_is_reported_once_with_the_numbers() {
     let told_all = told(&over(1).build().unwrap(), 15 * S).await;
     let [NodeEvent::TtlTooShort { ttl, lasts, needed, down_after, window, enough, .. }] =
         &told_all[..]

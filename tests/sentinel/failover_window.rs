@@ -132,7 +132,7 @@ impl Story {
             if let TryAcquire::Acquired(b) = asked.unwrap() {
                 let both = a.is_valid() && b.is_valid();
                 assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
-                // B keeps it; A must not come back to life either.
+                // B keeps it; A must not become valid again either.
                 sleep(L.saturating_sub(failed_over.elapsed())).await;
                 assert!(!a.is_valid(), "A came back while B held the lock");
                 assert!(b.is_valid(), "B holds beyond the window");
@@ -206,12 +206,12 @@ async fn a_copy_that_outlasts_the_old_master_is_renewed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_from_before_the_last_renewal_is_renewed_by_who_knows_better() {
+async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
     let story = Story::new();
     let a = story.held(s(8)).await;
     let replicated = story.old.snapshot();
     sleep(s(6)).await;
-    // The old master confirms this, and the replica never hears of it: its copy ends in 2 s.
+    // The old master confirms this, and the replica never gets it: its copy ends in 2 s.
     a.extend().await.unwrap();
     story.fail_over(Some(replicated));
     let failed_over = Instant::now();
@@ -237,7 +237,7 @@ async fn what_was_not_replicated_is_put_back_if_the_old_master_keeps_it_until_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_that_fail_meanwhile_do_not_cost_the_right_to_put_it_back() {
+async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
     let story = Story::new();
     let a = story.held(s(12)).await;
     story.fail_over(None);

@@ -124,7 +124,7 @@ fn master(at: &str, epoch: u64, others: &str) -> String {
     ])
 }
 
-/// A Sentinel that tells the truth.
+/// A Sentinel that does not lie.
 fn honest(master: &Server) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = master.port().to_string();

@@ -1,5 +1,5 @@
-//! The min-replicas guard on real servers: judged again while connected and after each failover,
-//! set where that was asked for, and told by name where it cannot be.
+//! The min-replicas check on real servers: judged again while connected and after each failover,
+//! and named in errors where it is missing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,14 +109,14 @@ async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended()
     set(&master, "0", "1");
     let e = until(&node, "noticed", missing).await.unwrap_err();
     let (text, command) = (e.to_string(), "CONFIG SET min-replicas-to-write 1");
-    assert!(text.contains("the min-replicas guard is off") && text.contains(command), "{text}");
+    assert!(text.contains("the min-replicas check is off") && text.contains(command), "{text}");
     assert_eq!((e.is_ambiguous(), e.advice()), (false, Advice::Misconfigured));
     assert_eq!(node.status().last_error, Some(e));
     set(&master, "1", "1");
     until(&node, "mended", granted).await.unwrap();
     let told = heard(&mut events);
     let absent = told.iter().position(
-        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("guard is off")),
+        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("check is off")),
     );
     let restored = told.iter().position(|e| *e == NodeEvent::GuardRestored);
     assert!(absent.is_some() && absent < restored, "{told:?}");
@@ -261,7 +261,7 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     let e = until(&*node, "alone", refused).await.unwrap_err();
     assert!(!e.is_ambiguous(), "{e}");
     assert!(matches!(e.advice(), Advice::RetryAfter(_)), "{e}");
-    assert!(e.to_string().contains("for want of good replicas (NOREPLICAS)"), "{e}");
+    assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
     assert!(ask(&*node, "refused").await.is_err());
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
     // As a user of locks meets it, and counted by its kind.

@@ -124,8 +124,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // By the node's own clock: the marker was written at or before the first answer, which told
-    // how much of the quarantine was left.
+    // By the node's own clock: the marker was written at or before the first answer, which had how
+    // much of the quarantine was left.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }
@@ -232,7 +232,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_minority_of_sentinels_leads_nobody_to_a_master() {
+async fn a_minority_of_sentinels_names_no_master() {
     let groups = Groups::up(1);
     groups.break_("freeze", 0, &["--server", "sa2"]);
     groups.break_("freeze", 0, &["--server", "sa3"]);

@@ -95,7 +95,7 @@ impl World {
         Self::with_strangers(n, 0)
     }
 
-    /// On the last nodes another program's value stands under every record's key.
+    /// On the last nodes every record's key has another program's value.
     pub fn with_strangers(n: usize, strangers: usize) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let env = env(start, &dice, 0);

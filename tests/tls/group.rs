@@ -58,7 +58,7 @@ async fn tls_to_the_sentinels_alone() {
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// A Sentinel announces IP addresses unless told otherwise, and certificates hold names.
+/// A Sentinel announces IP addresses unless configured otherwise, and certificates hold names.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));

@@ -1,5 +1,5 @@
-//! TLS against real servers, with certificates of our own: what works, and what a user is told when
-//! it does not.
+//! TLS against real servers, with certificates of our own: what works, and the error that a user
+//! gets when it does not.
 
 mod certs;
 mod group;
@@ -23,7 +23,7 @@ const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 /// Until something must have happened; not a claim about how long it takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As README tells users to do.
+/// As README says.
 fn provider() {
     // Another test of this process may have been first.
     let _ = rustls::crypto::ring::default_provider().install_default();

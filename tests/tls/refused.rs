@@ -1,4 +1,4 @@
-//! What does not work is told, with what to change.
+//! What does not work is an error that says what to change.
 
 use palisade::error::NodeFault;
 use palisade::{AcquireError, Advice, ConfigError};
@@ -78,7 +78,7 @@ async fn a_client_certificate_that_is_missing_or_another_cas() {
 }
 
 #[test]
-fn bad_pem_is_told_by_field_value_and_rule_and_the_key_is_not_shown() {
+fn bad_pem_is_reported_by_field_value_and_rule_and_the_key_is_not_shown() {
     let ca = Authority::new("ours");
     let (certificate, key) = ca.sign(&["c"]);
     let (_, other_key) = ca.sign(&["d"]);
@@ -117,7 +117,7 @@ fn bad_pem_is_told_by_field_value_and_rule_and_the_key_is_not_shown() {
 }
 
 #[test]
-fn an_address_that_does_not_fit_is_told() {
+fn an_address_that_does_not_fit_is_reported() {
     let text = |b: RedisNodeBuilder| b.build().unwrap_err().to_string();
     let ca = Authority::new("ours");
     let plain = text(builder("redis://joe:s3cret@h".to_owned()).tls(Some(ca.root()), None));

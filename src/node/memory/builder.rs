@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::guard::{Marker, Windows};
+use super::quarantine::{Marker, Windows};
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
 
@@ -40,8 +40,8 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// Clocks and dice other than the machine's, for tests and simulators. The handle over the node
-    /// must have the same.
+    /// Clocks and randomness other than the machine's, for tests and simulators. The handle over
+    /// the node must have the same.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::guard::Windows;
+use super::quarantine::Windows;
 use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
 use crate::receipt::Predecessor;

@@ -1,4 +1,4 @@
-//! What a server says of itself: who it is, what it went on from, how it is set. Asked for on each
+//! What a server reports of itself: identity, the history it continues, settings. Asked for on each
 //! new connection, and again while the connection is used.
 
 use std::sync::Arc;
@@ -35,11 +35,11 @@ pub(crate) struct ServerFacts {
     pub(crate) connected_replicas: u32,
     /// Those of them that follow: a backup that only takes a snapshot does not.
     pub(crate) online_replicas: u32,
-    /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
+    /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
-    /// `min-replicas-to-write`, if asked for and CONFIG may be read.
+    /// `min-replicas-to-write`, if requested and CONFIG may be read.
     pub(crate) min_replicas: Option<u32>,
-    /// `min-replicas-max-lag` in seconds, if asked for and CONFIG may be read.
+    /// `min-replicas-max-lag` in seconds, if requested and CONFIG may be read.
     pub(crate) min_replicas_max_lag: Option<u32>,
     /// How it makes room when its memory is full, if it deletes keys then.
     pub(crate) eviction: Option<Eviction>,
@@ -153,7 +153,7 @@ fn read(
         .unwrap_or_default();
     let setting = |name| {
         let number = settings.get(name).map(|n: &String| n.parse::<u32>()).transpose();
-        number.map_err(|_| garbage("CONFIG GET tells no number"))
+        number.map_err(|_| garbage("CONFIG GET shows no number"))
     };
     Ok(ServerFacts {
         run_id: run_id.into(),
@@ -175,7 +175,7 @@ fn read(
 /// taken to keep them.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
-    let max = max.map_err(|_| garbage("INFO memory tells no number for maxmemory"))?;
+    let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
     let (Some(max_memory), Some(policy)) = (max, field(memory, "maxmemory_policy")) else {
         return Ok(None);
     };
@@ -183,7 +183,7 @@ fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeErr
         return Ok(None);
     }
     if policy.len() > 32 || !is_word(policy) {
-        return Err(garbage("INFO memory tells no maxmemory_policy that is known"));
+        return Err(garbage("INFO memory shows no maxmemory_policy that is known"));
     }
     Ok(Some(Eviction { max_memory, policy: secrets.clean(policy) }))
 }
@@ -235,7 +235,7 @@ fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeErro
         }
         _ => {}
     }
-    // Valkey tells here with which Redis it is compatible: 7.2.4.
+    // Valkey reports here the Redis version that it is compatible with: 7.2.4.
     let words = field(server, "redis_version").unwrap_or_default();
     let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
     let mut next = || parts.next().unwrap_or(0);
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(
             eviction("used_memory:1\r\n", &Secrets::default()),
             Ok(None),
-            "who does not say is not refused"
+            "a server without the field is not refused"
         );
     }
 }

@@ -10,7 +10,7 @@ use super::settings::{self, Settings};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::node::link::{Link, LinkOptions};
-use crate::sentinel::guard::{MinReplicas, check_guard};
+use crate::sentinel::min_replicas::{MinReplicas, check_guard};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 

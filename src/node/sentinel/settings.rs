@@ -1,4 +1,4 @@
-//! What a [`SentinelNode`](super::SentinelNode) was told, checked as it is told.
+//! The settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::name::check_name;
 use crate::sentinel::address::Address;
 use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
-use crate::sentinel::guard::GuardRule;
+use crate::sentinel::min_replicas::GuardRule;
 use crate::tls::Tls;
 
 /// Everything there is to set. Not printable: it holds passwords.

@@ -43,7 +43,7 @@ impl Count {
     }
 }
 
-/// Takes lock after lock under names of its own, and keeps them, until one is told that the server
+/// Takes lock after lock under names of its own, and keeps them, until one learns that the server
 /// is another one; at least `before` of them before `fail` is called.
 async fn write(redlock: Redlock, writer: usize, go_on: impl Fn(usize) -> bool) -> Vec<LockGuard> {
     let mut held: Vec<LockGuard> = Vec::new();

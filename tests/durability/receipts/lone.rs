@@ -29,7 +29,7 @@ async fn after_a_restart_without_data_a_lock_is_put_back_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_that_is_not_renewed_is_told_too_and_left_alone() {
+async fn a_guard_without_renewal_learns_its_fate_and_is_not_renewed() {
     let mut server = Server::start(&[]);
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
     let guard = redlock.mutex("k").auto_renew(false).build().unwrap().acquire().await.unwrap();

@@ -85,7 +85,7 @@ async fn a_lagging_copy_tells_lost_from_survived_by_the_offset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future() {
+async fn a_fate_waits_for_a_late_call_and_is_not_lost_with_a_dropped_future() {
     let (nodes, redlock) = three();
     let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     sleep(Duration::from_millis(10)).await;
@@ -100,7 +100,7 @@ async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaders_and_running_handlers_are_told_too() {
+async fn leaders_and_running_handlers_are_reported_too() {
     let (nodes, redlock) = three();
     let election = redlock.election("boss").build().unwrap();
     let leader = election.campaign("me").await.unwrap();
@@ -115,7 +115,7 @@ async fn leaders_and_running_handlers_are_told_too() {
     let call = jobs.key("one").run(|cx| async move {
         again.restart_keeping();
         let told = cx.failover().await.expect("runs");
-        // It survived; and it is renewed, so that the node's new life takes the result.
+        // It survived; and it is renewed, so that the node's new data history takes the result.
         sleep(Duration::from_millis(10)).await;
         Ok::<_, String>((cx.receipts().len(), told.fate == Fate::Survived))
     });
@@ -205,7 +205,7 @@ async fn no_renewal_swallows_a_verdict() {
     let written = || held.iter().map(|guard| guard.receipts()[0].generation);
     let mut life = 0;
     for turn in 0..=SWITCHES {
-        // Each has a write of its own in this life of the node.
+        // Each has a write of its own in this data history of the node.
         let before = life;
         while life == before || written().any(|generation| generation != life) {
             sleep(Duration::from_millis(2)).await;
@@ -216,7 +216,7 @@ async fn no_renewal_swallows_a_verdict() {
         }
     }
     renewing.shutdown().await;
-    // One that was confirmed by the server before and heard late may be told twice.
+    // A write that the earlier server confirmed and that arrived late may be reported twice.
     let told = |guard: &LockGuard| {
         let next = || futures_util::FutureExt::now_or_never(guard.failover()).flatten();
         std::iter::from_fn(next).map(|told| told.generation).collect::<BTreeSet<_>>().len()

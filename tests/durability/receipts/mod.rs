@@ -1,6 +1,6 @@
-//! Receipts on real servers: a held guard is told what a failover did to it, before its next
-//! renewal and without anybody calling; what was lost is put back, or given up at once. And the
-//! judge: each prediction against the data on the new master.
+//! Receipts on real servers: a held guard learns what a failover did to it, before its next renewal
+//! and without anybody calling; what was lost is put back, or given up at once. And the judge: each
+//! prediction against the data on the new master.
 
 mod judge;
 mod lone;
@@ -66,7 +66,7 @@ fn new_master(groups: &Groups) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_is_told_that_its_lock_survived_and_nobody_had_to_ask() {
+async fn a_holder_learns_that_its_lock_survived_without_asking() {
     let groups = Groups::up_with(1, 2_000, 0, &[]);
     let redlock = handle(node(&groups), Duration::from_secs(3));
     let guard = redlock.mutex("kept").build().unwrap().acquire().await.unwrap();

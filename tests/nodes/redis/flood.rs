@@ -146,7 +146,7 @@ async fn a_flood_of_hints_about_other_names_goes_no_further() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_hints_about_one_name_wakes_those_who_wait_now_and_then() {
+async fn a_flood_of_hints_wakes_waiters_now_and_then() {
     let hints = flooded(|_| "waited".to_owned()).await;
     assert!(hints < 1_000, "{hints} hints");
 }

@@ -9,8 +9,8 @@ use palisade::{Redlock, TryAcquire};
 
 use super::*;
 
-/// Callers take locks, or go away while they ask, and meanwhile the server is told this every few
-/// milliseconds. Gives how many locks nobody holds are left.
+/// Callers take locks, or are dropped while they wait; all the time the server is sent this every
+/// few milliseconds. Gives how many locks nobody holds are left.
 async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     let server = Server::start(&[]);
     let minute = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use super::*;
 
 use crate::support::proxy::Proxy;
 
-/// A server behind a proxy that, while told so, lets each answer wait.
+/// A server behind a proxy that can be set to delay each answer.
 fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
@@ -27,8 +27,8 @@ fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
 }
 
 /// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
-/// given up meanwhile: its release waits there, too, and must not overtake it, for then the lock
-/// would stand for its whole ttl and belong to nobody.
+/// given up in between: its release waits there, too, and must not overtake it, or the lock would
+/// stay for its whole ttl and belong to nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
     let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
@@ -71,8 +71,8 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// A quarantine runs from the moment at which the connection stands again, and not from the first
-/// request of the morning.
+/// A quarantine runs from the moment of the reconnect, and not from the first request of the
+/// morning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);

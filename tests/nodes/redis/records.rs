@@ -133,7 +133,7 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // What stands there is not read as a majority's word either.
+    // The value there does not count towards a majority either.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }

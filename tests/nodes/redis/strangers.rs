@@ -28,7 +28,7 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
     }
 }
 
-/// Also on the only node, and however often it is tried meanwhile.
+/// Also on the only node, and however often it is tried.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
     let server = Server::start(&[]);

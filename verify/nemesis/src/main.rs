@@ -229,7 +229,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What asks this process to end; heard from the first to the last moment.
+/// What asks this process to end; received from the first to the last moment.
 struct Signals {
     int: Signal,
     term: Signal,

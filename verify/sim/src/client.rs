@@ -174,7 +174,7 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
-        // Does not stop when it is told to, and goes on writing.
+        // Does not stop when it should, and goes on writing.
         let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
@@ -204,7 +204,7 @@ impl Actor {
         }
     }
 
-    /// The write is a message of its own: it arrives even if its sender stands still.
+    /// The write is a message of its own: it arrives even if its sender is paused.
     fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = (held.id, held.name);

@@ -209,7 +209,7 @@ impl LockNode for Link {
         })
     }
 
-    /// A question on the same bad way; it goes with whoever asks.
+    /// A question on the same bad link; it ends with its caller.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -262,7 +262,7 @@ impl LockNode for Link {
 async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
     match heard.await {
         Ok(replies) => replies,
-        // Lost: nothing is heard until the deadline.
+        // Lost: no answer until the deadline.
         Err(_) => pending().await,
     }
 }

@@ -1,5 +1,5 @@
 //! A simulated node: a lone server or a group, and what happens to it: crashes, freezes, failovers
-//! after which the replaced master lives on, clocks that step.
+//! after which the replaced master goes on, clocks that step.
 
 mod clock;
 mod copies;
@@ -273,7 +273,7 @@ impl Node {
         state.granted = granted;
     }
 
-    /// A server stands still until [`thaw`](Self::thaw).
+    /// A server is frozen until [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self, at: usize) {
         self.state().servers[at].frozen += 1;
     }
@@ -349,7 +349,7 @@ impl Node {
         }
     }
 
-    /// What stands under a lock's or a record's key on the master now.
+    /// The value of a lock's or a record's key on the master now.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
         let batch = Batch { terms: settings.terms(), not_after: None, ops: vec![op] };
         let memory = {
@@ -382,7 +382,7 @@ impl State {
         }
     }
 
-    /// A new life begins on a server.
+    /// A new data history begins on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

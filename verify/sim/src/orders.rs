@@ -76,7 +76,7 @@ impl Actor {
     }
 }
 
-/// The handler: each start has a result of its own, so that two starts can be told apart.
+/// The handler: each start has a result of its own, so that two starts can be distinguished.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

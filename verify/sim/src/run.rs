@@ -104,7 +104,7 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// A process of a client in one of its lives, with a handle of its own on its nodes.
+    /// One process of a client, with a handle of its own on its nodes.
     fn process(
         &self,
         client: usize,

@@ -56,7 +56,7 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some lose patience earlier than they said and drop the future where it stands.
+            // Some lose patience earlier than they said and drop the future at its current await.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
             let call = async move { timeout(patience, mutex.acquire()).await };

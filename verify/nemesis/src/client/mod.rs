@@ -1,5 +1,5 @@
-//! A client: a process with a handle of its own that does all kinds of work at once, and tells the
-//! ledger what it sees before it acts on it.
+//! A client: a process with a handle of its own that does all kinds of work at once, and reports to
+//! the ledger what it sees before it acts on it.
 
 mod elections;
 mod locks;
@@ -28,7 +28,7 @@ const TTL: Duration = Duration::from_millis(1_500);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -136,7 +136,7 @@ impl Task {
         Ok(result)
     }
 
-    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed meanwhile.
+    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed during it.
     async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
         let length = self.millis(range);
         stall(&mut self.ledger, length).await

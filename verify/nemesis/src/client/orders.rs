@@ -82,7 +82,7 @@ impl Task {
             tokio::select! {
                 biased;
                 outcome = run => Some(outcome),
-                // The handler's process dies: the call is dropped where it stands.
+                // The handler's process dies: the call is dropped at its current await.
                 () = order.died.notified() => None,
             }
         };

@@ -1,5 +1,5 @@
 //! A client of the table: a process that uses the library as programs do, over the one group, and
-//! tells the ledger what it sees before it acts on it.
+//! reports to the ledger what it sees before it acts on it.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -150,7 +150,7 @@ async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) ->
     Ok(())
 }
 
-/// What the library says of a change of servers, as a holder hears it.
+/// What the library reports to a holder after a change of servers.
 async fn hear(guard: Rc<LockGuard>, tell: UnboundedSender<(Nanos, What)>) {
     while let Some(receipt) = guard.failover().await {
         let (name, token) = (guard.name().into(), guard.fencing_token().get());

@@ -12,7 +12,7 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// A lock that stands with this fence after the op.
+/// A lock that has this fence after the op.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
     match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {

@@ -7,8 +7,8 @@ use super::server::{Role, at_once};
 use crate::plan::{Ms, ms};
 
 impl Node {
-    /// Closes the master, for long enough to hand it over after `takes`; which life that is. None:
-    /// not now.
+    /// Closes the master, for long enough to hand it over after `takes`; which data history that
+    /// is. None: not now.
     pub(crate) fn close(&self, takes: Ms) -> Option<u64> {
         let state = self.state();
         let server = &state.servers[state.master];

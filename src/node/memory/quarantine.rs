@@ -18,7 +18,7 @@ pub(super) struct Marker {
     pub(super) floor: u64,
     /// The quarantine's length: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Until when that length holds although nobody asks for it any more.
+    /// Until when that length holds without another client that asks for it.
     pub(super) agreed: u64,
     /// This history began without any marker.
     pub(super) began_empty: bool,
@@ -26,7 +26,7 @@ pub(super) struct Marker {
     pub(super) handover: Option<Handover>,
 }
 
-/// Where a planned handover stands, and until when.
+/// The state of a planned handover, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
@@ -213,7 +213,7 @@ impl Header {
         }
     }
 
-    /// The name of this life's quarantine.
+    /// The name of this history's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
         QuarantineId { history: self.generation, since: self.since }
     }
@@ -304,7 +304,7 @@ impl Header {
     }
 }
 
-/// The marker of a history that nobody has spoken to yet.
+/// The marker of a history before its first batch.
 fn begin(
     before: Option<Marker>,
     Nature { generation, windows }: Nature,
@@ -314,7 +314,7 @@ fn begin(
     // What the marker says may be older than the server that was replaced just now.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // This clock may be behind by E and the clock of who proposed ahead by E. And for as long as
+    // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as
     // the quarantine, at most, a server that this one replaced goes on granting.
     let lead = 2 * terms.clock_error + quarantine;
     #[cfg(feature = "sim-bugs")]

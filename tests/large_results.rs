@@ -1,5 +1,8 @@
-//! Large results cost who asks for them time, and nobody else anything: no lock of the same process
-//! is lost for them, and no connection.
+//! Large results cost time for their callers only: no lock of the same process is lost because of
+//! them, and no connection. A binary of its own, because it needs the machine for itself.
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +10,7 @@ use palisade::node::{NodeEvent, RedisNode};
 use palisade::{Idempotency, Outcome, Redlock, RunError};
 use tokio::task::JoinSet;
 
-use crate::support::server::Server;
+use support::server::Server;
 
 /// Longer than all of it takes; not a claim about speed.
 const PATIENCE: Duration = Duration::from_secs(60);
