@@ -20,7 +20,7 @@ const APART: Duration = Duration::from_millis(10);
 /// So many may come at once.
 const BURST: u32 = 16;
 
-/// Holds wake-ups apart: a hint costs whoever forges it much less than those who ask again.
+/// Holds wake-ups apart: forging a hint costs much less than the requests that follow it.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
     /// When the next would come if they came evenly.
@@ -166,7 +166,7 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Somebody forges one as soon as it would be heard.
+        // Somebody forges a hint as soon as it would be received.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + floor.wake(now) + Duration::from_micros(200);
             woken += 1;
