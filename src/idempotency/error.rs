@@ -114,7 +114,7 @@ pub enum RunError {
 
 impl RunError {
     /// What to do about it. After an error of the handler call again: then its error, the policy or
-    /// the probe decides; give up if the handler called it [permanent](Failed::permanent).
+    /// the probe decides. Give up if the error is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
