@@ -54,7 +54,7 @@ test:
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:
 	@scripts/need cargo
-	@$(CARGO) run --quiet --features cli,tls --bin palisade -- doctor $(ARGS)
+	@$(CARGO) run --quiet -p palisade-cli -- doctor $(ARGS)
 
 test-conf:
 	@scripts/need redis

@@ -178,17 +178,37 @@ impl Mutex {
         Ok(self.guard(won))
     }
 
-    fn resource(&self) -> Resource {
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(super) fn keys(&self) -> &LockKeys {
+        &self.keys
+    }
+
+    pub(super) fn waits(&self) -> Option<Duration> {
+        self.wait
+    }
+
+    pub(super) fn lease_length(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(super) fn level(&self) -> Durability {
+        self.level
+    }
+
+    pub(super) fn resource(&self) -> Resource {
         Resource::Lock(Arc::clone(&self.name))
     }
 
     /// Begins a verb.
-    fn begin(&self) -> Result<Verb<'_>, AcquireError> {
+    pub(super) fn begin(&self) -> Result<Verb<'_>, AcquireError> {
         self.check().map_err(|e| AcquireError::Config(e.of(self.resource())))?;
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Won) -> LockGuard {
+    pub(super) fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let (of, meta) = (self.resource(), std::sync::Mutex::new(None));
         let subject = Subject::Lock { of, keys: self.keys.clone(), meta };

@@ -8,7 +8,7 @@ use super::gather::{Lone, Watch, Ways};
 use super::login::{self, Certificates, Login};
 use crate::error::ConfigError;
 use crate::shown::Secrets;
-use crate::{LockNode as _, RedisNode, SentinelNode};
+use crate::{LockNode as _, RedisNode, Redlock, RedlockBuilder, SentinelNode};
 
 /// The nodes that an operation is about, as whom to log in, and how long to wait.
 ///
@@ -128,6 +128,25 @@ impl Deployment {
     pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
         self.map.insert(told.into(), reached.into());
         self
+    }
+
+    /// A handle over these nodes, one vote each, with more settings to come: what an application
+    /// that uses them begins with.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if no node is named, or an address or a login cannot be right.
+    pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
+        self.check()?;
+        let mut builder = Redlock::builder();
+        for watch in &self.watches {
+            for master in &watch.masters {
+                builder = builder.node(self.group_node(watch, master)?);
+            }
+        }
+        for url in &self.nodes {
+            builder = builder.node(self.lone_node(url)?);
+        }
+        Ok(builder)
     }
 
     /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.

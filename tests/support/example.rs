@@ -13,7 +13,7 @@ pub fn example(name: &str) -> PathBuf {
     let profile = this.ancestors().nth(2).expect("the profile's directory");
     BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--examples"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.args(["build", "--quiet", "--examples"]).current_dir(super::root());
         cargo.arg("--target-dir").arg(profile.parent().expect("the target directory"));
         // As this test was built, or cargo would build everything anew.
         if cfg!(feature = "sim-bugs") {

@@ -153,7 +153,7 @@ pub fn scripts_run(addr: &str) -> u64 {
 }
 
 fn script(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+    super::root().join("sentinel-conf").join(name)
 }
 
 fn text(value: &Value) -> String {

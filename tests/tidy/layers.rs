@@ -15,6 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["redlock", "lock"],
     &["idempotency"],
     &["election"],
+    &["cron"],
     &["ops"],
     &["lib", "manual"],
 ];
@@ -46,7 +47,7 @@ fn depth(path: &str) -> usize {
 }
 
 pub(crate) fn imports(source: &Source) -> Vec<Finding> {
-    if !source.in_src() || !source.is_rust() || room_of(&source.path) == "bin" {
+    if !source.in_src() || !source.is_rust() {
         return Vec::new();
     }
     let room = room_of(&source.path);
