@@ -3,8 +3,8 @@
 //! one: leadership makes it likely that only one process tries, the record makes it certain.
 //!
 //! ```text
-//! cargo run --example cron_leader
-//! cargo run --example cron_leader -- --node redis://127.0.0.1
+//! cargo run -p examples --bin cron_leader
+//! cargo run -p examples --bin cron_leader -- --node redis://127.0.0.1
 //! ```
 
 mod common;

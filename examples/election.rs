@@ -6,8 +6,8 @@
 //! input; start two of them and kill one.
 //!
 //! ```text
-//! cargo run --example election
-//! cargo run --example election -- --node redis://127.0.0.1:7001 --value here
+//! cargo run -p examples --bin election
+//! cargo run -p examples --bin election -- --node redis://127.0.0.1:7001 --value here
 //! ```
 
 mod common;

@@ -2,8 +2,8 @@
 //! resource refuses it. No lock can prevent the late write; only the resource can.
 //!
 //! ```text
-//! cargo run --example fenced_writer
-//! cargo run --example fenced_writer -- --node redis://127.0.0.1
+//! cargo run -p examples --bin fenced_writer
+//! cargo run -p examples --bin fenced_writer -- --node redis://127.0.0.1
 //! ```
 
 mod common;

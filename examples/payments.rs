@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! palisade init --node redis://127.0.0.1
-//! cargo run --example payments -- redis://127.0.0.1
+//! cargo run -p examples --bin payments -- redis://127.0.0.1
 //! ```
 
 use palisade::{Idempotency, Outcome, RedisNode, Redlock};

@@ -1,9 +1,10 @@
 //! A lock: acquire, work with the token, notice a loss, release.
 //!
 //! ```text
-//! cargo run --example quickstart
-//! cargo run --example quickstart -- --node redis://127.0.0.1
-//! cargo run --example quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 --master orders-a
+//! cargo run -p examples --bin quickstart
+//! cargo run -p examples --bin quickstart -- --node redis://127.0.0.1
+//! cargo run -p examples --bin quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 \
+//!     --master orders-a
 //! ```
 
 mod common;

@@ -47,6 +47,13 @@ impl Raw {
         }
         Self { connections, sha }
     }
+
+    /// Whether something is there, by one command.
+    pub async fn get(&self, key: &str) -> bool {
+        let mut c = self.connections[0].clone();
+        let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;
+        value.is_ok_and(|v| v.is_some())
+    }
 }
 
 impl Contender for Raw {

@@ -4,8 +4,8 @@
 //! elsewhere is never acknowledged; it comes again. What nobody can decide is parked for a person.
 //!
 //! ```text
-//! cargo run --example consumer                                   all in memory
-//! cargo run --example consumer -- --node redis://127.0.0.1       a Redis stream, a Redis node
+//! cargo run -p examples --bin consumer                                all in memory
+//! cargo run -p examples --bin consumer -- --node redis://127.0.0.1    a stream and a node on Redis
 //! ```
 
 // Nothing in a program can be reached from outside.

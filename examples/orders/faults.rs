@@ -154,7 +154,7 @@ async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Fail
 }
 
 fn script(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
 }
 
 fn words(bytes: &[u8]) -> String {

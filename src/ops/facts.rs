@@ -114,7 +114,12 @@ pub(crate) struct Server {
     pub(crate) user: Read<String>,
     /// `ACL DRYRUN` of what the library sends: the command and, if it may not be sent, why.
     pub(crate) may: Read<Vec<(String, Option<String>)>>,
+    /// `ACL DRYRUN` of [`REPLAYED`] for the user `default`: why it may not, if so.
+    pub(crate) replays: Read<Option<String>>,
 }
+
+/// What an append-only file holds, as the user `default` replays it.
+pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
 /// The settings that are read. `CONFIG GET *` would also bring the passwords.
 pub(crate) const SETTINGS: &[&str] = &[

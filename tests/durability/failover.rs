@@ -9,8 +9,9 @@ use palisade::env::{Env as _, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode};
 use palisade::time::Moment;
 
-use super::support::group::{Groups, cli};
 use super::*;
+
+use crate::support::group::{Groups, cli};
 
 /// Long enough that no lock of a test ends by itself before it is looked for.
 const HELD: Duration = Duration::from_secs(29);

@@ -2,6 +2,7 @@
 //! and what a failover leaves. What replicas have is asked of them by `redis-cli`.
 
 mod failover;
+mod receipts;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,37 @@
+//! What becomes of a result whose nodes begin a new life just when it is to be stored.
+
+use std::time::Duration;
+
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError};
+
+use crate::support::idem::World;
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_meets_nodes_in_a_new_life_is_stored() {
+    for n in [1, 3] {
+        for life in [MemoryNode::restart_keeping, MemoryNode::restart_empty] {
+            let w = World::new(n);
+            let nodes = w.nodes.clone();
+            let call = w.orders().key("k").run(async |_| {
+                nodes.iter().for_each(life);
+                Ok::<_, String>(7)
+            });
+            let out = call.await.unwrap();
+            assert!(matches!(out, Outcome::Executed { value: 7, attempt: 1, .. }), "{out:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_only_forgotten_was_not_overtaken() {
+    // So long a window that a claim of ten seconds may not be put back.
+    let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
+    let redlock = Redlock::builder().node(node.clone()).build().unwrap();
+    let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build().unwrap();
+    let call = orders.key("k").run(async |_| {
+        node.restart_keeping();
+        Ok::<_, String>(7)
+    });
+    let Err(RunError::NotRecorded(not)) = call.await else { panic!("nothing can be stored") };
+    assert!(!not.overtaken, "nobody else was promised anything: {not}");
+}

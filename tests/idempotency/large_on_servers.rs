@@ -1,0 +1,85 @@
+//! Large results cost who asks for them time, and nobody else anything: no lock of the same process
+//! is lost for them, and no connection.
+
+use std::time::{Duration, Instant};
+
+use palisade::node::{NodeEvent, RedisNode};
+use palisade::{Idempotency, Outcome, Redlock, RunError};
+use tokio::task::JoinSet;
+
+use crate::support::server::Server;
+
+/// Longer than all of it takes; not a claim about speed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// As long as a result may be by default, in JSON.
+const LARGEST: usize = (1 << 20) - 2;
+
+fn large(letter: char) -> String {
+    letter.to_string().repeat(LARGEST)
+}
+
+/// Asks until it is answered; how often it was refused, in words.
+async fn replayed(orders: &Idempotency, key: &str) -> usize {
+    let begun = Instant::now();
+    let mut refused = 0;
+    loop {
+        let done = orders.key(key).run(async |_| Err::<String, _>("there is a result")).await;
+        match done {
+            Ok(Outcome::Replayed(value)) => {
+                assert_eq!(value.len(), LARGEST);
+                return refused;
+            }
+            Err(RunError::NoQuorum { .. }) => refused += 1,
+            other => panic!("{:?}", other.map(|_| "another outcome")),
+        }
+        assert!(begun.elapsed() < PATIENCE, "never answered");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_keeps_its_locks_while_it_moves_large_results() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(3)).build().unwrap();
+    let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build().unwrap();
+    let stored = orders.key("large").run(async |_| Ok::<_, String>(large('x'))).await;
+    assert!(matches!(stored, Ok(Outcome::Executed { kept: true, .. })), "it is stored");
+    let mut guards = Vec::new();
+    for i in 0..50 {
+        guards.push(redlock.mutex(format!("held-{i}")).acquire().await.unwrap());
+    }
+    let mut events = redlock.events();
+    let mut all = JoinSet::new();
+    for _ in 0..300 {
+        let orders = orders.clone();
+        all.spawn(async move { replayed(&orders, "large").await });
+    }
+    for i in 0..30 {
+        let orders = orders.clone();
+        all.spawn(async move {
+            let key = format!("new-{i}");
+            let call = orders.key(&key).wait(PATIENCE);
+            match call.run(async |_| Ok::<_, String>(large('y'))).await {
+                Ok(Outcome::Executed { .. }) => 0,
+                Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => 1,
+                other => panic!("{:?}", other.map(|_| "another outcome")),
+            }
+        });
+    }
+    let (begun, mut refused) = (Instant::now(), 0);
+    while let Some(done) = all.join_next().await {
+        refused += done.expect("answered, or refused in words");
+    }
+    println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
+    // Each has to be renewed once more before it counts.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    assert_eq!(lost, 0, "of {}", guards.len());
+    while let Ok((_, event)) = events.try_recv() {
+        assert!(!matches!(event, NodeEvent::Down), "the connection was given up");
+    }
+    for guard in guards {
+        assert!(guard.release().await.is_released());
+    }
+}
