@@ -38,6 +38,9 @@ pub mod lock;
 pub mod idempotency;
 // one leader of a name
 pub mod election;
+// each tick once
+#[cfg(feature = "cron")]
+pub mod cron;
 // for whoever operates the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
@@ -45,6 +48,8 @@ pub mod ops;
 pub mod manual;
 
 pub use config::Config;
+#[cfg(feature = "cron")]
+pub use cron::Cron;
 pub use durability::{Achieved, Durability};
 pub use election::{Election, Leadership};
 pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};

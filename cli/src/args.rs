@@ -8,6 +8,7 @@ use crate::codes::{Fail, INTERNAL, TABLE};
 use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
 use crate::init::InitArgs;
+use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
@@ -29,6 +30,8 @@ enum Command {
     Lock(Box<LockArgs>),
     #[command(after_help = commands(ELECT))]
     Elect(Box<ElectArgs>),
+    #[command(after_help = commands(CRON))]
+    Cron(Box<CronArgs>),
     #[command(after_help = commands(ONCE))]
     Once(Box<OnceArgs>),
     #[command(after_help = after(INSPECT))]
@@ -65,6 +68,16 @@ const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --observe --json
 
 The command finds what `lock` gives it; PALISADE_FENCING_TOKEN is the term.";
+
+const CRON: &str = "Examples:
+  palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 -- ./nightly.sh
+  palisade cron '*/5 * * * *' sync --missed catch-up --window 2h --node redis://127.0.0.1 -- ./sync
+  palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 --history 10
+
+The command finds what `lock` gives it, PALISADE_TICK (seconds since 1970: when it was due),
+PALISADE_ATTEMPT (more than 1 where an earlier run of the tick was interrupted) and
+PALISADE_BACKFILLED. A command that ends with 75 is run again for the same tick; any other code but
+0 is kept as a failure, and the next tick comes at its time.";
 
 const ONCE: &str = "Examples:
   palisade once invoice-42 --node redis://127.0.0.1 -- ./send-invoice 42
@@ -134,6 +147,7 @@ impl Line {
         match self.command {
             Command::Lock(args) => run(args.run(sets)).map(coded),
             Command::Elect(args) => run(args.run(sets)).map(coded),
+            Command::Cron(args) => run(args.run(sets)).map(coded),
             Command::Once(args) => run(args.run(sets)).map(coded),
             Command::Inspect(args) => run(args.run(sets)),
             Command::ForceRelease(args) => run(args.run(sets)).map(coded),

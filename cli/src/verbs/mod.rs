@@ -1,5 +1,6 @@
 //! What can be done, one verb a file.
 
+pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod idem;
 pub(crate) mod inspect;

@@ -1,6 +1,7 @@
 //! The verbs of the program on real servers: every exit code, and what a shell script relies on.
 
 mod codes;
+mod cron;
 mod ground;
 mod losses;
 mod once;
