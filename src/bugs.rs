@@ -65,6 +65,8 @@ pub enum Bug {
     RecordOfOneNode,
     /// A yes counts before replicas have it (durability 1).
     YesBeforeReplicas,
+    /// A batch arrives before one that was sent earlier (overview 2).
+    BatchesOvertake,
 }
 
 thread_local! {
@@ -77,6 +79,6 @@ pub fn put_back(bug: Option<Bug>) {
 }
 
 /// Whether this thread has the bug.
-pub(crate) fn on(bug: Bug) -> bool {
+pub fn on(bug: Bug) -> bool {
     PUT_BACK.get() == Some(bug)
 }

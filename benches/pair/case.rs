@@ -73,7 +73,7 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) -> String {
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls meet the freeze; the case is about life with it.
+        // The first calls meet the freeze; the case measures what comes after it.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();

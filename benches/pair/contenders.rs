@@ -118,8 +118,8 @@ impl Ours {
 impl Contender for Ours {
     fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         Box::pin(async move {
-            match self.0.mutex(name).try_acquire().await {
-                Ok(palisade::TryAcquire::Acquired(guard)) => guard.release().await.is_released(),
+            match self.0.mutex(name).build().unwrap().try_acquire().await {
+                Ok(palisade::TryAcquire::Acquired(guard)) => guard.release().await.is_ok(),
                 _ => false,
             }
         })

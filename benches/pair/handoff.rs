@@ -26,7 +26,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str) -> String 
         holders.push(tokio::spawn(async move {
             let (mut turns, mut waits) = (0_u32, Vec::new());
             while !stop.load(Ordering::Relaxed) {
-                let guard = ours.0.mutex("wanted").acquire().await.expect("a turn");
+                let guard =
+                    ours.0.mutex("wanted").build().unwrap().acquire().await.expect("a turn");
                 let got = Instant::now();
                 let before = *last.lock().expect("no panic");
                 if let Some((_, released)) = before.filter(|(who, _)| *who != me) {

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use palisade::Idempotency;
-
 use super::Args;
 use super::contenders::{Ours, Raw};
 use super::server::Server;
@@ -13,7 +11,7 @@ pub(crate) async fn measure(args: &Args, runtime: &str) -> String {
     let server = Server::start(&[]);
     let urls = [server.url()];
     let (ours, raw) = (Ours::connect(&urls), Raw::connect(&urls).await);
-    let orders = Idempotency::builder(&ours.0).namespace("bench").at_most_once().build();
+    let orders = ours.0.idempotency("bench").at_most_once().build();
     let orders = orders.expect("a namespace");
     let born = SystemTime::now();
     let result = "the result of an order: 32 bytes";

@@ -77,12 +77,12 @@ async fn of_names(args: &Args, names: usize) -> String {
 pub(crate) async fn of_held(args: &Args, held: usize) -> String {
     let server = Server::start(&[]);
     let ours = Ours::connect(&[server.url()]);
-    drop(ours.0.mutex("warm").acquire().await.expect("a lock"));
+    drop(ours.0.mutex("warm").build().unwrap().acquire().await.expect("a lock"));
     let alive_tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (before, tasks_before) = (resident(), alive_tasks());
     let began = Instant::now();
     let one = |i: usize| {
-        let mutex = ours.0.mutex(format!("held:{i}"));
+        let mutex = ours.0.mutex(format!("held:{i}")).build().unwrap();
         async move { mutex.acquire().await }
     };
     let guards: Vec<_> = stream::iter((0..held).map(one))

@@ -14,7 +14,6 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
-use palisade::env::{Env as _, SystemEnv};
 use palisade::idempotency::Context;
 use palisade::{Leadership, LockGuard};
 use serde_json::json;
@@ -25,7 +24,7 @@ use crate::capture::Capture;
 use crate::codes::{CANNOT_RUN, LOST, NOT_FOUND};
 use crate::say::Say;
 use crate::signals::Signals;
-use crate::watchdog::{MARGIN, Watchdog};
+use crate::watchdog::{MARGIN, Watchdog, now};
 
 /// How often the lease is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -130,7 +129,7 @@ pub(crate) async fn run(
     (signals, say): (&mut Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
-    let mut watchdog = Watchdog::start(SystemEnv.now() + held.remaining()).await?;
+    let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
     let mut starter = watchdog.starter()?;
     starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
@@ -189,7 +188,7 @@ async fn attend(
             }
             _ = beat.tick() => {
                 let left = held.remaining();
-                watchdog.until(SystemEnv.now() + left).await;
+                watchdog.until(now() + left).await;
                 if terminal.is_some() {
                     go_on(child, group);
                 }

@@ -14,9 +14,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, getpgrp, getppid};
-use palisade::env::{Env as _, SystemEnv};
-use palisade::time::Moment;
+use palisade::Moment;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, ChildStdin};
 
@@ -31,6 +31,16 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a line to the watchdog may take; it may be stopped, too.
 const WRITE: Duration = Duration::from_millis(50);
+
+/// The clock of leases: it goes on while the machine is suspended.
+pub(crate) fn now() -> Moment {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+    let read = clock_gettime(CLOCK).map(Duration::from).unwrap_or_default();
+    Moment::from_nanos(u64::try_from(read.as_nanos()).unwrap_or(u64::MAX))
+}
 
 /// Runs one of the two if this process was started for it.
 pub(crate) fn run() -> Option<ExitCode> {
@@ -82,11 +92,11 @@ fn watch() -> ExitCode {
     });
     let mut kill_at = None;
     loop {
-        let now = SystemEnv.now();
-        if kill_at.is_some_and(|at| now >= at) {
+        let read = now();
+        if kill_at.is_some_and(|at| read >= at) {
             break;
         }
-        let pause = kill_at.map_or(LOOK, |at: Moment| at.since(now).min(LOOK));
+        let pause = kill_at.map_or(LOOK, |at: Moment| at.since(read).min(LOOK));
         match lines.recv_timeout(pause) {
             Ok(line) => match line.parse() {
                 Ok(nanos) => kill_at = Some(Moment::from_nanos(nanos)),

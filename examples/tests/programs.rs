@@ -99,7 +99,7 @@ fn consumer() {
 
 #[test]
 fn election() {
-    // On servers it is one candidate, which leads until it is told to end.
+    // On servers it is one candidate, which leads until it gets a signal to end.
     everywhere("election", &["--seconds", "1"], |words| {
         assert!(words.contains("resign"), "{words}");
     });
@@ -146,7 +146,7 @@ fn the_readmes_payment_on_a_new_server() {
     let unknown = Server::start(&[]);
     let words = run("payments", &[unknown.url()]);
     let first = words.lines().next().expect("a line");
-    let says = ["1: nothing was run for", "grants begin in", "`palisade init`"];
+    let says = ["1: handler of", "grants begin in", "`palisade init`"];
     assert!(says.iter().all(|say| first.contains(say)), "{words}");
     assert_eq!(words.lines().count(), 2, "one line a delivery: {words}");
 }

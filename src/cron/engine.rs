@@ -26,7 +26,7 @@ use super::schedule::Schedule;
 use super::tick::{Cancelled, End, Run, Skipped, Tick};
 use super::{Cron, CronError};
 use crate::driver::WATCH;
-use crate::error::{AcquireError, Advice};
+use crate::error::Advice;
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::LockGuard;
 
@@ -273,9 +273,8 @@ where
             return Ok(Some(None));
         }
         let mutex = self.cron.redlock.mutex(format!("cron:{}", self.job.name));
-        match mutex.wait(AGAIN).acquire().await {
+        match mutex.acquire_timeout(AGAIN).build()?.acquire().await {
             Ok(guard) => Ok(Some(Some(guard))),
-            Err(AcquireError::Config(e)) => Err(CronError::Config(e)),
             Err(_) => Ok(None),
         }
     }

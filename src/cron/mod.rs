@@ -51,6 +51,7 @@ use tokio::task::JoinHandle;
 use crate::driver::Core;
 use crate::election::Election;
 use crate::idempotency::{Failed, Idempotency, Status};
+use crate::lock::LostSignal;
 use crate::redlock::Redlock;
 use crate::token::FencingToken;
 
@@ -77,6 +78,8 @@ pub struct Cron {
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
+    /// Says more exactly whether the term is over.
+    lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     task: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -96,6 +99,7 @@ impl Cron {
     pub fn new(redlock: &Redlock) -> Self {
         let lead = Lead {
             term: Arc::new(watch::Sender::new(None)),
+            lost: Arc::default(),
             step_down: Arc::default(),
             task: std::sync::Mutex::new(None),
         };
@@ -113,6 +117,14 @@ impl Cron {
     /// The term in which this process leads, `None` while it does not.
     pub fn leading(&self) -> watch::Receiver<Option<FencingToken>> {
         self.lead.term.subscribe()
+    }
+
+    /// The term in which this process leads now, by a local look at the clock: `None` at once where
+    /// the process was stopped for longer than its lease.
+    pub fn term(&self) -> Option<FencingToken> {
+        let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
+        (*self.lead.term.borrow()).filter(|_| valid)
     }
 
     /// Leaves the lead to another process, if this one has it. What runs goes on.
@@ -140,8 +152,7 @@ impl Cron {
         E: Into<Failed>,
     {
         let schedule = job.schedule()?;
-        self.election().check()?;
-        self.campaign();
+        self.campaign(self.election()?);
         engine::run(self, &job, &schedule, &handler).await
     }
 
@@ -192,15 +203,13 @@ impl Cron {
         (self.core().env.wall_micros() / 1_000_000) as i64
     }
 
-    fn election(&self) -> Election {
-        Election::new(&self.redlock, format!("{}:lead", self.name))
+    fn election(&self) -> Result<Election, CronError> {
+        Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
     }
 
     /// The records of the job's ticks.
     fn records(&self, job: &Job, schedule: &schedule::Schedule) -> Result<Idempotency, CronError> {
-        let records = Idempotency::builder(&self.redlock)
-            .namespace(NAMESPACE)
-            .retention(schedule.kept(job.window()));
+        let records = self.redlock.idempotency(NAMESPACE).retention(schedule.kept(job.window()));
         let records = match job.interrupted {
             Interrupted::Rerun => records.at_least_once(),
             Interrupted::Leave => records.at_most_once(),
@@ -210,23 +219,26 @@ impl Cron {
 
     /// The records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        let records = Idempotency::builder(&self.redlock).namespace(NAMESPACE).retention(YEAR);
+        let records = self.redlock.idempotency(NAMESPACE).retention(YEAR);
         Ok(records.at_least_once().build()?)
     }
 
     /// Starts the candidate of this process, once.
-    fn campaign(&self) {
+    fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
         let (term, step_down) = (Arc::clone(&self.lead.term), Arc::clone(&self.lead.step_down));
-        let (election, core) = (self.election(), Arc::downgrade(self.core()));
+        let signal = Arc::clone(&self.lead.lost);
+        let core = Arc::downgrade(self.core());
         let value = format!("pid {}", std::process::id());
         *task = Some(tokio::spawn(async move {
             // Ends when the handle is closed, or by a setting that `run` has refused.
             while let Ok(leadership) = election.campaign(&*value).await {
                 let stepped = step_down.notified();
+                *signal.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                    Some(leadership.lost_signal());
                 term.send_replace(Some(leadership.term()));
                 let Some(core) = core.upgrade() else { return };
                 let lost = tokio::select! {
@@ -238,7 +250,7 @@ impl Cron {
                 drop(core);
                 term.send_replace(None);
                 let outcome = leadership.resign().await;
-                tracing::debug!(target: "palisade::cron", lost, %outcome, "no longer leads");
+                tracing::debug!(target: "palisade::cron", lost, ?outcome, "no longer leads");
                 tokio::time::sleep(LEAVE).await;
             }
         }));

@@ -64,7 +64,8 @@ pub(crate) async fn revise(
             },
             None => Revision { schedule: schedule.to_owned(), since: now, before: None },
         };
-        let claim = records.key(key(quarter, next)).wait(std::time::Duration::from_secs(2));
+        let claim =
+            records.key(key(quarter, next)).in_flight_timeout(std::time::Duration::from_secs(2));
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),

@@ -2,7 +2,8 @@
 //!
 //! The form is JSON as `serde_json` writes it, without white space, with the members of every
 //! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
-//! and strings stand as `serde_json` prints them. Two requests are the same if their forms are.
+//! and strings are written as `serde_json` prints them. Two requests are the same if their forms
+//! are.
 
 use std::fmt::Write as _;
 
@@ -16,6 +17,11 @@ use crate::op::FingerprintBytes;
 /// SHA-256 over the canonical form.
 pub(super) fn fingerprint<T: Serialize + ?Sized>(of: &T) -> Result<FingerprintBytes, CodecError> {
     Ok(Sha256::digest(canonical(of)?).into())
+}
+
+/// SHA-256 over a request that is bytes.
+pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
+    Sha256::digest(request).into()
 }
 
 fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {

@@ -2,22 +2,23 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use crate::op::ClaimEnd;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A handler failed, and says what that means for the next call under the key.
+/// The error of a handler, and what it means for the next call under the key.
 ///
-/// Any error becomes one by `?` or `into()`: then nobody knows whether the handler
-/// [took effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
+/// `?` and `into()` make it from any error: then it is unknown whether the handler [took
+/// effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
 ///
 /// ```
 /// # use palisade::idempotency::{Context, Failed};
 /// # async fn reserve() -> Result<(), std::io::Error> { Ok(()) }
 /// # async fn charge(key: &str) -> Result<u32, std::io::Error> { Ok(1) }
 /// async fn pay(cx: Context) -> Result<u32, Failed> {
-///     // Nothing has happened yet: whoever calls next may try at once.
+///     // Nothing has happened yet: the next call may try at once.
 ///     reserve().await.map_err(Failed::no_effect)?;
 ///     // The request may have arrived although its answer did not.
 ///     let receipt = charge(&cx.child_key("charge")).await?;
@@ -27,6 +28,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 #[derive(Debug)]
 pub struct Failed {
     effect: Effect,
+    permanent: bool,
+    retry_after: Option<Duration>,
     error: BoxError,
 }
 
@@ -45,25 +48,50 @@ pub enum Effect {
 }
 
 impl Failed {
+    fn new(effect: Effect, error: BoxError) -> Self {
+        Self { effect, permanent: false, retry_after: None, error }
+    }
+
     /// Nothing happened that anyone could see: the claim is given back.
     pub fn no_effect(error: impl Into<BoxError>) -> Self {
-        Self { effect: Effect::None, error: error.into() }
+        Self::new(Effect::None, error.into())
+    }
+
+    /// Nothing happened, and trying again cannot help: the request itself is wrong. The claim is
+    /// given back; a [consumer](super::consumer) moves the message to the dead letters.
+    pub fn permanent(error: impl Into<BoxError>) -> Self {
+        Self { permanent: true, ..Self::no_effect(error) }
     }
 
     /// Whatever happened, running the handler again does no harm: the next call does so.
     pub fn retry(error: impl Into<BoxError>) -> Self {
-        Self { effect: Effect::Repeatable, error: error.into() }
+        Self::new(Effect::Repeatable, error.into())
     }
 
     /// It is not known what happened: the next call decides by its policy or its probe. What `?`
     /// makes of any error.
     pub fn unknown(error: impl Into<BoxError>) -> Self {
-        Self { effect: Effect::Unknown, error: error.into() }
+        Self::new(Effect::Unknown, error.into())
+    }
+
+    /// When to call again at the earliest, for example what a server said in `Retry-After`.
+    pub fn after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
     }
 
     /// What the handler said of its effect.
     pub fn effect(&self) -> Effect {
         self.effect
+    }
+
+    /// Whether trying again cannot help ([`permanent`](Self::permanent)).
+    pub fn is_permanent(&self) -> bool {
+        self.permanent
+    }
+
+    /// When to call again at the earliest, if the handler said so ([`after`](Self::after)).
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// The handler's own error.

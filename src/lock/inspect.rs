@@ -10,13 +10,12 @@ use crate::driver::Core;
 use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use crate::lock::{LockGuard, Mutex};
 use crate::name::LockKeys;
-use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Reply};
+use crate::op::Reply;
 use crate::quorum::acquire::Loss;
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// How long a takeover tries where the mutex has no [`wait`](Mutex::wait).
+/// How long a takeover tries where the mutex has no `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(10);
 /// Longest reason that is kept with the lock.
 const NOTE_MAX: usize = 1_024;
@@ -114,13 +113,13 @@ impl Mutex {
     /// Asks every node who holds the lock, and waits for all that answer. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] for a bad name, [`AcquireError::Closed`].
+    /// [`AcquireError::Closed`].
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at will.
     pub async fn inspect(&self) -> Result<Inspection, AcquireError> {
         let _verb = self.begin()?;
-        Ok(look(self.core(), self.keys()).await)
+        Ok(look(&self.core, &self.keys).await)
     }
 
     /// Takes the lock from whoever holds it: for an operator, where the holder is known to hang.
@@ -139,20 +138,16 @@ impl Mutex {
     /// Dropped, the holder may have been released all the same; nothing else is held.
     pub async fn take_over(&self, reason: &str) -> Result<TakenOver, AcquireError> {
         let _verb = self.begin()?;
-        let core = self.core();
+        let core = &self.core;
         let started = core.env.now();
-        let end = started + self.waits().unwrap_or(WAIT);
+        let end = started + self.acquire_timeout.unwrap_or(WAIT);
         let mut from = None;
         loop {
-            if let Some(holder) = look(core, self.keys()).await.holder() {
-                let owner = holder.token;
-                let op = Op::Release { keys: self.keys().clone(), owner, words: true };
-                let (mailbox, now) = (Mailbox::taking_back(core.n()), core.env.now());
-                core.send_all(&op, core.node_deadline(now), &mailbox);
+            if let Some(holder) = look(core, &self.keys).await.holder() {
+                core.take_from(&self.keys, holder.token);
                 from.get_or_insert(holder);
             }
-            match core.attempt(self.keys(), self.lease_length(), (false, WAIT), self.level()).await
-            {
+            match core.attempt(&self.keys, self.ttl, (false, WAIT), self.level).await {
                 Ok(won) => {
                     let guard = self.guard(won);
                     guard.lease().set_meta(note(reason).into());
@@ -167,26 +162,18 @@ impl Mutex {
     }
 
     fn refused(&self, loss: Loss, started: crate::time::Moment) -> AcquireError {
-        let (of, waited) = (self.resource(), self.core().env.now().since(started));
+        let (of, waited) = (self.resource(), self.core.env.now().since(started));
         match loss {
             Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
-            Loss::NoQuorum(outcomes) => self.core().no_quorum(outcomes).of(of).into(),
+            Loss::NoQuorum(outcomes) => self.core.no_quorum(outcomes).of(of).into(),
         }
     }
 }
 
-async fn look(core: &Arc<Core>, keys: &LockKeys) -> Inspection {
-    let deadline = core.node_deadline(core.env.now());
-    let mailbox = Mailbox::new(core.n());
-    core.send_all(&Op::Inspect { keys: keys.clone(), wait: false }, deadline, &mailbox);
-    let silent = NodeError::not_executed(NodeFault::Timeout, "");
-    let mut views = vec![NodeView::Unknown(NodeOutcome::Failed(silent)); core.n()];
-    for _ in 0..core.n() {
-        let (_, Some((node, reply))) = core.mail_until(&mailbox, deadline).await else { break };
-        views[node] = view(reply);
-    }
-    let names = core.no_quorum(vec![NodeOutcome::Silent; core.n()]).nodes;
-    Inspection { nodes: names.into_iter().map(|(name, _)| name).zip(views).collect() }
+async fn look(core: &Core, keys: &LockKeys) -> Inspection {
+    let silent = || NodeError::not_executed(NodeFault::Timeout, "");
+    let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
+    Inspection { nodes: core.look_everywhere(keys).await.into_iter().map(view).collect() }
 }
 
 fn view(reply: Result<Reply, NodeError>) -> NodeView {
@@ -241,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn an_inspection_names_the_holder_and_changes_nothing() {
         let redlock = three();
-        let mutex = redlock.mutex("job");
+        let mutex = redlock.mutex("job").build().unwrap();
         assert!(mutex.inspect().await.unwrap().is_free());
         let guard = mutex.acquire().await.unwrap();
         let seen = mutex.inspect().await.unwrap();
@@ -256,7 +243,7 @@ mod tests {
     #[tokio::test]
     async fn a_takeover_raises_the_fence_and_the_holder_hears_of_it() {
         let redlock = three();
-        let mutex = redlock.mutex("job");
+        let mutex = redlock.mutex("job").build().unwrap();
         let old = mutex.acquire().await.unwrap();
         let taken = mutex.take_over("it hangs").await.unwrap();
         assert!(taken.guard.fencing_token() > old.fencing_token());
@@ -266,10 +253,10 @@ mod tests {
         assert!(old.extend().await.is_err());
         assert!(!old.is_valid());
         // The old holder's release takes nothing from the new one.
-        assert!(!old.release().await.is_released());
+        assert!(old.release().await.is_err());
         assert!(taken.guard.is_valid());
         assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
-        taken.guard.release().await.into_result().unwrap();
+        taken.guard.release().await.unwrap();
         let taken = mutex.take_over("nobody").await.unwrap();
         assert!(taken.from.is_none());
     }

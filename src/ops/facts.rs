@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::sentinel::guard::LAG_SLACK;
+use crate::sentinel::min_replicas::LAG_SLACK;
 
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels tell them.
 pub(crate) type Fields = BTreeMap<String, String>;

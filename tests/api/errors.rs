@@ -4,12 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use palisade::Drift;
 use palisade::node::{RedisNode, SentinelNode};
-use palisade::time::Drift;
-use palisade::{
-    AcquireError, Advice, ConfigError, Election, Idempotency, MemoryNode, Redlock, RedlockBuilder,
-    RetryPolicy, RunError,
-};
+use palisade::{Advice, ConfigError, MemoryNode, Redlock, RedlockBuilder, RetryPolicy, RunError};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -82,15 +79,16 @@ fn times_of_the_handle() {
 }
 
 #[test]
-fn a_ttl_without_room_for_its_renewal_is_told_with_the_sum() {
+fn a_ttl_without_room_for_its_renewal_is_reported_with_the_sum() {
     // ttl/4 + 2·node_deadline + 2 ms must fit in ttl·(1 − 1 %): with 250 ms from 679 ms or so on.
     let short = nodes(1).ttl(650 * MS).build();
     refused(short, "ttl", "650ms", "use a longer ttl or a shorter node_deadline");
     nodes(1).ttl(700 * MS).build().expect("room enough");
     nodes(1).ttl(650 * MS).node_deadline(100 * MS).build().expect("answers come sooner");
     let lock = handle().mutex("a").ttl(650 * MS);
-    refused(lock.check(), "ttl", "650ms", "use a longer ttl or a shorter node_deadline");
-    lock.auto_renew(false).check().expect("nothing is renewed");
+    let rule = "use a longer ttl or a shorter node_deadline";
+    refused(lock.clone().build(), "ttl", "650ms", rule);
+    lock.auto_renew(false).build().expect("nothing is renewed");
 }
 
 #[test]
@@ -104,12 +102,12 @@ fn names() {
         ("\u{9b}x", "\"\\u{9b}x\"", "no control characters"),
         (&long, shown, "at most 512 bytes"),
     ] {
-        refused(handle().mutex(name).check(), "name", value, rule);
-        refused(Election::new(&handle(), name).check(), "name", value, rule);
+        refused(handle().mutex(name).build(), "name", value, rule);
+        refused(handle().election(name).build(), "name", value, rule);
     }
     // What looks odd and is fine: it is data, never text of a command.
     for name in ["n".repeat(512).as_str(), "a b", "{a}:b", "ключ", "\"'\\;*", " "] {
-        handle().mutex(name).check().expect("a name");
+        handle().mutex(name).build().expect("a name");
     }
     refused(nodes(1).prefix("a\tb").build(), "prefix", "\"a\\tb\"", "no control characters");
     refused(nodes(1).prefix(&*long).build(), "prefix", shown, "at most 512 bytes");
@@ -117,35 +115,31 @@ fn names() {
 }
 
 #[tokio::test]
-async fn verbs_refuse_what_check_refuses_and_send_nothing() {
+async fn a_mutex_and_an_election_are_refused_when_they_are_built() {
     let node = std::sync::Arc::new(MemoryNode::new());
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("one node");
-    let bad = redlock.mutex("a").ttl(31 * SECOND);
-    for error in [bad.acquire().await.expect_err("too long"), {
-        bad.try_acquire().await.map(|_| ()).expect_err("too long")
-    }] {
-        assert!(matches!(&error, AcquireError::Config(e) if e.field() == "ttl"), "{error}");
-        assert_eq!(error.advice(), Advice::Misconfigured);
-        let text = error.to_string();
-        let want = "not acquired: lock \"a\": `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
-        assert!(text.starts_with(want), "{text}");
-    }
-    let error = Election::new(&redlock, "").campaign("me").await.expect_err("no name");
+    let error = redlock.mutex("a").ttl(31 * SECOND).build().expect_err("too long");
+    assert_eq!((error.field(), error.advice()), ("ttl", Advice::Misconfigured));
+    let text = error.to_string();
+    let want = "lock \"a\": `ttl` is 31s: at most max_ttl (15s); raise `max_ttl`";
+    assert!(text.starts_with(want), "{text}");
+    let error = redlock.election("").build().expect_err("no name");
     assert_eq!(error.advice(), Advice::Misconfigured);
     assert!(error.to_string().contains("`name` is \"\": must not be empty"), "{error}");
     let words = "w".repeat(palisade::election::WORDS_MAX + 1);
-    let error = Election::new(&redlock, "e").campaign(words).await.expect_err("too many words");
+    let error =
+        redlock.election("e").build().unwrap().campaign(words).await.expect_err("too many words");
     assert!(error.to_string().contains("`value` is 65537 bytes: "), "{error}");
     assert!(node.is_empty(), "something was sent");
 }
 
 #[test]
 fn idempotency_settings() {
-    let calls = || Idempotency::builder(&handle());
-    let named = || calls().namespace("n").at_most_once();
-    refused(calls().build(), "namespace", "\"\"", "must not be empty");
-    refused(calls().namespace("a:b").build(), "namespace", "\"a:b\"", "no colon");
-    refused(calls().namespace("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
+    let calls = |namespace: &str| handle().idempotency(namespace);
+    let named = || calls("n").at_most_once();
+    refused(calls("").build(), "namespace", "\"\"", "must not be empty");
+    refused(calls("a:b").build(), "namespace", "\"a:b\"", "no colon");
+    refused(calls("a\n").build(), "namespace", "\"a\\n\"", "no control characters");
     refused(named().lease(Duration::ZERO).build(), "lease", "0ns", "at least 10ms");
     refused(named().lease(31 * SECOND).build(), "lease", "31s", "at most max_ttl (15s)");
     refused(named().lease(650 * MS).build(), "lease", "650ms", "shorter node_deadline");
@@ -160,8 +154,7 @@ fn idempotency_settings() {
 
 #[tokio::test]
 async fn a_bad_idempotency_key_runs_nothing() {
-    let calls =
-        Idempotency::builder(&handle()).namespace("n").at_most_once().build().expect("settings");
+    let calls = handle().idempotency("n").at_most_once().build().expect("settings");
     let long = "k".repeat(513);
     for (key, rule) in [("", "must not be empty"), ("a\r", "no control"), (&long, "at most 512")] {
         let run = calls.key(key).run(|_| async { panic!("ran") as Result<(), String> });
@@ -219,19 +212,19 @@ fn sentinels() {
 
 #[test]
 fn settings_of_a_sentinel_group() {
-    let group = || SentinelNode::new("g", ["h:1"]).expect("a group");
-    let guard = |n, lag| group().min_replicas(n, lag).map(drop);
+    let group = || SentinelNode::builder("g", ["h:1"]);
+    let guard = |n, lag| group().min_replicas(n, lag).build().map(drop);
     refused(guard(0, SECOND), "min_replicas", "0 replicas", "guard(MinReplicas::Off)");
     refused(guard(1, 1_500 * MS), "min_replicas", "1.5s of lag", "whole seconds");
     refused(guard(1, Duration::ZERO), "min_replicas", "0ns of lag", "from one second");
-    let window = group().failover_window(DAY + SECOND).map(drop);
+    let window = group().failover_window(DAY + SECOND).build().map(drop);
     refused(window, "failover_window", "86401s", "one day");
-    let deadline = |d| group().sentinel_deadline(d).map(drop);
+    let deadline = |d| group().sentinel_deadline(d).build().map(drop);
     refused(deadline(Duration::ZERO), "sentinel_deadline", "0ns", "between 1ms");
     refused(deadline(61 * SECOND), "sentinel_deadline", "61s", "at most one minute");
-    let poll = group().poll_every(Duration::ZERO).map(drop);
+    let poll = group().poll_every(Duration::ZERO).build().map(drop);
     refused(poll, "poll_every", "0ns", "between 1ms");
-    refused(group().db(u32::MAX).map(drop), "db", "4294967295", "between 0 and 2147483647");
+    refused(group().db(u32::MAX).build().map(drop), "db", "4294967295", "between 0 and 2147483647");
 }
 
 #[test]

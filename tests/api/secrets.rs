@@ -5,14 +5,14 @@ use std::fmt::{Debug, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::node::{LockNode, MinReplicas, RedisNode, SentinelNode};
-use palisade::{Config, Election, Idempotency, Redlock};
+use palisade::node::{MinReplicas, RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Config, Redlock};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::logs::Log;
 use crate::support::server::{Server, free_port};
 
-/// As it is, and as it stands in a URL.
+/// As it is, and as it is written in a URL.
 const SECRET: &str = "s3cr3t/of ours";
 const IN_URL: &str = "s3cr3t%2Fof%20ours";
 /// Part of both: whatever is shown of them shows this.
@@ -37,14 +37,14 @@ impl Shown {
         self.debug(&redlock);
         let _: &Config = redlock.config();
         let mut events = redlock.events();
-        let e = redlock.mutex("m").try_acquire().await.expect_err("let in");
+        let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("let in");
         self.debug(&e);
         let told = e.to_string();
         writeln!(self.0, "{e}").unwrap();
-        let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+        let calls = redlock.idempotency("n").at_most_once().build().unwrap();
         let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
         writeln!(self.0, "{e} {e:?}").unwrap();
-        let e = Election::new(&redlock, "e").leader().await.expect_err("let in");
+        let e = redlock.election("e").build().unwrap().leader().await.expect_err("let in");
         writeln!(self.0, "{e} {e:?}").unwrap();
         self.debug(&redlock.metrics());
         while let Ok(event) = events.try_recv() {
@@ -96,9 +96,8 @@ async fn a_password_is_never_shown() {
     let port = master.port().to_string();
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
     let group = |at: String| {
-        let node = SentinelNode::new("orders", [at]).unwrap();
-        let policy = MinReplicas::Require;
-        node.guard(policy).sentinel_deadline(Duration::from_millis(500)).unwrap()
+        let node = SentinelNode::builder("orders", [at]).guard(MinReplicas::Require);
+        node.sentinel_deadline(Duration::from_millis(500))
     };
     for (to_data, to_sentinels) in [(true, false), (false, true), (true, true)] {
         for at in [sentinel.addr(), master.addr(), format!("127.0.0.1:{}", free_port())] {
@@ -109,11 +108,14 @@ async fn a_password_is_never_shown() {
             if to_sentinels {
                 node = node.sentinel_username("joe").sentinel_password(SECRET);
             }
+            shown.debug(&node);
+            let node = node.build().unwrap();
             shown.debug(&node.status());
             let node = Arc::new(node);
             let redlock = Redlock::builder().node_arc(node.clone()).build().unwrap();
-            let e = redlock.mutex("m").try_acquire().await.expect_err("let in");
+            let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("let in");
             writeln!(shown.0, "{e} {e:?}").unwrap();
+            shown.debug(&node);
             shown.debug(&node.status());
         }
     }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use palisade::node::{LockNode, MinReplicas, RedisNode, RedisNodeBuilder, SentinelNode};
+use palisade::node::{
+    MinReplicas, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder, spi::LockNode,
+};
 use palisade::{Advice, Redlock};
 
 use crate::support::proxy::{Proxy, overwrite};
@@ -16,7 +18,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 async fn sentence(node: impl LockNode) -> (String, Advice) {
     let ttl = Duration::from_secs(20);
     let redlock = Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap();
-    let e = redlock.mutex("m").try_acquire().await.expect_err("nothing can be said of the lock");
+    let e = redlock
+        .mutex("m")
+        .build()
+        .unwrap()
+        .try_acquire()
+        .await
+        .expect_err("nothing can be said of the lock");
     println!("{e}");
     (e.to_string(), e.advice())
 }
@@ -42,9 +50,9 @@ fn watched(master: &str, port: u16) -> Server {
     sentinel
 }
 
-fn group(sentinel: &Server) -> SentinelNode {
-    let node = SentinelNode::new("orders", [sentinel.addr()]).unwrap();
-    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE).unwrap()
+fn group(sentinel: &Server) -> SentinelNodeBuilder {
+    let node = SentinelNode::builder("orders", [sentinel.addr()]);
+    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
 #[tokio::test]
@@ -56,10 +64,10 @@ async fn a_wrong_password_at_a_data_server() {
     says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
     let words = ["user name or password refused", &at, "NOAUTH", change];
     says(&sentence(lone(&server).build().unwrap()).await, &words);
-    // In a group the server's address is told, not only the group's name.
+    // In a group the error has the server's address, not only the group's name.
     let sentinel = watched("127.0.0.1", server.port());
     let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
-    says(&sentence(group(&sentinel).password("wrong")).await, &words);
+    says(&sentence(group(&sentinel).password("wrong").build().unwrap()).await, &words);
 }
 
 #[tokio::test]
@@ -71,12 +79,13 @@ async fn a_wrong_password_at_a_sentinel() {
     let change = "set `sentinel_username` and `sentinel_password`";
     let at = format!("the Sentinels: {}: credentials refused: WRONGPASS", sentinel.addr());
     let words = ["user name or password refused", &at, change];
-    says(&sentence(node().sentinel_password("wrong")).await, &words);
+    says(&sentence(node().sentinel_password("wrong").build().unwrap()).await, &words);
     // The data servers' password is not tried there.
     assert_eq!(sentinel.cli(&["acl", "setuser", "default", "off"]), "OK");
     let at = format!("the Sentinels: {}: credentials refused: NOAUTH", sentinel.addr());
     let words = ["user name or password refused", &at, change];
-    says(&sentence(group(&sentinel).username("app").password("right")).await, &words);
+    let node = group(&sentinel).username("app").password("right").build().unwrap();
+    says(&sentence(node).await, &words);
 }
 
 #[tokio::test]
@@ -85,7 +94,8 @@ async fn a_user_at_a_sentinel_that_may_not_ask() {
     let sentinel = watched("127.0.0.1", server.port());
     let user = ["acl", "setuser", "app", "on", ">pw", "-@all", "+hello", "+ping"];
     assert_eq!(sentinel.cli(&user), "OK");
-    let got = sentence(group(&sentinel).sentinel_username("app").sentinel_password("pw")).await;
+    let node = group(&sentinel).sentinel_username("app").sentinel_password("pw");
+    let got = sentence(node.build().unwrap()).await;
     let at = format!("{}: not permitted: NOPERM", sentinel.addr());
     says(&got, &["the ACL user lacks a permission", &at, "users-sentinel.acl"]);
 }
@@ -121,20 +131,24 @@ async fn a_server_that_may_delete_locks_to_make_room() {
     ];
     says(&sentence(lone(&server).build().unwrap()).await, &[&words[..], &[&at]].concat());
     let sentinel = watched("127.0.0.1", server.port());
-    says(&sentence(group(&sentinel)).await, &[&words[..], &["orders: ", &at]].concat());
+    says(
+        &sentence(group(&sentinel).build().unwrap()).await,
+        &[&words[..], &["orders: ", &at]].concat(),
+    );
     for node in [
         Box::new(lone(&server).allow_eviction(true).build().unwrap()) as Box<dyn LockNode>,
-        Box::new(group(&sentinel).allow_eviction(true)),
+        Box::new(group(&sentinel).allow_eviction(true).build().unwrap()),
     ] {
         let ttl = Duration::from_secs(20);
         let redlock = Redlock::builder().node_arc(node.into()).ttl(ttl).node_deadline(PATIENCE);
-        let guard = redlock.build().unwrap().mutex("m").acquire().await.expect("accepted");
-        assert!(guard.release().await.is_released());
+        let guard =
+            redlock.build().unwrap().mutex("m").build().unwrap().acquire().await.expect("accepted");
+        assert!(guard.release().await.is_ok());
     }
     // The command that the sentence names mends it.
     assert_eq!(server.cli(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
-    drop(redlock.mutex("n").acquire().await.expect("it votes"));
+    drop(redlock.mutex("n").build().unwrap().acquire().await.expect("it votes"));
 }
 
 /// A limit alone deletes nothing, nor does a policy without a limit.
@@ -143,7 +157,7 @@ async fn a_server_that_refuses_writes_when_it_is_full_votes() {
     for args in [["--maxmemory", "100mb"], ["--maxmemory-policy", "allkeys-lru"]] {
         let server = Server::start(&args);
         let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
-        drop(redlock.mutex("m").acquire().await.expect("it votes"));
+        drop(redlock.mutex("m").build().unwrap().acquire().await.expect("it votes"));
     }
 }
 
@@ -154,7 +168,7 @@ async fn a_server_that_is_too_old() {
     proxy.edit(overwrite("redis_version:", "6.2.06"));
     let node = RedisNode::builder(format!("redis://{}", proxy.addr()));
     let at = format!("at {}: ", proxy.addr());
-    let words = ["server kind or version cannot serve", &at, "at least 6.2.7 is needed"];
+    let words = ["server kind or version is not supported", &at, "at least 6.2.7 is needed"];
     says(&sentence(node.build().unwrap()).await, &words);
 }
 
@@ -163,7 +177,7 @@ async fn a_server_that_is_too_old() {
 async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
     for (host, port) in [("127.0.0.1", free_port()), ("192.0.2.1", 6_379)] {
         let sentinel = watched(host, port);
-        let (text, advice) = sentence(group(&sentinel)).await;
+        let (text, advice) = sentence(group(&sentinel).build().unwrap()).await;
         for words in [
             "orders: cannot connect",
             &format!("at {host}:{port}: "),
@@ -203,8 +217,8 @@ fn the_manual_has_a_line_for_each() {
         "allow this user +evalsha",
         "the server's certificate is for another name",
         "the Sentinels name this address",
-        "the min-replicas guard is off",
-        "for want of good replicas (NOREPLICAS)",
+        "the min-replicas check is off",
+        "because too few replicas are good (NOREPLICAS)",
         "does not let this user see its min-replicas-max-lag",
         "server deletes keys when its memory is full",
         "at least 6.2.7 is needed",

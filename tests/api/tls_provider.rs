@@ -1,5 +1,5 @@
-//! A program that installs no crypto provider is told so where it names the node. In a process of
-//! its own, because the provider is the process's.
+//! A program without a crypto provider gets an error when it builds the node. No other test of this
+//! binary may install one: the provider belongs to the process.
 
 use palisade::error::ConfigError;
 use palisade::node::{RedisNode, SentinelNode};
@@ -15,15 +15,15 @@ fn told<T>(got: Result<T, ConfigError>, field: &str) {
 
 #[test]
 fn without_a_crypto_provider_tls_is_refused_with_what_to_do() {
-    let group = || SentinelNode::new("orders", ["s:1"]).unwrap();
+    let group = || SentinelNode::builder("orders", ["s:1"]);
     told(RedisNode::new("rediss://joe:s3cret@h"), "url");
     told(RedisNode::builder("rediss://h").tls(None, None).build(), "url");
-    told(group().tls(None, None), "tls");
-    told(group().sentinel_tls(None, None), "sentinel_tls");
+    told(group().tls(None, None).build(), "tls");
+    told(group().sentinel_tls(None, None).build(), "sentinel_tls");
     // Without TLS none is needed.
     RedisNode::new("redis://h").unwrap();
 
     rustls::crypto::ring::default_provider().install_default().expect("the first one");
     RedisNode::builder("rediss://h").tls(None, None).build().unwrap();
-    group().tls(None, None).unwrap().sentinel_tls(None, None).unwrap();
+    group().tls(None, None).sentinel_tls(None, None).build().unwrap();
 }

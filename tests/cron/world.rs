@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::cron::{Cron, Job, Tick};
-use palisade::env::{Env, TokioEnv};
-use palisade::node::fault::{Fault, FaultControl};
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
+use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{Failed, MemoryNode, Redlock};
 use tokio::task::JoinHandle;
 

@@ -16,7 +16,7 @@ const KEEP: Duration = Duration::from_secs(100);
 
 fn orders(w: &World, skew: i64) -> Idempotency {
     let redlock = w.builder(skew).build().unwrap();
-    let builder = Idempotency::builder(&redlock).namespace("orders").at_most_once();
+    let builder = redlock.idempotency("orders").at_most_once();
     builder.retention(KEEP).build().unwrap()
 }
 
@@ -124,7 +124,7 @@ async fn the_namespace_may_be_younger_than_the_loss() {
     w.nodes[0].restart_empty();
     let since = settle(&w).await;
     let since_of = |used: u64| {
-        let builder = Idempotency::builder(&w.redlock).namespace("orders").at_most_once();
+        let builder = w.redlock.idempotency("orders").at_most_once();
         builder.retention(KEEP).in_use_since(at(used)).build().unwrap()
     };
     let (old, young) = (since_of(since + 2 * E), since_of(since + 2 * E + 1));
@@ -164,7 +164,7 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
                 sleep(secs(50)).await;
                 let [old, new] = [0, 1].map(|i| {
                     let redlock = w.over(&w.nodes[i..=i], 0).build().unwrap();
-                    let builder = Idempotency::builder(&redlock).namespace("orders");
+                    let builder = redlock.idempotency("orders");
                     builder.retention(KEEP).at_most_once().build().unwrap()
                 });
                 w.nodes[1].restore(w.nodes[0].snapshot());
@@ -243,14 +243,14 @@ async fn a_birth_in_the_future_is_refused_with_both_times() {
     for error in refused {
         assert!(matches!(&error, RunError::Config { error, .. } if error.field() == "created_at"));
         let text = error.to_string();
-        let want = "nothing was run for \"orders:k\": `created_at` is 2023-11-14T22:13:24.001Z: at \
+        let want = "handler of \"orders:k\" not run: `created_at` is 2023-11-14T22:13:24.001Z: at \
                     most twice clock_error (4s) ahead of this machine's clock, which shows \
                     2023-11-14T22:13:20.000Z; ";
         assert!(text.starts_with(want), "{text}");
     }
     assert!(w.nodes[0].is_empty(), "something was sent");
     assert!(runs(ahead(2 * E)).await);
-    let later = Idempotency::builder(&w.redlock).namespace("n").at_most_once();
+    let later = w.redlock.idempotency("n").at_most_once();
     let error = later.in_use_since(at(BEGIN + 2 * E + 1)).build().unwrap_err();
     assert_eq!(error.field(), "in_use_since");
 }

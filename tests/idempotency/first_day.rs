@@ -10,7 +10,7 @@ use crate::support::server::Server;
 fn payments(server: &Server, marked_as_new: bool) -> Idempotency {
     let node = RedisNode::builder(server.url()).trust_fresh(marked_as_new).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(1)).build().unwrap();
-    Idempotency::builder(&redlock).namespace("payments").at_most_once().build().unwrap()
+    redlock.idempotency("payments").at_most_once().build().unwrap()
 }
 
 async fn deliver(
@@ -46,7 +46,7 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     let early = SystemTime::now();
     let error = deliver(&payments, "a", Some(early)).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("nothing was run for \"payments:a\": "), "{text}");
+    assert!(text.starts_with("handler of \"payments:a\" not run: "), "{text}");
     assert!(!text.contains('\n'), "{text}");
     let Advice::RetryAfter(wait) = error.advice() else { panic!("{text}") };
     assert!(wait <= Duration::from_secs(1), "{wait:?}");

@@ -16,7 +16,7 @@ use crate::support::logs::Log;
 const KEEP: Duration = Duration::from_secs(3_600);
 
 fn orders(redlock: &Redlock, keep: Duration) -> Idempotency {
-    let builder = Idempotency::builder(redlock).namespace("orders").at_most_once();
+    let builder = redlock.idempotency("orders").at_most_once();
     builder.retention(keep).build().unwrap()
 }
 

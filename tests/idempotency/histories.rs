@@ -8,7 +8,7 @@ use palisade::{Lapsed, Outcome, RunError};
 
 use crate::support::idem::{Effects, World, secs};
 
-/// What every caller of one key was told, and when handlers started.
+/// What every caller of one key was answered, and when handlers started.
 #[derive(Default)]
 struct Told {
     results: BTreeSet<u32>,

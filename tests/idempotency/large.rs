@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Resolved, Status};
-use palisade::node::fault::FaultControl;
+use palisade::test_util::fault::FaultControl;
 use palisade::{Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use tokio::time::sleep;
 
@@ -14,7 +14,7 @@ use crate::support::idem::{World, secs};
 const LARGE: usize = 64;
 
 fn orders(redlock: &Redlock, most: usize) -> Idempotency {
-    let builder = Idempotency::builder(redlock).namespace("orders").at_most_once();
+    let builder = redlock.idempotency("orders").at_most_once();
     builder.max_result(most).build().unwrap()
 }
 
@@ -75,7 +75,7 @@ async fn on_too_few_nodes_it_is_repaired_as_a_fact() {
         let writer = w.handle(0);
         let faults = writer.faults.clone();
         let out = orders(&writer.redlock, LARGE).key("k").run(|_| async move {
-            // Only node 0 will hear of the result.
+            // Only node 0 gets the result.
             faults[1..].iter().for_each(FaultControl::cut);
             Ok::<_, String>(large())
         });
@@ -104,8 +104,8 @@ async fn what_a_probe_found_is_answered_and_kept_as_a_fact() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_result_that_is_too_large_is_told_as_its_own() {
-    // The completion meets nodes in a new life: its second try stores the fact.
+async fn a_late_result_that_is_too_large_is_reported_as_its_own() {
+    // The completion meets nodes with a new data history: its second try stores the fact.
     for life in [MemoryNode::restart_keeping, MemoryNode::restart_empty] {
         let w = World::new(3);
         let nodes = w.nodes.clone();

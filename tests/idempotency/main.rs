@@ -6,7 +6,6 @@ mod first_day;
 mod forgotten;
 mod histories;
 mod large;
-mod large_on_servers;
 mod policy;
 mod probe;
 mod promises;

@@ -59,7 +59,7 @@ impl Case {
     /// The policies by a preset where there is one, else by its overrides; on the builder or on the
     /// call.
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
-        let b = Idempotency::builder(&w.redlock).namespace("orders");
+        let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {
             // The call has to say otherwise.
             (Lapsed::Park, _) if by_call => b.at_least_once(),
@@ -192,7 +192,7 @@ async fn every_combination_of_past_policy_and_probe() {
 #[tokio::test(start_paused = true)]
 async fn one_of_the_presets_has_to_be_chosen() {
     let w = World::new(1);
-    let builder = || Idempotency::builder(&w.redlock).namespace("orders");
+    let builder = || w.redlock.idempotency("orders");
     let refused = |b: palisade::idempotency::IdempotencyBuilder| {
         let error = b.build().unwrap_err();
         (error.field(), error.to_string())
@@ -220,7 +220,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
     for n in [1, 3, 5] {
         let (w, e) = (World::new(n), Effects::default());
         let (first, other) = (w.handle(0), w.handle(1));
-        // A minority hears of it later.
+        // A minority gets it later.
         if n > 1 {
             first.faults[0].freeze();
         }
@@ -237,7 +237,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_result_hears_soon_that_there_will_be_none() {
+async fn a_waiter_for_a_result_learns_soon_that_there_is_none() {
     let w = World::new(3);
     let e = Effects::default();
     let (first, second) = (w.handle(0).orders(), w.handle(1).orders());
@@ -247,7 +247,8 @@ async fn who_waits_for_a_result_hears_soon_that_there_will_be_none() {
     });
     let waiting = async {
         sleep(secs(1)).await;
-        let out = second.key("k").wait(secs(60)).run(|_| e.act(secs(1))).await.unwrap();
+        let out =
+            second.key("k").in_flight_timeout(secs(60)).run(|_| e.act(secs(1))).await.unwrap();
         (out, w.now())
     };
     let (failed, (out, at)) = tokio::join!(failing, waiting);
@@ -337,7 +338,7 @@ async fn errors_of_handlers_keep_their_type_and_name_the_key() {
     w.nodes[0].restart_empty();
     let error = call().run(|_| boom()).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("nothing was run for \"orders:alice:order-7\": no quorum"), "{text}");
+    assert!(text.starts_with("handler of \"orders:alice:order-7\" not run: no quorum"), "{text}");
     assert!(error.source().is_none(), "the sentence says it all");
 }
 

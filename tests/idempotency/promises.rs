@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
-use palisade::node::fault::FaultControl;
-use palisade::node::{BoxFuture, NodeEvent};
-use palisade::op::{Batch, Op, Replies};
-use palisade::time::Moment;
-use palisade::{Idempotency, LockNode, MemoryNode, Outcome, Redlock};
+use palisade::node::spi::{Batch, Op, Replies};
+use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::test_util::fault::FaultControl;
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
@@ -32,7 +32,7 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let (late, faults) = w.faulty(ahead);
                 let orders = |b: palisade::RedlockBuilder| {
                     let b = b.ttl(secs(1)).max_ttl(secs(10)).clock_error(ms(4_900));
-                    let b = Idempotency::builder(&b.build().unwrap()).namespace("orders");
+                    let b = b.build().unwrap().idempotency("orders");
                     b.retention(ms(1_100)).at_least_once().build().unwrap()
                 };
                 let (late, soon) = (orders(late), orders(w.builder(behind)));
@@ -52,7 +52,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // Its own value is nobody's result; it hears the other one, or that nobody knows.
+                // Its own value is nobody's result; it is answered the other one, or that it is
+                // unknown.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }
@@ -85,12 +86,12 @@ impl LockNode for Deaf {
     }
 }
 
-/// Alice's request is claimed on two of three nodes; the third one hears of it with the result.
+/// Alice's request is claimed on two of three nodes; the third one gets it with the result.
 async fn alices(w: &World, at_least_once: bool) -> Idempotency {
     let deaf = Arc::new(AtomicBool::new(true));
     let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
     let redlock: Redlock = builder.build().unwrap();
-    let builder = Idempotency::builder(&redlock).namespace("orders");
+    let builder = redlock.idempotency("orders");
     let builder = if at_least_once { builder.at_least_once() } else { builder.at_most_once() };
     let orders = builder.build().unwrap();
     assert!(run(orders.key("k").fingerprint("alice"), "alice's").await.unwrap().is_executed());
@@ -120,7 +121,7 @@ async fn another_requests_receipt_is_never_shown() {
                     assert_eq!(bob().lookup::<String>().await.unwrap(), Status::Mismatch);
                     sleep(ms(600)).await;
                 }
-                // Alice's own copies hear it.
+                // Alice's own copies are answered with it.
                 let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
                 assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
                 let look = orders.key("k").fingerprint("alice").lookup::<String>().await.unwrap();

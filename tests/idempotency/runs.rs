@@ -34,7 +34,8 @@ async fn of_32_duplicates_at_once_one_runs() {
                 // Four handles: their requests cross each other on the way to the nodes.
                 let (orders, e) = (w.handle(i % 4).orders(), e.clone());
                 tokio::spawn(async move {
-                    let call = orders.key("k").fingerprint(&("alice", 3)).wait(secs(wait));
+                    let call =
+                        orders.key("k").fingerprint(&("alice", 3)).in_flight_timeout(secs(wait));
                     call.run(|_| e.act(secs(1))).await.unwrap()
                 })
             })
@@ -174,7 +175,7 @@ async fn a_handler_may_run_far_longer_than_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
+async fn a_late_completion_does_not_overwrite_and_learns_the_result() {
     let w = World::new(3);
     let e = Effects::default();
     let (cut_off, other) = (w.handle(0), w.handle(1));
@@ -182,12 +183,12 @@ async fn a_late_completion_does_not_overwrite_and_learns_what_stands() {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
             let mine = e.act(Duration::ZERO).await;
-            faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
             // Told by the own clock, before anybody else can hold the key.
             cx.lost().await;
             assert!(!cx.is_valid());
             tokio::time::sleep(secs(5)).await;
-            faults.iter().for_each(palisade::node::fault::FaultControl::heal);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
             mine
         }
     });
@@ -209,10 +210,10 @@ async fn a_look_at_a_lapsed_key_does_not_cost_the_late_result() {
     let late = cut_off.orders().key("k").run(|cx| {
         let (e, faults) = (e.clone(), cut_off.faults.clone());
         async move {
-            faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
             cx.lost().await;
             tokio::time::sleep(secs(5)).await;
-            faults.iter().for_each(palisade::node::fault::FaultControl::heal);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
             e.act(Duration::ZERO).await
         }
     });
@@ -236,7 +237,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             let (e, faults) = (e.clone(), writer.faults.clone());
             async move {
                 // Only node 0 will hear of the result.
-                faults[1..].iter().for_each(palisade::node::fault::FaultControl::cut);
+                faults[1..].iter().for_each(palisade::test_util::fault::FaultControl::cut);
                 e.act(Duration::ZERO).await
             }
         });
@@ -280,7 +281,7 @@ async fn losing_one_node_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losing_all_nodes_is_told_and_not_run_again_in_silence() {
+async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
     for n in [1, 3] {
         let (w, e) = (World::new(n), Effects::default());
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
@@ -314,7 +315,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
     for (n, down, works) in [(3, 1, true), (5, 2, true), (3, 2, false), (5, 3, false)] {
         let (w, e) = (World::new(n), Effects::default());
         let h = w.handle(0);
-        h.faults[..down].iter().for_each(palisade::node::fault::FaultControl::cut);
+        h.faults[..down].iter().for_each(palisade::test_util::fault::FaultControl::cut);
         let out = h.orders().key("k").run(|_| e.act(secs(30))).await;
         if works {
             assert!(out.unwrap().is_executed());
@@ -324,7 +325,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
             assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
             // What the others granted was given back.
-            h.faults.iter().for_each(palisade::node::fault::FaultControl::heal);
+            h.faults.iter().for_each(palisade::test_util::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, executed(1, 1));
         }
@@ -430,7 +431,7 @@ async fn the_context_names_its_steps_the_same_in_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn results_of_another_type_and_bad_settings_are_refused_in_words() {
+async fn results_of_another_type_and_bad_settings_are_refused_with_a_reason() {
     let (w, e) = (World::new(3), Effects::default());
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     let out = w.orders().key("k").run(|_| async { Ok::<_, &str>(String::new()) }).await;
@@ -444,11 +445,12 @@ async fn results_of_another_type_and_bad_settings_are_refused_in_words() {
     }
     let with = |f: &dyn Fn(palisade::idempotency::IdempotencyBuilder) -> _| {
         let b: palisade::idempotency::IdempotencyBuilder =
-            f(Idempotency::builder(&w.redlock).namespace("orders").at_most_once());
+            f(w.redlock.idempotency("orders").at_most_once());
         b.build().unwrap_err().to_string()
     };
-    assert!(with(&|b| b.namespace("")).starts_with("`namespace`"));
-    assert!(with(&|b| b.namespace("a:b")).contains("no colon"));
+    let named = |name| w.redlock.idempotency(name).at_most_once().build().unwrap_err().to_string();
+    assert!(named("").starts_with("`namespace`"));
+    assert!(named("a:b").contains("no colon"));
     assert!(with(&|b| b.lease(secs(31))).starts_with("`lease` is 31s: at most max_ttl (30s)"));
     assert!(with(&|b| b.lease(Duration::from_millis(20))).starts_with("`lease`"));
     assert!(with(&|b| b.retention(secs(10))).contains("longer than the lease (10s)"));
@@ -462,7 +464,7 @@ async fn no_handler_starts_under_a_lost_claim() {
     let h = w.handle(0);
     let faults = h.faults.clone();
     let probing = h.orders().key("k").probe(|cx| async move {
-        faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+        faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
         cx.lost().await;
         Probed::NotFound
     });

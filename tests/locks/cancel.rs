@@ -6,7 +6,7 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use palisade::node::fault::Odds;
+use palisade::test_util::fault::Odds;
 use palisade::{Redlock, TryAcquire};
 use tokio::time::{sleep, timeout};
 
@@ -43,8 +43,9 @@ fn slow(c: &Cluster, seed: u64) {
 async fn becomes_free(r: &Redlock, name: &str) {
     let wait = async {
         loop {
-            if let Ok(TryAcquire::Acquired(g)) = r.mutex(name).try_acquire().await {
-                assert!(g.release().await.is_released());
+            if let Ok(TryAcquire::Acquired(g)) = r.mutex(name).build().unwrap().try_acquire().await
+            {
+                assert!(g.release().await.is_ok());
                 return;
             }
             sleep(Duration::from_millis(2)).await;
@@ -61,7 +62,9 @@ async fn acquire_dropped_at_every_await() {
             let c = Cluster::new(n);
             slow(&c, k as u64);
             let r = c.redlock();
-            if let Some(guard) = poll_times(k, r.mutex("c").ttl(LONG).acquire()).await {
+            if let Some(guard) =
+                poll_times(k, r.mutex("c").ttl(LONG).build().unwrap().acquire()).await
+            {
                 assert!(guard.unwrap().is_valid());
                 done += 1;
             }
@@ -77,7 +80,7 @@ async fn waiting_dropped_at_every_await_passes_the_turn_on() {
     for k in 0..30 {
         let c = Cluster::new(3);
         slow(&c, k as u64);
-        let mutex = c.redlock().mutex("w").ttl(LONG);
+        let mutex = c.redlock().mutex("w").ttl(LONG).build().unwrap();
         let held = mutex.acquire().await.unwrap();
         let (a, b) = (mutex.clone(), mutex.clone());
         let dropped = tokio::spawn(async move { poll_times(k, a.acquire()).await.map(drop) });
@@ -96,14 +99,18 @@ async fn extend_dropped_at_every_await_never_lies() {
         let c = Cluster::new(3);
         slow(&c, k as u64);
         let r = c.redlock();
-        let guard = r.mutex("e").ttl(LONG).auto_renew(false).acquire().await.unwrap();
+        let guard =
+            r.mutex("e").ttl(LONG).auto_renew(false).build().unwrap().acquire().await.unwrap();
         let before = guard.valid_until();
         match poll_times(k, guard.extend()).await {
             Some(result) => assert!(result.unwrap() > before),
             None => assert!(guard.valid_until() >= before),
         }
         assert!(guard.is_valid());
-        assert!(matches!(r.mutex("e").try_acquire().await.unwrap(), TryAcquire::Taken(_)));
+        assert!(matches!(
+            r.mutex("e").build().unwrap().try_acquire().await.unwrap(),
+            TryAcquire::Taken(_)
+        ));
         drop(guard);
         becomes_free(&c.redlock(), "e").await;
     }
@@ -115,9 +122,9 @@ async fn release_dropped_at_every_await_goes_on() {
         let c = Cluster::new(3);
         slow(&c, k as u64);
         let r = c.redlock();
-        let guard = r.mutex("r").ttl(LONG).acquire().await.unwrap();
+        let guard = r.mutex("r").ttl(LONG).build().unwrap().acquire().await.unwrap();
         if let Some(outcome) = poll_times(k, guard.release()).await {
-            assert!(outcome.is_released());
+            assert!(outcome.is_ok());
         }
         becomes_free(&c.redlock(), "r").await;
     }
@@ -129,7 +136,9 @@ async fn the_handle_dropped_with_everything_under_way() {
         let c = Cluster::new(3);
         slow(&c, k as u64);
         let r = c.redlock();
-        let _ = poll_times(k, r.mutex("h").ttl(LONG).acquire()).await.map(std::mem::drop);
+        let _ = poll_times(k, r.mutex("h").ttl(LONG).build().unwrap().acquire())
+            .await
+            .map(std::mem::drop);
         drop(r);
         becomes_free(&c.redlock(), "h").await;
     }

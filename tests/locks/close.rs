@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::election::{CampaignError, LeaderError, Observation};
-use palisade::env::{Env, TokioEnv};
 use palisade::error::Resource;
-use palisade::{AcquireError, Advice, Election, Idempotency, MemoryNode, RedisNode, Redlock};
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
+use palisade::{AcquireError, Advice, MemoryNode, RedisNode, Redlock};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::memory::Cluster;
@@ -27,14 +28,14 @@ fn two_handles() -> [Redlock; 2] {
 #[tokio::test(start_paused = true)]
 async fn nothing_new_is_begun() {
     let [redlock, _other] = two_handles();
-    let election = Election::new(&redlock, "e");
-    let mut observer = election.observe().unwrap();
+    let election = redlock.election("e").build().unwrap();
+    let mut observer = election.observe();
     assert_eq!(observer.next().await, Some(Observation::Vacant));
-    let orders = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let orders = redlock.idempotency("n").at_most_once().build().unwrap();
     let left = redlock.close(S).await;
     assert!(left.is_clean(), "{left}");
 
-    let mutex = redlock.mutex("m");
+    let mutex = redlock.mutex("m").build().unwrap();
     let tried = mutex.try_acquire().await.map(|_| ()).unwrap_err();
     for refused in [mutex.acquire().await.map(|_| ()).unwrap_err(), tried] {
         assert_eq!(refused, AcquireError::Closed(Resource::Lock("m".into())));
@@ -56,14 +57,17 @@ async fn nothing_new_is_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_hears_of_it_at_once() {
+async fn a_waiter_learns_of_it_at_once() {
     let [redlock, _other] = two_handles();
-    let guard = redlock.mutex("m").acquire().await.unwrap();
-    let leadership = Election::new(&redlock, "e").campaign("a").await.unwrap();
-    let (m, e) = (redlock.mutex("m").wait(3_600 * S), Election::new(&redlock, "e"));
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    let leadership = redlock.election("e").build().unwrap().campaign("a").await.unwrap();
+    let (m, e) = (
+        redlock.mutex("m").acquire_timeout(3_600 * S).build().unwrap(),
+        redlock.election("e").build().unwrap(),
+    );
     let waiting = tokio::spawn(async move { m.acquire().await.map(|_| ()) });
     let following = tokio::spawn(async move { e.campaign("b").await.map(|_| ()) });
-    let mut observer = Election::new(&redlock, "e").observe().unwrap();
+    let mut observer = redlock.election("e").build().unwrap().observe();
     assert!(matches!(observer.next().await, Some(Observation::Leader { .. })));
     let observing = tokio::spawn(async move { observer.next().await });
     sleep(10 * S).await;
@@ -82,10 +86,10 @@ async fn who_waits_hears_of_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_not_taken_from_who_works_under_it() {
+async fn a_close_does_not_release_locks_in_use() {
     let [redlock, other] = two_handles();
-    let guard = redlock.mutex("work").acquire().await.unwrap();
-    let quiet = redlock.mutex("quiet").auto_renew(false).acquire().await.unwrap();
+    let guard = redlock.mutex("work").build().unwrap().acquire().await.unwrap();
+    let quiet = redlock.mutex("quiet").auto_renew(false).build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
     let left = redlock.close(40 * S).await;
     // Renewed as long as it is waited for; the other one ran out by itself.
@@ -95,19 +99,19 @@ async fn a_lock_is_not_taken_from_who_works_under_it() {
     assert!(left.owed.is_empty(), "{left}");
     assert!(left.to_string().contains("lock \"work\" is still held, until its ttl"), "{left}");
     assert!(guard.is_valid(), "its holder may finish");
-    let taken = other.mutex("work").try_acquire().await.unwrap();
+    let taken = other.mutex("work").build().unwrap().try_acquire().await.unwrap();
     assert!(taken.acquired().is_none(), "somebody else has it already");
     // But not for ever: it is not renewed any more, and the loss is reported in time.
     timeout(16 * S, guard.lost()).await.expect("renewed although the handle is closed");
     // The guard and the nodes agree on the end.
-    let next = other.mutex("work").wait(S).acquire().await.unwrap();
+    let next = other.mutex("work").acquire_timeout(S).build().unwrap().acquire().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_waits_for_holders_who_come_to_an_end() {
     let [redlock, _other] = two_handles();
-    let guard = redlock.mutex("work").acquire().await.unwrap();
+    let guard = redlock.mutex("work").build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
     let work = tokio::spawn(async move {
         sleep(60 * S).await;
@@ -117,14 +121,17 @@ async fn it_waits_for_holders_who_come_to_an_end() {
     let left = redlock.close(600 * S).await;
     assert!(left.is_clean(), "{left}");
     assert!((60 * S..61 * S).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    assert!(work.await.unwrap().is_released());
+    assert!(work.await.unwrap().is_ok());
 }
 
 #[tokio::test]
-async fn what_is_owed_is_sent_or_told() {
+async fn a_close_sends_pending_releases_or_reports_them() {
     let c = Cluster::new(3);
     let r = c.builder().node_deadline(Duration::from_millis(50)).ttl(LONG).build().unwrap();
-    let (a, b) = (r.mutex("a").acquire().await.unwrap(), r.mutex("b").acquire().await.unwrap());
+    let (a, b) = (
+        r.mutex("a").build().unwrap().acquire().await.unwrap(),
+        r.mutex("b").build().unwrap().acquire().await.unwrap(),
+    );
     c.controls[2].cut();
     drop((a, b));
     let left = r.close(Duration::from_millis(300)).await;
@@ -139,7 +146,9 @@ async fn what_is_owed_is_sent_or_told() {
     assert!(left.is_clean(), "{left}");
     let other = c.redlock();
     for name in ["a", "b"] {
-        assert!(other.mutex(name).try_acquire().await.unwrap().acquired().is_some());
+        assert!(
+            other.mutex(name).build().unwrap().try_acquire().await.unwrap().acquired().is_some()
+        );
     }
 }
 
@@ -147,13 +156,13 @@ async fn what_is_owed_is_sent_or_told() {
 async fn a_close_that_is_dropped_takes_nothing_away() {
     let c = Cluster::new(3);
     let r = c.builder().ttl(Duration::from_millis(900)).build().unwrap();
-    let guard = r.mutex("a").acquire().await.unwrap();
+    let guard = r.mutex("a").build().unwrap().acquire().await.unwrap();
     let until = guard.valid_until();
     assert!(timeout(Duration::from_millis(20), r.close(LONG)).await.is_err());
     sleep(Duration::from_millis(700)).await;
     assert!(guard.valid_until() > until, "not renewed any more");
-    assert!(matches!(r.mutex("b").acquire().await, Err(AcquireError::Closed(_))));
-    assert!(guard.release().await.is_released());
+    assert!(matches!(r.mutex("b").build().unwrap().acquire().await, Err(AcquireError::Closed(_))));
+    assert!(guard.release().await.is_ok());
 }
 
 /// Which the program of this test is to lock, and where.
@@ -168,7 +177,7 @@ fn a_program() {
     runtime.block_on(async {
         let node = RedisNode::builder(url).trust_fresh(true).build().unwrap();
         let redlock = Redlock::builder().node(node).build().unwrap();
-        let guard = redlock.mutex(name).acquire().await.unwrap();
+        let guard = redlock.mutex(name).build().unwrap().acquire().await.unwrap();
         assert!(guard.is_valid());
         drop(guard);
         let left = redlock.close(LONG).await;

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::Drift;
 use palisade::election::CampaignError;
-use palisade::env::{Env, TokioEnv};
 use palisade::error::{ExtendError, NoQuorum};
-use palisade::time::Drift;
-use palisade::{AcquireError, Election, MemoryNode, Redlock, RedlockBuilder, ReleaseOutcome};
+use palisade::{AcquireError, MemoryNode, Redlock, RedlockBuilder, ReleaseError};
+use palisade::{node::spi::Env, test_util::TokioEnv};
 use tokio::time::{Instant, sleep};
 
 const S: Duration = Duration::from_secs(1);
@@ -35,15 +35,15 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
         let env = env();
         let nodes = nodes(n, &env);
         let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
-        let mutex = redlock.mutex("late").auto_renew(false);
+        let mutex = redlock.mutex("late").auto_renew(false).build().unwrap();
         let guard = mutex.acquire().await.unwrap();
         guard.lost().await;
         // The keys are still there: the nodes forget later than the holder.
-        let late = guard.release().await;
-        assert!(matches!(late, ReleaseOutcome::AlreadyExpired(_)), "{late:?}");
+        let late = guard.release().await.unwrap_err();
+        assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
         assert!(late.to_string().contains("lock \"late\""), "{late}");
         // It was cleaned up all the same, and what is held is released.
-        assert!(mutex.acquire().await.unwrap().release().await.is_released());
+        assert!(mutex.acquire().await.unwrap().release().await.is_ok());
     }
 }
 
@@ -52,7 +52,7 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let env = env();
     let nodes = nodes(3, &env);
     let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
-    let election = Election::new(&redlock, "late");
+    let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
     // This machine sleeps: nothing is renewed, and the nodes' clocks go on.
     let deadline = leadership.valid_until();
@@ -60,8 +60,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     assert_eq!(left.held.len(), 1, "{left}");
     leadership.lost().await;
     assert!(env.now() >= deadline);
-    let late = leadership.resign().await;
-    assert!(matches!(late, ReleaseOutcome::AlreadyExpired(_)), "{late:?}");
+    let late = leadership.resign().await.unwrap_err();
+    assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
     assert!(late.to_string().contains("election \"late\""), "{late}");
 }
 
@@ -73,25 +73,27 @@ fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_waits_until_a_quarantine_is_over() {
+async fn by_default_acquire_waits_until_a_quarantine_is_over() {
     for n in [1, 3] {
         let env = env();
         let redlock = restarted(n, &env).build().unwrap();
         let started = Instant::now();
-        let guard = redlock.mutex("patient").acquire().await.expect("the quarantine ends");
+        let guard =
+            redlock.mutex("patient").build().unwrap().acquire().await.expect("the quarantine ends");
         assert!((40 * S..42 * S).contains(&started.elapsed()), "{:?}", started.elapsed());
-        assert!(guard.release().await.is_released());
+        assert!(guard.release().await.is_ok());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_waits_half_a_minute_where_no_quarantine_is_in_the_way() {
+async fn by_default_acquire_waits_half_a_minute_without_a_quarantine() {
     let env = env();
     let nodes = nodes(1, &env);
     let (redlock, other) = (over(&nodes, &env), over(&nodes, &env));
-    let _guard = redlock.build().unwrap().mutex("taken").acquire().await.unwrap();
+    let _guard = redlock.build().unwrap().mutex("taken").build().unwrap().acquire().await.unwrap();
     let started = Instant::now();
-    let refused = other.build().unwrap().mutex("taken").acquire().await.unwrap_err();
+    let refused =
+        other.build().unwrap().mutex("taken").build().unwrap().acquire().await.unwrap_err();
     assert!(matches!(refused, AcquireError::TimedOut { .. }), "{refused}");
     assert!(refused.to_string().starts_with("lock \"taken\": still taken after waiting 30"));
     assert!(started.elapsed() < 31 * S);
@@ -107,19 +109,20 @@ fn says_how_long(why: &NoQuorum, started: Instant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_wait_is_too_short_for_a_quarantine_reads_what_would_have_been_enough() {
+async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
     let env = env();
     let redlock = restarted(3, &env).build().unwrap();
     let started = Instant::now();
-    let refused = redlock.mutex("hasty").wait(2 * S).acquire().await.unwrap_err();
+    let refused =
+        redlock.mutex("hasty").acquire_timeout(2 * S).build().unwrap().acquire().await.unwrap_err();
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
     assert!(refused.to_string().starts_with("not acquired: lock \"hasty\": no quorum"));
     says_how_long(why, started);
 
     let redlock = restarted(3, &env).build().unwrap();
     let started = Instant::now();
-    let election = Election::new(&redlock, "hasty");
-    let refused = election.campaign_within("me", 2 * S).await.unwrap_err();
+    let election = redlock.election("hasty").acquire_timeout(2 * S).build().unwrap();
+    let refused = election.campaign("me").await.unwrap_err();
     let CampaignError::NoQuorum(why) = &refused else { panic!("{refused}") };
     assert!(refused.to_string().starts_with("cannot campaign now: election \"hasty\": no quorum"));
     says_how_long(why, started);
@@ -130,9 +133,9 @@ async fn a_campaign_outlasts_a_quarantine() {
     let env = env();
     let redlock = restarted(3, &env).build().unwrap();
     let started = Instant::now();
-    let leadership = Election::new(&redlock, "patient").campaign("me").await.unwrap();
+    let leadership = redlock.election("patient").build().unwrap().campaign("me").await.unwrap();
     assert!((40 * S..42 * S).contains(&started.elapsed()), "{:?}", started.elapsed());
-    assert!(leadership.resign().await.is_released());
+    assert!(leadership.resign().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,31 +143,34 @@ async fn a_guard_expires_in_virtual_time() {
     let env = env();
     let nodes = nodes(3, &env);
     let redlock = over(&nodes, &env).build().unwrap();
-    let guard = redlock.mutex("virtual").auto_renew(false).acquire().await.unwrap();
+    let guard =
+        redlock.mutex("virtual").auto_renew(false).build().unwrap().acquire().await.unwrap();
     assert!(guard.remaining() > 14 * S);
     sleep(10 * S).await;
     assert!(guard.is_valid() && guard.remaining() < 5 * S);
     sleep(5 * S).await;
     assert!(!guard.is_valid());
-    let next = redlock.mutex("virtual").acquire().await.unwrap();
+    let next = redlock.mutex("virtual").build().unwrap().acquire().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
     sleep(3_600 * S).await;
     assert!(next.is_valid(), "renewed in virtual time, too");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_no_of_nodes_whose_clocks_stepped_is_heard_at_once() {
+async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
     for n in [1, 3] {
         let env = env();
         let nodes = nodes(n, &env);
         let (redlock, other) = (over(&nodes, &env).build().unwrap(), over(&nodes, &env));
-        let guard = redlock.mutex("stepped").auto_renew(false).acquire().await.unwrap();
+        let guard =
+            redlock.mutex("stepped").auto_renew(false).build().unwrap().acquire().await.unwrap();
         sleep(8 * S).await;
         // By these clocks the lease has run out, and somebody else is granted it.
         for node in &nodes {
             node.jump_clock(8 * S);
         }
-        let next = other.build().unwrap().mutex("stepped").acquire().await.unwrap();
+        let next =
+            other.build().unwrap().mutex("stepped").build().unwrap().acquire().await.unwrap();
         assert!(guard.is_valid() && next.is_valid(), "what clocks that step do");
         let asked = Instant::now();
         let renewed = guard.extend().await;

@@ -1,4 +1,4 @@
-//! What leaves for a node: never more than it takes, each answer to its asker, no release before
+//! What leaves for a node: never more than it takes, each answer to its caller, no release before
 //! its own acquire, and large results one after the other.
 
 use std::collections::BTreeSet;
@@ -7,14 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use palisade::durability::{BarrierPoint, Durability};
-use palisade::env::{Env, TokioEnv};
+use palisade::Moment;
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
-use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply};
-use palisade::time::Moment;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Durability, node::spi::BarrierPoint};
 use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
+use palisade::{node::spi::Env, test_util::TokioEnv};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -126,7 +129,7 @@ async fn crowd(lock: &Redlock) -> u32 {
         tokio::spawn(async move {
             for round in 0..40_usize {
                 let name = (caller * 7 + round * 5) % held.len();
-                let mutex = lock.mutex(format!("name-{name}"));
+                let mutex = lock.mutex(format!("name-{name}")).build().unwrap();
                 let patience =
                     Duration::from_millis(if (caller + round) % 9 == 0 { 3 } else { 500 });
                 let asked = tokio::time::timeout(patience, mutex.try_acquire()).await;
@@ -137,7 +140,7 @@ async fn crowd(lock: &Redlock) -> u32 {
                 if round % 5 == 0 {
                     drop(guard);
                 } else {
-                    assert!(guard.release().await.is_released());
+                    assert!(guard.release().await.is_ok());
                 }
                 pairs.fetch_add(1, Ordering::SeqCst);
             }
@@ -165,11 +168,11 @@ async fn a_lone_node_is_given_four() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_several_nodes_is_given_two() {
+async fn each_of_several_nodes_is_given_four() {
     let (lock, seen) = handle(3);
     assert!(crowd(&lock).await > 100);
     for seen in seen {
-        assert_eq!(seen.most.load(Ordering::SeqCst), 2, "batches under way");
+        assert_eq!(seen.most.load(Ordering::SeqCst), 4, "batches under way");
         assert!(seen.largest.load(Ordering::SeqCst) > 16, "they leave together");
         assert_eq!(seen.overtaken.load(Ordering::SeqCst), 0, "a release came before its acquire");
     }
@@ -233,15 +236,14 @@ impl LockNode for Stingy {
 async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
-    let calls =
-        Idempotency::builder(&redlock).namespace("n").at_most_once().build().expect("a namespace");
+    let calls = redlock.idempotency("n").at_most_once().build().expect("a namespace");
     let done = calls.key("k").run(async |_| Ok::<_, String>(7)).await;
     assert!(matches!(done, Ok(Outcome::Executed { .. })), "{done:?}");
     (redlock, calls)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
+async fn a_deferred_answer_is_requested_again_and_delays_nobody_else() {
     let (redlock, calls) = with_a_result(Stingy::new(1)).await;
     let mut all = JoinSet::new();
     for i in 0..200 {
@@ -258,12 +260,12 @@ async fn what_a_node_puts_off_is_asked_again_and_nobody_else_waits_for_it() {
     }
     sleep(Duration::from_millis(25)).await;
     let begun = Instant::now();
-    let guard = redlock.mutex("m").acquire().await.expect("it is free");
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.expect("it is free");
     assert!(begun.elapsed() < Duration::from_millis(100), "after {:?}", begun.elapsed());
     while let Some(done) = all.join_next().await {
         done.expect("answered as by any other node");
     }
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
     assert_eq!(redlock.metrics()[0].faults_total(), 0);
 }
 
@@ -308,7 +310,7 @@ async fn at_once(n: usize) -> Duration {
     let redlock = Redlock::builder().node(node).env(env).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..n {
-        let mutex = redlock.mutex(format!("name-{i}"));
+        let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
         all.spawn(async move { mutex.acquire().await.map(drop) });
     }
     while let Some(done) = all.join_next().await {
@@ -326,14 +328,14 @@ async fn twice_as_many_at_once_take_about_twice_as_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_and_finds_no_place_is_refused_with_advice() {
+async fn a_try_that_finds_no_place_is_refused_with_advice() {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
     let node = Stingy { inner, takes: Duration::from_secs(3_600), ..Stingy::new(1) };
     let redlock = Redlock::builder().node(node).env(env).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..2_000 {
-        let mutex = redlock.mutex(format!("name-{i}"));
+        let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
         all.spawn(async move { mutex.try_acquire().await });
     }
     let mut busy = 0;
@@ -352,7 +354,7 @@ async fn who_does_not_wait_and_finds_no_place_is_refused_with_advice() {
 #[tokio::test]
 async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
-    let mutex = redlock.mutex("n");
+    let mutex = redlock.mutex("n").build().unwrap();
     let refused = (0..150_000).find_map(|n| {
         // Given up at once: what was sent is taken back by a second request.
         Some((n, mutex.try_acquire().now_or_never()?))
@@ -364,5 +366,5 @@ async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
     assert!(e.to_string().contains("100000 requests wait already"), "{e}");
     // It heals by itself.
-    drop(mutex.clone().wait(Duration::from_secs(30)).acquire().await.expect("free again"));
+    drop(mutex.acquire().await.expect("free again"));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::{MemoryNode, Redlock, ReleaseOutcome, TryAcquire};
+use palisade::{MemoryNode, Redlock, TryAcquire};
 
 fn redlock(n: usize) -> (Redlock, Vec<MemoryNode>) {
     let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
@@ -16,14 +16,14 @@ async fn one_holder_and_growing_tokens() {
         let (r, _nodes) = redlock(n);
         let mut last = 0;
         for _ in 0..50 {
-            let guard = r.mutex("invoice:42").acquire().await.unwrap();
+            let guard = r.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
             assert!(guard.fencing_token().get() > last);
             last = guard.fencing_token().get();
-            match r.mutex("invoice:42").try_acquire().await.unwrap() {
+            match r.mutex("invoice:42").build().unwrap().try_acquire().await.unwrap() {
                 TryAcquire::Taken(t) => assert!(t.retry_after.unwrap() <= Duration::from_secs(15)),
                 TryAcquire::Acquired(_) => panic!("two holders"),
             }
-            assert_eq!(guard.release().await, ReleaseOutcome::Released);
+            assert_eq!(guard.release().await, Ok(()));
         }
     }
 }
@@ -36,7 +36,7 @@ async fn sixty_four_tasks_take_turns() {
         .map(|_| {
             let (r, inside) = (r.clone(), inside.clone());
             tokio::spawn(async move {
-                let guard = r.mutex("one").acquire().await.unwrap();
+                let guard = r.mutex("one").build().unwrap().acquire().await.unwrap();
                 assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
                 tokio::task::yield_now().await;
                 inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
@@ -45,7 +45,7 @@ async fn sixty_four_tasks_take_turns() {
         })
         .collect();
     for t in tasks {
-        assert!(t.await.unwrap().is_released());
+        assert!(t.await.unwrap().is_ok());
     }
 }
 
@@ -54,7 +54,7 @@ async fn the_keeper_holds_a_lock_far_beyond_its_ttl() {
     // Paused time and the machine's clock would part: see `Env`. The real clock is used here.
     tokio::time::resume();
     let (r, _nodes) = redlock(3);
-    let m = r.mutex("long").ttl(Duration::from_millis(900));
+    let m = r.mutex("long").ttl(Duration::from_millis(900)).build().unwrap();
     let guard = m.acquire().await.unwrap();
     let first = guard.valid_until();
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -62,6 +62,6 @@ async fn the_keeper_holds_a_lock_far_beyond_its_ttl() {
     assert!(guard.valid_until() > first);
     assert!(matches!(m.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
     drop(guard);
-    assert!(m.acquire().await.unwrap().release().await.is_released());
+    assert!(m.acquire().await.unwrap().release().await.is_ok());
     assert_eq!(r.held(), 0);
 }

@@ -7,14 +7,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use palisade::env::{Env, SystemEnv};
+use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::fault::Odds;
-use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply, Terms};
-use palisade::time::Moment;
-use palisade::{OwnerToken, RedisNode, Redlock, TryAcquire};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::test_util::fault::Odds;
+use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
@@ -44,12 +47,12 @@ fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
     let r = c.builder().ttl(LONG).node_deadline(Duration::from_secs(5)).build().unwrap();
     let (first, second) = (runtime(), runtime());
     c.controls[0].freeze();
-    let stuck = r.mutex("stuck");
+    let stuck = r.mutex("stuck").build().unwrap();
     first.spawn(async move { stuck.try_acquire().await.map(drop) });
     while c.controls[0].calls() == 0 {
         std::thread::sleep(ms(1));
     }
-    let queued = r.mutex("queued");
+    let queued = r.mutex("queued").build().unwrap();
     let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
     std::thread::sleep(ms(100));
     first.shutdown_background();
@@ -59,7 +62,7 @@ fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
     assert!(text.contains("lane"), "{text}");
     let after = second.block_on(async {
         c.controls[0].thaw();
-        r.mutex("after").try_acquire().await.unwrap()
+        r.mutex("after").build().unwrap().try_acquire().await.unwrap()
     });
     assert!(after.acquired().is_some());
 }
@@ -69,12 +72,12 @@ fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
     let c = Cluster::new(3);
     let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
     let first = runtime();
-    let old = first.block_on(async { r.mutex("old").acquire().await.unwrap() });
+    let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
     // Until its tasks are gone: the keeper is started again by whoever comes after that.
     first.shutdown_timeout(LONG);
     let second = runtime();
     second.block_on(async {
-        let new = r.mutex("new").acquire().await.unwrap();
+        let new = r.mutex("new").build().unwrap().acquire().await.unwrap();
         let (old_until, new_until) = (old.valid_until(), new.valid_until());
         let renewed = async {
             while new.valid_until() == new_until || old.valid_until() == old_until {
@@ -105,8 +108,12 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
     drop(first);
     let second = runtime();
     second.block_on(async {
-        let guard = timeout(LONG, r.mutex("k").wait(ms(3_000)).acquire()).await.unwrap().unwrap();
-        assert!(guard.release().await.is_released());
+        let guard =
+            timeout(LONG, r.mutex("k").acquire_timeout(ms(3_000)).build().unwrap().acquire())
+                .await
+                .unwrap()
+                .unwrap();
+        assert!(guard.release().await.is_ok());
     });
 }
 
@@ -137,15 +144,15 @@ impl Env for Suspended {
 }
 
 #[tokio::test]
-async fn a_machine_that_wakes_tells_the_loss_also_without_renewal() {
+async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     let c = Cluster::new(3);
     let env = Arc::new(Suspended::default());
     let r = c.builder().env(Arc::clone(&env) as Arc<dyn Env>).build().unwrap();
-    let guard = r.mutex("s").ttl(LONG).auto_renew(false).acquire().await.unwrap();
+    let guard = r.mutex("s").ttl(LONG).auto_renew(false).build().unwrap().acquire().await.unwrap();
     let told = guard.lost();
     tokio::pin!(told);
     assert!(timeout(ms(20), &mut told).await.is_err());
-    // Timers stood still for an hour, our clock did not.
+    // Timers stopped for an hour, our clock did not.
     env.0.store(3_600, Ordering::SeqCst);
     timeout(ms(5_000), told).await.expect("the loss was not told");
 }
@@ -157,12 +164,12 @@ async fn a_name_that_is_a_side_key_of_another_name_is_refused() {
     let tagged = c.builder().prefix("{app}:").build().unwrap();
     for side in ["fence", "queue", "meta"] {
         for m in [r.mutex(format!("{{jobs}}:{side}")), tagged.mutex(format!("jobs:{side}"))] {
-            let text = m.try_acquire().await.unwrap_err().to_string();
+            let text = m.build().unwrap_err().to_string();
             assert!(text.contains("`name`") && text.contains(side), "{text}");
         }
         // Without a hash tag it is nobody's side key.
-        r.mutex(format!("jobs:{side}")).check().unwrap();
-        r.mutex(format!("{{}}:{side}")).check().unwrap();
+        r.mutex(format!("jobs:{side}")).build().unwrap();
+        r.mutex(format!("{{}}:{side}")).build().unwrap();
     }
 }
 
@@ -173,11 +180,11 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
     let r = Redlock::builder().node(node()).ttl(ms(900)).build().unwrap();
     server.cli(&["rpush", "{orders}:queue", "job"]);
     server.cli(&["hset", "{orders}:meta", "a", "b"]);
-    let guard = r.mutex("orders").acquire().await.unwrap();
+    let guard = r.mutex("orders").build().unwrap().acquire().await.unwrap();
     let until = guard.valid_until();
     let other = Redlock::builder().node(node()).build().unwrap();
     // A waiter asks for a hint, and gets none here: it polls.
-    let m = other.mutex("orders");
+    let m = other.mutex("orders").build().unwrap();
     let waiter = tokio::spawn(async move { m.acquire().await });
     let renewed = async {
         while guard.valid_until() == until {
@@ -185,9 +192,9 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
         }
     };
     timeout(LONG, renewed).await.unwrap();
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
     let guard = timeout(LONG, waiter).await.unwrap().unwrap().unwrap();
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
     assert_eq!(server.cli(&["lrange", "{orders}:queue", "0", "-1"]), "job");
     assert_eq!(server.cli(&["hget", "{orders}:meta", "a"]), "b");
     assert_eq!(server.cli(&["ttl", "{orders}:queue"]), "-1");
@@ -195,7 +202,7 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
 }
 
 #[tokio::test]
-async fn callers_who_met_do_not_meet_for_ever() {
+async fn colliding_callers_do_not_collide_for_ever() {
     const CALLERS: u64 = 8;
     const ROUNDS: u64 = 10;
     let c = Cluster::new(3);
@@ -208,8 +215,15 @@ async fn callers_who_met_do_not_meet_for_ever() {
             let r = c.redlock();
             tokio::spawn(async move {
                 for _ in 0..ROUNDS {
-                    let guard = r.mutex("hot").wait(LONG * 3).acquire().await.unwrap();
-                    assert!(guard.release().await.is_released());
+                    let guard = r
+                        .mutex("hot")
+                        .acquire_timeout(LONG * 3)
+                        .build()
+                        .unwrap()
+                        .acquire()
+                        .await
+                        .unwrap();
+                    assert!(guard.release().await.is_ok());
                 }
             })
         })
@@ -252,11 +266,11 @@ impl LockNode for Deaf {
 async fn a_busy_lane_still_pays_what_it_owes() {
     let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
     let r = Redlock::builder().node(node).max_ttl(LONG).build().unwrap();
-    let guard = r.mutex("deaf").ttl(LONG).acquire().await.unwrap();
+    let guard = r.mutex("deaf").ttl(LONG).build().unwrap().acquire().await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let busy: Vec<_> = (0..8)
         .map(|i| {
-            let (m, stop) = (r.mutex(format!("busy{i}")), Arc::clone(&stop));
+            let (m, stop) = (r.mutex(format!("busy{i}")).build().unwrap(), Arc::clone(&stop));
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let _ = m.try_acquire().await.map(TryAcquire::acquired);
@@ -269,7 +283,9 @@ async fn a_busy_lane_still_pays_what_it_owes() {
     drop(guard);
     let freed = async {
         loop {
-            if let Ok(TryAcquire::Acquired(g)) = r.mutex("deaf").try_acquire().await {
+            if let Ok(TryAcquire::Acquired(g)) =
+                r.mutex("deaf").build().unwrap().try_acquire().await
+            {
                 break g;
             }
             sleep(ms(20)).await;
@@ -302,9 +318,11 @@ impl LockNode for Panics {
 async fn a_node_that_panics_is_a_fault_and_no_wait() {
     let node = Panics(MemoryNode::new(), AtomicBool::new(false));
     let r = Redlock::builder().node(node).ttl(LONG).build().unwrap();
-    let first = timeout(ms(5_000), r.mutex("p").try_acquire()).await.expect("nobody answered");
+    let first = timeout(ms(5_000), r.mutex("p").build().unwrap().try_acquire())
+        .await
+        .expect("nobody answered");
     first.unwrap_err();
-    assert!(r.mutex("p").try_acquire().await.unwrap().acquired().is_some());
+    assert!(r.mutex("p").build().unwrap().try_acquire().await.unwrap().acquired().is_some());
 }
 
 #[tokio::test]
@@ -312,11 +330,14 @@ async fn any_number_of_nodes_that_is_allowed_works() {
     for n in [1, 2, 4, 31] {
         let c = Cluster::new(n);
         let r = c.builder().allow_even_nodes().build().unwrap();
-        let guard = r.mutex("n").acquire().await.unwrap();
+        let guard = r.mutex("n").build().unwrap().acquire().await.unwrap();
         guard.extend().await.unwrap();
         let other = c.builder().allow_even_nodes().build().unwrap();
-        assert!(matches!(other.mutex("n").try_acquire().await, Ok(TryAcquire::Taken(_))));
-        assert!(guard.release().await.is_released());
+        assert!(matches!(
+            other.mutex("n").build().unwrap().try_acquire().await,
+            Ok(TryAcquire::Taken(_))
+        ));
+        assert!(guard.release().await.is_ok());
     }
 }
 
@@ -325,7 +346,7 @@ fn a_guard_may_be_dropped_where_no_runtime_is() {
     let c = Cluster::new(3);
     let first = runtime();
     let r = c.redlock();
-    let guard = first.block_on(async { r.mutex("g").acquire().await.unwrap() });
+    let guard = first.block_on(async { r.mutex("g").build().unwrap().acquire().await.unwrap() });
     drop(first);
     assert!(guard.is_valid());
     drop(guard);
@@ -363,7 +384,7 @@ async fn a_wrong_password_is_not_waited_for() {
     let server = Server::start(&["--requirepass", "right"]);
     let node = RedisNode::builder(server.url()).password("wrong").build().unwrap();
     let r = Redlock::builder().node(node).build().unwrap();
-    let patient = r.mutex("x").wait(Duration::from_secs(3_600));
+    let patient = r.mutex("x").acquire_timeout(Duration::from_secs(3_600)).build().unwrap();
     let error = timeout(Duration::from_secs(20), patient.acquire())
         .await
         .expect("waits for a password to become right")

@@ -8,10 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use palisade::election::{Observation, ProclaimError};
-use palisade::error::{
-    AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseOutcome,
-};
-use palisade::{Advice, Election, Idempotency, MemoryNode, Redlock, RunError};
+use palisade::error::{AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseError};
+use palisade::{Advice, Idempotency, MemoryNode, Redlock, RunError};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -23,7 +21,7 @@ fn handle() -> Redlock {
 }
 
 fn namespace(redlock: &Redlock) -> Idempotency {
-    let calls = Idempotency::builder(redlock).namespace("calls").at_most_once();
+    let calls = redlock.idempotency("calls").at_most_once();
     calls.build().expect("a namespace")
 }
 
@@ -40,12 +38,13 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The lanes belong to the runtime that used them first. It stands still, and another one asks.
+/// The lanes belong to the runtime that used them first. It is not driven, and another one asks.
 #[test]
 fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
     let redlock = handle();
     let (first, second) = (runtime(), runtime());
-    let guard = first.block_on(async { redlock.mutex("n").acquire().await.expect("free") });
+    let guard = first
+        .block_on(async { redlock.mutex("n").build().unwrap().acquire().await.expect("free") });
     let calls = namespace(&redlock);
     second.block_on(async {
         let begun = Instant::now();
@@ -54,7 +53,7 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
             let took = begun.elapsed();
             assert!(took < Duration::from_secs(3), "{what} took {took:?}");
         };
-        let got = redlock.mutex("other").try_acquire().await;
+        let got = redlock.mutex("other").build().unwrap().try_acquire().await;
         assert!(matches!(got, Err(AcquireError::NoQuorum(_))), "{got:?}");
         in_time("a try");
         assert!(matches!(guard.extend().await, Err(ExtendError::Unknown(_))));
@@ -62,13 +61,13 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
         assert!(matches!(done, Err(RunError::NoQuorum { .. })), "{done:?}");
         let found = calls.key("k").lookup::<i32>().await;
         assert!(matches!(found, Err(RunError::NoQuorum { .. })), "{found:?}");
-        let leader = Election::new(&redlock, "e").leader().await;
+        let leader = redlock.election("e").build().unwrap().leader().await;
         assert!(leader.is_err(), "{leader:?}");
-        assert!(matches!(guard.release().await, ReleaseOutcome::Unknown(_)));
+        assert!(matches!(guard.release().await, Err(ReleaseError::Unconfirmed(_))));
         in_time("five verbs");
     });
     let begun = Instant::now();
-    let waits = redlock.mutex("other").wait(Duration::from_secs(2));
+    let waits = redlock.mutex("other").acquire_timeout(Duration::from_secs(2)).build().unwrap();
     let got = second.block_on(waits.acquire());
     assert!(matches!(got, Err(AcquireError::NoQuorum(_))), "{got:?}");
     assert!(begun.elapsed() < Duration::from_secs(4), "as long as it was to wait, and one try");
@@ -91,7 +90,10 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
     let outside = "polled outside of a tokio runtime";
     let redlock = handle();
     let calls = namespace(&redlock);
-    for mutex in [redlock.mutex("n"), redlock.mutex("m").wait(Duration::from_secs(600))] {
+    for mutex in [
+        redlock.mutex("n").build().unwrap(),
+        redlock.mutex("m").acquire_timeout(Duration::from_secs(600)).build().unwrap(),
+    ] {
         match block_on(mutex.acquire()) {
             Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
             other => panic!("{other:?}"),
@@ -113,40 +115,43 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
-    match block_on(redlock.mutex("n").try_acquire()) {
+    match block_on(redlock.mutex("n").build().unwrap().try_acquire()) {
         Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
-    let election = Election::new(&redlock, "e");
+    let election = redlock.election("e").build().unwrap();
     assert!(block_on(election.leader()).is_err());
     assert!(block_on(election.campaign("me")).is_err());
     assert!(block_on(election.try_campaign("me")).is_err());
-    assert!(block_on(election.campaign_within("me", Duration::from_secs(600))).is_err());
+    let patient = redlock.election("e").acquire_timeout(Duration::from_secs(600)).build().unwrap();
+    assert!(block_on(patient.campaign("me")).is_err());
     assert!(
-        block_on(election.observe().expect("a name").next())
+        block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Unknown(_)) })
     );
-    // Also where the lane runs elsewhere: who cannot wait hears so, and a release is sent.
+    // Also where the lane runs elsewhere: a call that cannot wait gets an error, and a release is
+    // sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let acquired = runtime.block_on(async { redlock.mutex("n").acquire().await });
+    let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");
     match block_on(guard.extend()) {
         Err(ExtendError::Unknown(why)) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
     match block_on(guard.release()) {
-        ReleaseOutcome::Unknown(why) => closed(&why, outside),
+        Err(ReleaseError::Unconfirmed(why)) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
-    let again = runtime.block_on(async { redlock.mutex("n").acquire().await });
+    let again = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     drop(again.expect("it was released"));
 }
 
 #[test]
-fn who_waits_for_a_loss_without_a_runtime_hears_of_it() {
+fn without_a_runtime_waiting_for_a_loss_ends() {
     let redlock = handle();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let short = redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false);
+    let short =
+        redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false).build().unwrap();
     let guard = runtime.block_on(short.acquire()).expect("free");
     block_on(guard.lost());
     assert!(!guard.is_valid());
@@ -157,29 +162,35 @@ fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
     let outside = "polled outside of a tokio runtime";
     let redlock = handle();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let short = Election::new(&redlock, "e").ttl(Duration::from_millis(800));
+    let short = redlock.election("e").ttl(Duration::from_millis(800)).build().unwrap();
     let leadership = runtime.block_on(short.campaign("me")).expect("nobody leads");
     match block_on(leadership.proclaim("you")) {
         Err(ProclaimError::Unknown(why)) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
     match block_on(leadership.resign()) {
-        ReleaseOutcome::Unknown(why) => closed(&why, outside),
+        Err(ReleaseError::Unconfirmed(why)) => closed(&why, outside),
         other => panic!("{other:?}"),
     }
-    let guard = runtime.block_on(redlock.mutex("n").auto_renew(false).acquire()).expect("free");
+    let guard = runtime
+        .block_on(redlock.mutex("n").auto_renew(false).build().unwrap().acquire())
+        .expect("free");
     let left = block_on(redlock.close(Duration::from_secs(600)));
     assert_eq!(left.held.len(), 1, "{left}");
     drop(guard);
     // Nothing is waited for that cannot come.
-    assert!(matches!(block_on(redlock.mutex("n").acquire()), Err(AcquireError::Closed(_))));
+    assert!(matches!(
+        block_on(redlock.mutex("n").build().unwrap().acquire()),
+        Err(AcquireError::Closed(_))
+    ));
 }
 
 #[test]
-fn who_waits_for_a_failover_without_a_runtime_is_told_the_end() {
+fn without_a_runtime_waiting_for_a_failover_ends() {
     let redlock = handle();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let short = redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false);
+    let short =
+        redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false).build().unwrap();
     let guard = runtime.block_on(short.acquire()).expect("free");
     assert!(block_on(guard.failover()).is_none());
 }
@@ -194,7 +205,7 @@ fn a_runtime_without_timers_is_refused() {
         }
         other => panic!("{other:?}"),
     }
-    match bare.block_on(redlock.mutex("n").acquire()) {
+    match bare.block_on(redlock.mutex("n").build().unwrap().acquire()) {
         Err(AcquireError::NoQuorum(why)) => closed(&why, "on a tokio runtime without timers"),
         other => panic!("{other:?}"),
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::Redlock;
-use palisade::node::contract::Hooks;
-use palisade::node::{LockNode, MinReplicas, RedisNode, SentinelNode};
+use palisade::node::{MinReplicas, RedisNode, SentinelNode, SentinelNodeBuilder, spi::LockNode};
+use palisade::test_util::contract::Hooks;
 
 use crate::support::contract::{Shared, disturbing_cases, group_hooks, quiet_cases, server_hooks};
 use crate::support::group::Groups;
@@ -103,9 +103,9 @@ async fn a_server_needs_no_more_over_restarts_and_losses() {
     disturbing_cases(vec![alike(), alike()]).await;
 }
 
-fn node(groups: &Groups) -> SentinelNode {
+fn node(groups: &Groups) -> SentinelNodeBuilder {
     let secret = groups.password().expect("a group with users");
-    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
     let node = node.username("palisade").password(&*secret);
     node.sentinel_username("palisade").sentinel_password(secret)
 }
@@ -114,7 +114,8 @@ fn node(groups: &Groups) -> SentinelNode {
 /// itself is. Without a window the quarantines are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
-    let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();
+    let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO);
+    let node = node.build().unwrap();
     (Arc::new(node), group_hooks(&groups), groups)
 }
 
@@ -145,13 +146,14 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
     let second = Duration::from_secs(1);
     // What is set there has to be said, because this user may not read it.
-    let silent = Redlock::builder().node(node(&groups)).build().unwrap();
-    let e = silent.mutex("m").try_acquire().await.expect_err("no vote").to_string();
+    let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
+    let e =
+        silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();
     assert!(e.contains("say `min_replicas(…)`") && e.contains("at most 1 s"), "{e}");
-    let (node, ttl) = (Arc::new(node(&groups).min_replicas(1, second).unwrap()), second);
+    let (node, ttl) = (Arc::new(node(&groups).min_replicas(1, second).build().unwrap()), second);
     let redlock = Redlock::builder().node_arc(node.clone()).ttl(ttl).max_ttl(ttl).build().unwrap();
-    let guard = redlock.mutex("m").acquire().await.unwrap();
-    guard.release().await.into_result().unwrap();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    guard.release().await.unwrap();
     let old = groups.servers(0)[0].clone();
     groups.break_("failover", 0, &[]);
     let begun = std::time::Instant::now();
@@ -159,7 +161,7 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
         assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", node.status());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let guard = redlock.mutex("m").acquire().await.unwrap();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     assert!(guard.is_valid());
     assert_eq!(redlock.metrics()[0].switches, 1, "{:?}", redlock.metrics());
 }

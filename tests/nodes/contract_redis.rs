@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use palisade::node::contract::Hooks;
-use palisade::node::{LockNode, RedisNode};
+use palisade::node::{RedisNode, spi::LockNode};
+use palisade::test_util::contract::Hooks;
 
 use crate::support::contract::{Shared, disturbing_cases, quiet_cases, server_hooks};
 use crate::support::server::Server;

@@ -1,11 +1,11 @@
-//! What a handle tells and counts of its nodes, on real servers and groups: each transition of the
-//! crash guard with its cause, and clients that do not agree.
+//! What a handle reports and counts of its nodes, on real servers and groups: each transition of
+//! the crash guard with its cause, and clients that do not agree.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::error::NodeFault;
-use palisade::node::{GenerationCause, LockNode, NodeEvent, RedisNode, SentinelNode};
+use palisade::node::{GenerationCause, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Durability, Redlock};
 use tokio::sync::broadcast;
 
@@ -27,8 +27,8 @@ fn lone(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// All events until one fits, connections left out; asks for `name` meanwhile so that there are
-/// answers to learn from.
+/// All events until one fits, connections left out; asks for `name` again and again so that there
+/// are answers to learn from.
 async fn until(
     redlock: &Redlock,
     events: &mut Events,
@@ -37,7 +37,7 @@ async fn until(
 ) -> Vec<NodeEvent> {
     let (begun, mut told) = (Instant::now(), Vec::new());
     loop {
-        if let Ok(guard) = redlock.mutex(name).try_acquire().await {
+        if let Ok(guard) = redlock.mutex(name).build().unwrap().try_acquire().await {
             drop(guard);
         }
         while let Ok((_, event)) = events.try_recv() {
@@ -63,15 +63,15 @@ fn cause(event: &NodeEvent) -> Option<GenerationCause> {
 }
 
 #[tokio::test]
-async fn a_lost_memory_and_a_restart_are_told_from_beginning_to_end() {
+async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
     // Fresh is trusted once, so that there is a history to lose; not by whom it is lost to.
     let first = redlock(lone(&server), 2 * SECOND);
-    first.mutex("warm").acquire().await.unwrap().release().await.into_result().unwrap();
+    first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);
     let mut events = redlock.events();
-    let held = redlock.mutex("held").acquire().await.unwrap();
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     assert_eq!(server.cli(&["flushall"]), "OK");
     let told = until(&redlock, &mut events, "other", |e| *e == NodeEvent::QuarantineEnded).await;
     let at = |what: &dyn Fn(&NodeEvent) -> bool| told.iter().position(what).expect("told");
@@ -98,14 +98,14 @@ async fn a_lost_memory_and_a_restart_are_told_from_beginning_to_end() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_agree_are_told_both() {
+async fn disagreeing_clients_are_both_informed() {
     let server = Server::start(&[]);
     let shorter = redlock(lone(&server), 5 * SECOND);
     let mut to_shorter = shorter.events();
-    shorter.mutex("a").acquire().await.unwrap().release().await.into_result().unwrap();
+    shorter.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let longer = redlock(lone(&server), 20 * SECOND);
     let mut to_longer = longer.events();
-    longer.mutex("a").acquire().await.unwrap().release().await.into_result().unwrap();
+    longer.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let differ = |e: &NodeEvent| matches!(e, NodeEvent::SettingsDisagree { .. });
     let told = until(&longer, &mut to_longer, "b", differ).await;
     let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = told.last() else { panic!() };
@@ -115,14 +115,14 @@ async fn clients_that_do_not_agree_are_told_both() {
     assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
     // Once, and not at every batch.
     for i in 0..5 {
-        drop(shorter.mutex(format!("d{i}")).acquire().await.unwrap());
+        drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
     }
     let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_recv().ok()).collect();
     assert!(!more.iter().any(|(_, e)| differ(e)), "{more:?}");
-    // Who agrees is told nothing.
+    // A client that agrees gets no event.
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
-    drop(same.mutex("e").acquire().await.unwrap());
+    drop(same.mutex("e").build().unwrap().acquire().await.unwrap());
     let told: Vec<_> = std::iter::from_fn(|| to_same.try_recv().ok()).collect();
     assert!(!told.iter().any(|(_, e)| differ(e)), "{told:?}");
 }
@@ -133,8 +133,8 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     let redlock = redlock(node, SECOND);
     let mut events = redlock.events();
-    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas);
-    mutex.acquire().await.unwrap().release().await.into_result().unwrap();
+    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas).build().unwrap();
+    mutex.acquire().await.unwrap().release().await.unwrap();
     let m = &redlock.metrics()[0];
     assert!(m.barriers >= 1 && m.barriers_failed == 0, "{m:?}");
     groups.break_("failover", 0, &[]);
@@ -148,7 +148,7 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     let redlock = self::redlock(node, SECOND);
     groups.break_("freeze", 0, &["--server", "a3"]);
-    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas);
+    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas).build().unwrap();
     assert!(mutex.try_acquire().await.is_err());
     let m = &redlock.metrics()[0];
     assert!(m.barriers_failed >= 1, "{m:?}");

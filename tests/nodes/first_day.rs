@@ -12,12 +12,12 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// What an impatient user reads, and what operators hear.
+/// What a user without patience reads, and what operators see.
 async fn refusal(server: &Server) -> (String, bool, bool) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
     let mut events = redlock.events();
-    let hasty = redlock.mutex("first").wait(Duration::from_millis(50));
+    let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50)).build().unwrap();
     let refused = hasty.acquire().await.expect_err("a server of unknown past grants nothing");
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
     let [(_, NodeOutcome::Quarantined { began_empty: told, .. })] = why.nodes[..] else {
@@ -36,7 +36,7 @@ async fn refusal(server: &Server) -> (String, bool, bool) {
 }
 
 #[tokio::test]
-async fn a_new_server_is_told_from_one_that_was_restarted() {
+async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (text, told, heard) = refusal(&server).await;
     assert!(told && heard);
@@ -51,7 +51,7 @@ async fn a_new_server_is_told_from_one_that_was_restarted() {
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 
-    // Emptied, it is as good as new: nobody can tell the two apart.
+    // Emptied, it is as good as new: the two cannot be distinguished.
     server.restart_empty();
     assert!(refusal(&server).await.1);
 }

@@ -8,12 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::env::Env;
+use palisade::Moment;
 use palisade::error::{ExtendError, NodeError, NodeFault};
-use palisade::node::{BoxFuture, LockNode, MemorySnapshot, NodeEvent};
-use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
 use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
+use palisade::{
+    node::{
+        NodeEvent,
+        spi::{BoxFuture, LockNode},
+    },
+    test_util::MemorySnapshot,
+};
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
@@ -98,7 +104,7 @@ impl Story {
 
     /// A holds the lock for `ttl` from the old master.
     async fn held(&self, ttl: Duration) -> LockGuard {
-        self.a.mutex("job").ttl(ttl).auto_renew(false).acquire().await.unwrap()
+        self.a.mutex("job").ttl(ttl).auto_renew(false).build().unwrap().acquire().await.unwrap()
     }
 
     /// The new master takes over with what was replicated; A follows it.
@@ -114,11 +120,19 @@ impl Story {
     /// Whether B got it.
     async fn never_both(&self, a: &LockGuard, failed_over: Instant) -> bool {
         while failed_over.elapsed() < L {
-            let asked = self.b.mutex("job").ttl(s(10)).auto_renew(false).try_acquire().await;
+            let asked = self
+                .b
+                .mutex("job")
+                .ttl(s(10))
+                .auto_renew(false)
+                .build()
+                .unwrap()
+                .try_acquire()
+                .await;
             if let TryAcquire::Acquired(b) = asked.unwrap() {
                 let both = a.is_valid() && b.is_valid();
                 assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
-                // B keeps it; A must not come back to life either.
+                // B keeps it; A must not become valid again either.
                 sleep(L.saturating_sub(failed_over.elapsed())).await;
                 assert!(!a.is_valid(), "A came back while B held the lock");
                 assert!(b.is_valid(), "B holds beyond the window");
@@ -174,7 +188,7 @@ async fn a_refused_renewal_releases_nothing() {
     refused(a.extend().await);
     assert!(a.is_valid(), "the old deadline stands");
     assert_eq!(a.valid_until(), before);
-    assert!(a.release().await.is_released(), "the copy still stands on the new master");
+    assert!(a.release().await.is_ok(), "the copy still stands on the new master");
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,16 +202,16 @@ async fn a_copy_that_outlasts_the_old_master_is_renewed_at_once() {
     assert!(a.extend().await.unwrap() > before);
     assert!(!story.never_both(&a, failed_over).await);
     assert!(a.is_valid());
-    assert!(a.release().await.is_released());
+    assert!(a.release().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_from_before_the_last_renewal_is_renewed_by_who_knows_better() {
+async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
     let story = Story::new();
     let a = story.held(s(8)).await;
     let replicated = story.old.snapshot();
     sleep(s(6)).await;
-    // The old master confirms this, and the replica never hears of it: its copy ends in 2 s.
+    // The old master confirms this, and the replica never gets it: its copy ends in 2 s.
     a.extend().await.unwrap();
     story.fail_over(Some(replicated));
     let failed_over = Instant::now();
@@ -223,7 +237,7 @@ async fn what_was_not_replicated_is_put_back_if_the_old_master_keeps_it_until_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_that_fail_meanwhile_do_not_cost_the_right_to_put_it_back() {
+async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
     let story = Story::new();
     let a = story.held(s(12)).await;
     story.fail_over(None);

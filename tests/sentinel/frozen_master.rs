@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use palisade::{Election, Redlock, SentinelNode};
+use palisade::{Redlock, SentinelNode};
 use tokio::time::sleep;
 
 use crate::support::group::{Groups, cli, scripts_run};
@@ -36,7 +36,11 @@ async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
         }
         shared.under_way.fetch_add(1, Ordering::SeqCst);
         if !shared.stopped.load(Ordering::SeqCst) {
-            let mutex = redlock.mutex(format!("work-{client}-{n}")).wait(Duration::from_secs(1));
+            let mutex = redlock
+                .mutex(format!("work-{client}-{n}"))
+                .acquire_timeout(Duration::from_secs(1))
+                .build()
+                .unwrap();
             if let Ok(guard) = mutex.acquire().await {
                 let _ = guard.release().await;
                 shared.done.fetch_add(1, Ordering::SeqCst);
@@ -49,11 +53,12 @@ async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
 
 /// Holds a lock and wants to lead, again whenever that is lost.
 async fn hold(redlock: Redlock, client: usize) {
-    let election = Election::new(&redlock, "leader");
-    let mutex = redlock.mutex(format!("held-{client}"));
+    let election = redlock.election("leader").acquire_timeout(Duration::from_secs(1));
+    let election = election.build().unwrap();
+    let mutex = redlock.mutex(format!("held-{client}")).build().unwrap();
     loop {
         let guard = mutex.acquire().await;
-        let leading = election.campaign_within("me", Duration::from_secs(1)).await;
+        let leading = election.campaign("me").await;
         if let Ok(guard) = guard {
             guard.lost().await;
         }

@@ -124,7 +124,7 @@ fn master(at: &str, epoch: u64, others: &str) -> String {
     ])
 }
 
-/// A Sentinel that tells the truth.
+/// A Sentinel that does not lie.
 fn honest(master: &Server) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = master.port().to_string();
@@ -133,7 +133,7 @@ fn honest(master: &Server) -> Server {
 }
 
 async fn grant(redlock: &Redlock, name: &str) -> LockGuard {
-    let wait = redlock.mutex(name).wait(Duration::from_secs(10));
+    let wait = redlock.mutex(name).acquire_timeout(Duration::from_secs(10)).build().unwrap();
     wait.acquire().await.unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
@@ -150,9 +150,9 @@ async fn one_of_three_sentinels_prevents_nothing() {
     ];
     let trials = lies.into_iter().map(|lie| {
         let all = [liar(lie.clone()), sentinels[0].addr(), sentinels[1].addr()];
-        let node = SentinelNode::new(NAME, all).expect("addresses");
-        let node = node.guard(MinReplicas::Off).trust_fresh(true);
-        let node = Arc::new(node.poll_every(Duration::from_millis(200)).expect("a range"));
+        let node = SentinelNode::builder(NAME, all).guard(MinReplicas::Off).trust_fresh(true);
+        let node = node.poll_every(Duration::from_millis(200)).build();
+        let node = Arc::new(node.expect("addresses and a range"));
         let (expected, what) = (master.addr(), format!("{lie:?}"));
         async move {
             let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
@@ -167,7 +167,7 @@ async fn one_of_three_sentinels_prevents_nothing() {
                 assert_eq!(status.last_error, None, "{what}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            held.release().await.into_result().unwrap_or_else(|e| panic!("{what}: {e}"));
+            held.release().await.unwrap_or_else(|e| panic!("{what}: {e}"));
         }
     });
     futures_util::future::join_all(trials).await;

@@ -1,15 +1,15 @@
-//! The min-replicas guard on real servers: judged again while connected and after each failover,
-//! set where that was asked for, and told by name where it cannot be.
+//! The min-replicas check on real servers: judged again while connected and after each failover,
+//! and named in errors where it is missing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::env::{Env, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, MinReplicas, NodeEvent, RedisNode, SentinelNode};
-use palisade::op::{Batch, Op, Replies, Reply, Terms};
-use palisade::{Advice, OwnerToken};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
 use crate::support::group::{Groups, cli};
@@ -95,8 +95,8 @@ fn heard(events: &mut broadcast::Receiver<NodeEvent>) -> Vec<NodeEvent> {
 }
 
 fn group(groups: &Groups) -> SentinelNode {
-    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
-    node.min_replicas(1, LAG).unwrap()
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    node.min_replicas(1, LAG).build().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,14 +109,14 @@ async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended()
     set(&master, "0", "1");
     let e = until(&node, "noticed", missing).await.unwrap_err();
     let (text, command) = (e.to_string(), "CONFIG SET min-replicas-to-write 1");
-    assert!(text.contains("the min-replicas guard is off") && text.contains(command), "{text}");
+    assert!(text.contains("the min-replicas check is off") && text.contains(command), "{text}");
     assert_eq!((e.is_ambiguous(), e.advice()), (false, Advice::Misconfigured));
     assert_eq!(node.status().last_error, Some(e));
     set(&master, "1", "1");
     until(&node, "mended", granted).await.unwrap();
     let told = heard(&mut events);
     let absent = told.iter().position(
-        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("guard is off")),
+        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("check is off")),
     );
     let restored = told.iter().position(|e| *e == NodeEvent::GuardRestored);
     assert!(absent.is_some() && absent < restored, "{told:?}");
@@ -261,12 +261,12 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     let e = until(&*node, "alone", refused).await.unwrap_err();
     assert!(!e.is_ambiguous(), "{e}");
     assert!(matches!(e.advice(), Advice::RetryAfter(_)), "{e}");
-    assert!(e.to_string().contains("for want of good replicas (NOREPLICAS)"), "{e}");
+    assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
     assert!(ask(&*node, "refused").await.is_err());
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
     // As a user of locks meets it, and counted by its kind.
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
-    let e = redlock.mutex("m").try_acquire().await.expect_err("no quorum");
+    let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");
     let counted = || redlock.metrics()[0].faults.contains_key(&NodeFault::NoReplicas);
     eventually("it to be counted", counted).await;

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::OwnerToken;
-use palisade::env::{Env, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::contract::Hooks;
-use palisade::node::{LockNode, MinReplicas, SentinelNode};
-use palisade::op::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::OwnerToken;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNode};
+use palisade::test_util::contract::Hooks;
 
 use crate::support::contract::{group_hooks, quiet_cases};
 use crate::support::group::{Groups, cli, scripts_run};
@@ -20,7 +20,11 @@ const MAX_TTL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn node(groups: &Groups) -> SentinelNode {
-    SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap()
+    builder(groups).build().unwrap()
+}
+
+fn builder(groups: &Groups) -> SentinelNodeBuilder {
+    SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
 fn acquire(name: &str) -> Op {
@@ -98,8 +102,8 @@ async fn finds_the_master_and_tells_about_it() {
     // Behind a translation of addresses the mapped one is used.
     let master = groups.servers(0)[0].clone();
     let outside = master.replace("127.0.0.1", "localhost");
-    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
-    let node = node.map_address([(master, outside.clone())]).unwrap();
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    let node = node.map_address([(master, outside.clone())]).build().unwrap();
     until(&node, "mapped", granted).await;
     assert_eq!(node.status().master, Some(outside));
 }
@@ -120,8 +124,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // By the node's own clock: the marker was written at or before the first answer, which told
-    // how much of the quarantine was left.
+    // By the node's own clock: the marker was written at or before the first answer, which had how
+    // much of the quarantine was left.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }
@@ -178,16 +182,20 @@ async fn a_frozen_and_resumed_master_is_never_written_to_again() {
 async fn each_misconfiguration_has_its_own_fault_and_sentence() {
     let groups = Groups::up(1);
     let (name, sentinels, servers) = (groups.name(0), groups.sentinels(0), groups.servers(0));
-    let group = || SentinelNode::new(&*name, sentinels.clone()).unwrap();
+    let group = || SentinelNode::builder(&*name, sentinels.clone());
     let dead: Vec<_> =
         (0..2).map(|_| format!("127.0.0.1:{}", crate::support::server::free_port())).collect();
     let cases = [
         (
-            group().sentinel_username("nobody").sentinel_password("wr0ng"),
+            group().sentinel_username("nobody").sentinel_password("wr0ng").build().unwrap(),
             NodeFault::Auth,
             "check the credentials",
         ),
-        (group().username("nobody").password("wr0ng"), NodeFault::Auth, "check the credentials"),
+        (
+            group().username("nobody").password("wr0ng").build().unwrap(),
+            NodeFault::Auth,
+            "check the credentials",
+        ),
         (
             SentinelNode::new("no-such-group", sentinels.clone()).unwrap(),
             NodeFault::UnknownMaster,
@@ -204,7 +212,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
             "no Sentinel reachable",
         ),
         (
-            group().min_replicas(2, Duration::from_secs(1)).unwrap(),
+            group().min_replicas(2, Duration::from_secs(1)).build().unwrap(),
             NodeFault::GuardMissing,
             "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 1",
         ),
@@ -224,7 +232,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_minority_of_sentinels_leads_nobody_to_a_master() {
+async fn a_minority_of_sentinels_names_no_master() {
     let groups = Groups::up(1);
     groups.break_("freeze", 0, &["--server", "sa2"]);
     groups.break_("freeze", 0, &["--server", "sa3"]);
@@ -272,7 +280,7 @@ async fn the_documented_minimal_acl_is_enough_and_polling_follows_a_failover() {
         let refused = cli(&sentinel, &["--user", "app", "--pass", "pw", "SUBSCRIBE", "+sdown"]);
         assert!(refused.contains("NOPERM"), "{refused}");
     }
-    let node = node(&groups).sentinel_username("app").sentinel_password("pw");
+    let node = builder(&groups).sentinel_username("app").sentinel_password("pw").build().unwrap();
     until(&node, "before", granted).await;
     groups.break_("failover", 0, &[]);
     let old = groups.servers(0)[0].clone();
@@ -291,7 +299,7 @@ async fn a_node_without_guard_votes_only_where_that_was_asked_for() {
     assert!(text.contains("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"), "{text}");
     assert_eq!(strict.status().last_error.as_ref(), Some(fault(&replies)));
     for policy in [MinReplicas::Warn, MinReplicas::Off] {
-        let lax = node(&groups).guard(policy);
+        let lax = builder(&groups).guard(policy).build().unwrap();
         until(&lax, "without guard", granted).await;
         assert_eq!(lax.status().failover_window, Some(Duration::from_secs(15)));
     }
@@ -328,7 +336,8 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
 /// Without a window the quarantines are short. Restarts of a group are among the tests of users.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
-    let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO).unwrap();
+    let node = builder(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO);
+    let node = node.build().unwrap();
     (Arc::new(node), group_hooks(&groups))
 }
 

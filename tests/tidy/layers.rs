@@ -17,6 +17,7 @@ const FLOORS: &[&[&str]] = &[
     &["election"],
     &["cron"],
     &["ops"],
+    &["test_util"],
     &["lib", "manual"],
 ];
 

@@ -56,13 +56,18 @@ impl ElectArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let json = self.say.json;
         let mut ground = Ground::new(self.handle, sets, self.say)?;
-        let election = Election::new(&ground.redlock, &self.name);
+        let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
+        let election = ground.redlock.election(&self.name);
+        let election = match wait {
+            Some(wait) => election.acquire_timeout(wait),
+            None => election,
+        };
+        let election = election.build().map_err(|e| Fail::from(e.to_string()))?;
         if self.observe {
             return observe(&election, &mut ground, json).await;
         }
         let command = self.command.command(ground.lease())?;
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
-        let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         loop {
             let won = tokio::select! {
                 biased;
@@ -85,14 +90,15 @@ impl ElectArgs {
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&mut ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
-            let outcome = leadership.resign().await;
+            // What was lost is not resigned.
+            let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
             if ended != Ended::Lost || self.once {
                 ground.close().await;
                 return Ok(ended.code());
             }
             let fields = json!({ "name": self.name, "term": term.get() });
-            let text = format!("no longer leads {:?} ({outcome}); campaigns again", self.name);
+            let text = format!("no longer leads {:?}; campaigns again", self.name);
             ground.say.warn("deposed", fields, &text);
             tokio::time::sleep(AGAIN).await;
         }
@@ -111,10 +117,7 @@ async fn campaign(
         Err(e) => return Err(e),
         Ok(TryCampaign::Following(_)) => {}
     }
-    match wait {
-        Some(wait) => election.campaign_within(value, wait).await,
-        None => election.campaign(value).await,
-    }
+    election.campaign(value).await
 }
 
 fn refused(e: &CampaignError, code: Option<u8>) -> Fail {
@@ -128,7 +131,7 @@ fn refused(e: &CampaignError, code: Option<u8>) -> Fail {
 /// Says who leads until it is ended.
 async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result<u8, Fail> {
     use tokio::io::AsyncWriteExt as _;
-    let mut observer = election.observe().map_err(|e| Fail::from(e.to_string()))?;
+    let mut observer = election.observe();
     let mut out = tokio::io::stdout();
     loop {
         let seen = tokio::select! {

@@ -1,7 +1,7 @@
 //! `palisade inspect` and `palisade force-release`.
 
 use clap::Args;
-use palisade::lock::{Holder, Inspection, NodeView};
+use palisade::{Holder, Inspection, NodeView};
 use serde_json::{Value, json};
 
 use super::{Ground, SayArgs, refused};
@@ -47,7 +47,7 @@ impl InspectArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let json = self.say.json;
         let ground = Ground::new(self.handle, sets, self.say)?;
-        let seen = ground.redlock.mutex(&self.name).inspect().await;
+        let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.is_free();
         let text = if json { whole(&self.name, &seen).to_string() } else { table(&seen) };
@@ -58,7 +58,7 @@ impl InspectArgs {
 impl ForceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let mut ground = Ground::new(self.handle, sets, self.say)?;
-        let mutex = ground.redlock.mutex(&self.name);
+        let mutex = ground.mutex(&self.name, None)?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
             let free = seen.is_free();
@@ -87,7 +87,7 @@ impl ForceArgs {
         }
         let outcome = won.guard.release().await;
         ground.close().await;
-        outcome.into_result().map_err(|e| Fail::new(UNAVAILABLE, e.to_string()))?;
+        outcome.map_err(|e| Fail::new(UNAVAILABLE, e.to_string()))?;
         Ok(0)
     }
 }

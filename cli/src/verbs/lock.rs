@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::error::AcquireError;
-use palisade::{LockGuard, Mutex, ReleaseOutcome, TryAcquire};
+use palisade::{LockGuard, Mutex, ReleaseError, TryAcquire};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -48,8 +48,8 @@ impl LockArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let mut ground = Ground::new(self.handle, sets, self.say)?;
         let command = self.command.command(ground.lease())?;
-        let mutex = ground.redlock.mutex(&self.name);
         let wait = self.wait.map(|Span(wait)| wait);
+        let mutex = ground.mutex(&self.name, wait)?;
         let (began, say) = (Instant::now(), ground.say);
         let acquired = tokio::select! {
             biased;
@@ -96,10 +96,9 @@ async fn give_back(
 ) -> Result<u8, Fail> {
     let outcome = guard.release().await;
     let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
-    let late =
-        matches!(outcome, ReleaseOutcome::AlreadyExpired(_) | ReleaseOutcome::TakenByOther(_));
-    if !outcome.is_released() {
-        ground.say.warn("release", json!({ "outcome": outcome.to_string() }), &outcome.to_string());
+    let late = matches!(outcome, Err(ReleaseError::Lost(_) | ReleaseError::TakenByOther(_)));
+    if let Err(why) = outcome {
+        ground.say.warn("release", json!({ "why": why.to_string() }), &why.to_string());
     }
     Ok(if late { Ended::Lost.code() } else { ended.code() })
 }
@@ -140,7 +139,6 @@ pub(crate) async fn acquire(
     wait: Option<Duration>,
     say: Say,
 ) -> Result<LockGuard, NotAcquired> {
-    let began = Instant::now();
     let waiting = match mutex.try_acquire().await {
         Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
         Ok(TryAcquire::Taken(_)) if nonblock => return Err(NotAcquired::Taken),
@@ -155,10 +153,6 @@ pub(crate) async fn acquire(
     };
     say.progress("waiting", json!({}), &waiting);
     loop {
-        let mutex = match wait {
-            Some(wait) => mutex.clone().wait(wait.saturating_sub(began.elapsed())),
-            None => mutex.clone(),
-        };
         match mutex.acquire().await {
             Ok(guard) => return Ok(guard),
             Err(AcquireError::TimedOut { .. }) if wait.is_none() => {}

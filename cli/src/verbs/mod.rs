@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use palisade::Redlock;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
+use palisade::{Mutex, Redlock};
 use serde_json::json;
 
 use crate::access::{HandleArgs, Sets};
@@ -91,6 +91,16 @@ impl Ground {
             say.progress("embedded", json!({}), text);
         }
         Ok(Self { redlock, signals: Signals::new()?, say })
+    }
+
+    /// A lock.
+    pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
+        let mutex = self.redlock.mutex(name);
+        let mutex = match wait {
+            Some(wait) => mutex.acquire_timeout(wait),
+            None => mutex,
+        };
+        mutex.build().map_err(|e| Fail::from(e.to_string()))
     }
 
     /// The length of a lease.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::idempotency::Call;
-use palisade::{Failed, Idempotency, Outcome, Redlock, RunError};
+use palisade::{Failed, Outcome, Redlock, RunError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -67,8 +67,7 @@ pub(crate) struct KeyArgs {
 impl KeyArgs {
     /// The call that this names.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
-        let builder =
-            Idempotency::builder(redlock).namespace(&self.namespace).retention(self.retention.0);
+        let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
         let keys = builder.build().map_err(|e| Fail::from(e.to_string()))?;
         Ok(keys.key(&self.key))
@@ -93,7 +92,7 @@ impl OnceArgs {
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint(&words(&command.argv));
         if let Some(Span(wait)) = self.wait {
-            call = call.wait(wait);
+            call = call.in_flight_timeout(wait);
         }
         if let Some(seconds) = self.created_at {
             call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));

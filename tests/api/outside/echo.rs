@@ -3,8 +3,8 @@
 use std::fmt::{Debug, Write as _};
 use std::time::Duration;
 
-use palisade::node::{LockNode, RedisNode, SentinelNode};
-use palisade::{Idempotency, Redlock};
+use palisade::Redlock;
+use palisade::node::{RedisNode, SentinelNode, spi::LockNode};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::fake::Fake;
@@ -82,11 +82,18 @@ async fn shown(node: impl LockNode + Debug) -> String {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(1));
     let redlock = redlock.build().unwrap();
     let mut events = redlock.events();
-    let e = redlock.mutex("m").wait(Duration::ZERO).acquire().await.expect_err("let in");
+    let e = redlock
+        .mutex("m")
+        .acquire_timeout(Duration::ZERO)
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .expect_err("let in");
     assert!(e.to_string().chars().count() < 1_500, "{} characters", e.to_string().len());
     writeln!(all, "{e}\n{e:?}").unwrap();
     assert!(!all.contains(USER), "the user name is in {all}");
-    let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let calls = redlock.idempotency("n").at_most_once().build().unwrap();
     let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
     writeln!(all, "{e}\n{e:?}").unwrap();
     while let Ok(event) = events.try_recv() {
@@ -126,8 +133,8 @@ async fn what_was_sent_never_comes_back_into_sight() {
         let url = format!("redis://{}", server.at);
         let node = RedisNode::builder(url).username(USER).password(PASSWORD).build().unwrap();
         is_clean(&format!("{how:?}, a server"), &shown(node).await);
-        let node = SentinelNode::new("orders", [server.at.clone()]).unwrap();
-        let node = node.sentinel_username(USER).sentinel_password(PASSWORD);
+        let node = SentinelNode::builder("orders", [server.at.clone()]);
+        let node = node.sentinel_username(USER).sentinel_password(PASSWORD).build().unwrap();
         is_clean(&format!("{how:?}, a Sentinel"), &shown(node).await);
         is_clean(&format!("{how:?}, the doctor"), &examined(&server.at).await);
     }

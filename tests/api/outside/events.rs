@@ -20,11 +20,12 @@ struct Scene {
 async fn scene(master: &Server) -> Scene {
     let view = Arc::new(Mutex::new(View { master: master.addr(), ..View::default() }));
     let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
-    let node = SentinelNode::new(NAME, sentinels.iter().map(|s| s.at.clone())).expect("addresses");
+    let node = SentinelNode::builder(NAME, sentinels.iter().map(|s| s.at.clone()));
     let node = node.guard(MinReplicas::Off).trust_fresh(true);
-    let node = Arc::new(node.poll_every(Duration::from_secs(60)).expect("a range"));
+    let node = node.poll_every(Duration::from_secs(60)).build();
+    let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
-    drop(redlock.mutex("first").acquire().await.expect("a grant"));
+    drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));
     // What connecting sets off is over.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Scene { sentinels, view, node, redlock }
@@ -39,7 +40,7 @@ async fn one_noisy_sentinel_is_one_question_a_second() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let asked = scene.sentinels[0].asked("SENTINEL MASTER") - before;
     assert!((1..=7).contains(&asked), "{asked} questions in five seconds");
-    drop(scene.redlock.mutex("still").acquire().await.expect("a grant"));
+    drop(scene.redlock.mutex("still").build().unwrap().acquire().await.expect("a grant"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,7 +43,7 @@ impl Count {
     }
 }
 
-/// Takes lock after lock under names of its own, and keeps them, until one is told that the server
+/// Takes lock after lock under names of its own, and keeps them, until one learns that the server
 /// is another one; at least `before` of them before `fail` is called.
 async fn write(redlock: Redlock, writer: usize, go_on: impl Fn(usize) -> bool) -> Vec<LockGuard> {
     let mut held: Vec<LockGuard> = Vec::new();
@@ -52,7 +52,7 @@ async fn write(redlock: Redlock, writer: usize, go_on: impl Fn(usize) -> bool) -
         let mut all = JoinSet::new();
         for i in 0..8 {
             let name = format!("w{writer}:{turn}:{i}");
-            let mutex = redlock.mutex(name).ttl(TTL).auto_renew(false);
+            let mutex = redlock.mutex(name).ttl(TTL).auto_renew(false).build().unwrap();
             all.spawn(async move { mutex.try_acquire().await });
         }
         while let Some(got) = all.join_next().await {
@@ -105,7 +105,7 @@ async fn run(
     fail: impl FnOnce() + Send + 'static,
 ) -> Count {
     let node = || {
-        let node = SentinelNode::new(name.clone(), sentinels.clone()).unwrap();
+        let node = SentinelNode::builder(name.clone(), sentinels.clone());
         handle(node, Duration::from_secs(3))
     };
     let before = wanted() / 2 / writers;

@@ -18,7 +18,7 @@ fn handle(node: RedisNode) -> Redlock {
 async fn after_a_restart_without_data_a_lock_is_put_back_at_once() {
     let mut server = Server::start(&[]);
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     server.restart_empty();
     let told = verdict(&guard).await.expect("still held");
     // No replica, no history that goes on: nothing can be shown.
@@ -29,10 +29,10 @@ async fn after_a_restart_without_data_a_lock_is_put_back_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_that_is_not_renewed_is_told_too_and_left_alone() {
+async fn a_guard_without_renewal_learns_its_fate_and_is_not_renewed() {
     let mut server = Server::start(&[]);
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
-    let guard = redlock.mutex("k").auto_renew(false).acquire().await.unwrap();
+    let guard = redlock.mutex("k").auto_renew(false).build().unwrap().acquire().await.unwrap();
     let deadline = guard.valid_until();
     server.restart_empty();
     assert_eq!(verdict(&guard).await.expect("still held").fate, Fate::Unknown);
@@ -49,21 +49,21 @@ async fn a_user_without_the_role_command_has_locks_and_no_offsets() {
     server.cli(&["acl", "setuser", "joe", "on", ">pw", "~*", "&*", "+@all", "-role"]);
     let node = RedisNode::builder(server.url()).username("joe").password("pw").trust_fresh(true);
     let redlock = handle(node.build().unwrap());
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     let [receipt] = &guard.receipts()[..] else { panic!("one node, one receipt") };
     assert_eq!((receipt.fate, receipt.offset), (Fate::Standing, None));
     guard.extend().await.unwrap();
     // Asked once per connection, not with each write.
     let refused = server.cli(&["info", "errorstats"]);
     assert!(refused.contains("errorstat_NOPERM:count=1"), "{refused}");
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle_never() {
     let mut server = Server::start(&[]);
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     server.kill();
     // In its place one that takes connections and says nothing.
     let place = tokio::net::TcpListener::bind(server.addr()).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
 async fn a_dropped_handle_leaves_no_connection_behind() {
     let mut server = Server::start(&[]);
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
-    redlock.mutex("k").acquire().await.unwrap().release().await.into_result().unwrap();
+    redlock.mutex("k").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     drop(redlock);
     server.restart();
     tokio::time::sleep(Duration::from_millis(1_500)).await;

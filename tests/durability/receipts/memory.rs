@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::durability::BarrierPoint;
+use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::{BoxFuture, NodeEvent};
-use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
-use palisade::{
-    Durability, Election, Fate, Idempotency, LockGuard, LockNode, MemoryNode, Outcome, Redlock,
-};
+use palisade::node::spi::BarrierPoint;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::{Durability, Fate, LockGuard, MemoryNode, Outcome, Redlock, node::spi::LockNode};
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
@@ -31,7 +29,7 @@ fn fates(guard: &LockGuard) -> Vec<Fate> {
 async fn each_node_has_a_fate_of_its_own() {
     let (nodes, redlock) = three();
     let before = nodes[1].snapshot();
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     sleep(Duration::from_millis(10)).await;
     assert_eq!(fates(&guard), [Fate::Standing; 3]);
     let started = Instant::now();
@@ -51,16 +49,16 @@ async fn each_node_has_a_fate_of_its_own() {
     // The lost ones made it come: all three know it again.
     assert_eq!(fates(&guard), [Fate::Standing; 3]);
     assert!(nodes.iter().all(|n| !n.is_empty()));
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lagging_copy_tells_lost_from_survived_by_the_offset() {
     let (nodes, redlock) = three();
-    let early = redlock.mutex("early").auto_renew(false).acquire().await.unwrap();
+    let early = redlock.mutex("early").auto_renew(false).build().unwrap().acquire().await.unwrap();
     sleep(Duration::from_millis(10)).await;
     let copies: Vec<_> = nodes.iter().map(MemoryNode::snapshot).collect();
-    let late = redlock.mutex("late").auto_renew(false).acquire().await.unwrap();
+    let late = redlock.mutex("late").auto_renew(false).build().unwrap().acquire().await.unwrap();
     sleep(Duration::from_millis(10)).await;
     for (node, copy) in nodes.iter().zip(&copies) {
         node.restore(copy.clone());
@@ -87,9 +85,9 @@ async fn a_lagging_copy_tells_lost_from_survived_by_the_offset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future() {
+async fn a_fate_waits_for_a_late_call_and_is_not_lost_with_a_dropped_future() {
     let (nodes, redlock) = three();
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     sleep(Duration::from_millis(10)).await;
     let asking = tokio::time::timeout(Duration::from_millis(5), guard.failover()).await;
     assert!(asking.is_err(), "nothing to tell");
@@ -97,27 +95,27 @@ async fn a_verdict_waits_for_who_asks_late_and_is_not_lost_with_a_dropped_future
     sleep(Duration::from_millis(50)).await;
     assert_eq!(guard.failover().await.expect("held").fate, Fate::Unknown);
     nodes.iter().for_each(MemoryNode::restart_empty);
-    redlock.mutex("other").try_acquire().await.unwrap_err();
+    redlock.mutex("other").build().unwrap().try_acquire().await.unwrap_err();
     assert!(guard.is_valid(), "a sitting holder puts it back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaders_and_running_handlers_are_told_too() {
+async fn leaders_and_running_handlers_are_reported_too() {
     let (nodes, redlock) = three();
-    let election = Election::new(&redlock, "boss");
+    let election = redlock.election("boss").build().unwrap();
     let leader = election.campaign("me").await.unwrap();
     sleep(Duration::from_millis(10)).await;
     assert_eq!(leader.receipts().len(), 3);
     nodes[2].restart_keeping();
     assert_eq!(leader.failover().await.expect("leads").fate, Fate::Survived);
-    leader.resign().await.into_result().unwrap();
+    leader.resign().await.unwrap();
 
-    let jobs = Idempotency::builder(&redlock).namespace("jobs").at_most_once().build().unwrap();
+    let jobs = redlock.idempotency("jobs").at_most_once().build().unwrap();
     let again = nodes[1].clone();
     let call = jobs.key("one").run(|cx| async move {
         again.restart_keeping();
         let told = cx.failover().await.expect("runs");
-        // It survived; and it is renewed, so that the node's new life takes the result.
+        // It survived; and it is renewed, so that the node's new data history takes the result.
         sleep(Duration::from_millis(10)).await;
         Ok::<_, String>((cx.receipts().len(), told.fate == Fate::Survived))
     });
@@ -164,8 +162,13 @@ async fn a_confirmation_that_outlives_its_server_does_not_bring_it_back() {
     let node = MemoryNode::new();
     let builder = Redlock::builder().node(Moved(node.clone()));
     let redlock = builder.ttl(TTL).max_ttl(TTL).build().unwrap();
-    let held = redlock.mutex("held").auto_renew(false).acquire().await.unwrap();
-    let mutex = redlock.mutex("late").auto_renew(false).durability(Durability::AllReplicas);
+    let held = redlock.mutex("held").auto_renew(false).build().unwrap().acquire().await.unwrap();
+    let mutex = redlock
+        .mutex("late")
+        .auto_renew(false)
+        .durability(Durability::AllReplicas)
+        .build()
+        .unwrap();
     let late = tokio::spawn(async move { mutex.acquire().await });
     sleep(Duration::from_millis(50)).await;
     node.restart_empty();
@@ -188,7 +191,7 @@ async fn no_renewal_swallows_a_verdict() {
     let redlock = Redlock::builder().node(node.clone()).ttl(TTL).max_ttl(TTL).build().unwrap();
     let mut held = Vec::new();
     for i in 0..HELD {
-        let mutex = redlock.mutex(format!("k{i}")).auto_renew(false);
+        let mutex = redlock.mutex(format!("k{i}")).auto_renew(false).build().unwrap();
         held.push(Arc::new(mutex.acquire().await.unwrap()));
     }
     let mut renewing = tokio::task::JoinSet::new();
@@ -202,7 +205,7 @@ async fn no_renewal_swallows_a_verdict() {
     let written = || held.iter().map(|guard| guard.receipts()[0].generation);
     let mut life = 0;
     for turn in 0..=SWITCHES {
-        // Each has a write of its own in this life of the node.
+        // Each has a write of its own in this data history of the node.
         let before = life;
         while life == before || written().any(|generation| generation != life) {
             sleep(Duration::from_millis(2)).await;
@@ -213,7 +216,7 @@ async fn no_renewal_swallows_a_verdict() {
         }
     }
     renewing.shutdown().await;
-    // One that was confirmed by the server before and heard late may be told twice.
+    // A write that the earlier server confirmed and that arrived late may be reported twice.
     let told = |guard: &LockGuard| {
         let next = || futures_util::FutureExt::now_or_never(guard.failover()).flatten();
         std::iter::from_fn(next).map(|told| told.generation).collect::<BTreeSet<_>>().len()

@@ -1,14 +1,15 @@
-//! Receipts on real servers: a held guard is told what a failover did to it, before its next
-//! renewal and without anybody calling; what was lost is put back, or given up at once. And the
-//! judge: each prediction against the data on the new master.
+//! Receipts on real servers: a held guard learns what a failover did to it, before its next renewal
+//! and without anybody calling; what was lost is put back, or given up at once. And the judge: each
+//! prediction against the data on the new master.
 
 mod judge;
 mod lone;
 mod memory;
 use std::time::Duration;
 
-use palisade::env::{Env, SystemEnv};
 use palisade::node::MinReplicas;
+use palisade::node::SentinelNodeBuilder;
+use palisade::node::spi::{Env, SystemEnv};
 use palisade::{Fate, LockGuard, Receipt, Redlock, SentinelNode, TryAcquire};
 
 use crate::support::group::{Groups, cli, scripts_run};
@@ -18,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Renewals come each third of it: none before these tests are over but those of a verdict.
 const TTL: Duration = Duration::from_secs(600);
 
-fn node(groups: &Groups) -> SentinelNode {
-    SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap()
+fn node(groups: &Groups) -> SentinelNodeBuilder {
+    SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
 /// A handle over one group, whose replaced masters are taken to stop within `window` (the guard is
 /// off, so that what is not replicated is granted all the same).
-fn handle(node: SentinelNode, window: Duration) -> Redlock {
-    let node = node.guard(MinReplicas::Off).failover_window(window).unwrap();
+fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
+    let node = node.guard(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
 }
 
@@ -65,10 +66,10 @@ fn new_master(groups: &Groups) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_is_told_that_its_lock_survived_and_nobody_had_to_ask() {
+async fn a_holder_learns_that_its_lock_survived_without_asking() {
     let groups = Groups::up_with(1, 2_000, 0, &[]);
     let redlock = handle(node(&groups), Duration::from_secs(3));
-    let guard = redlock.mutex("kept").acquire().await.unwrap();
+    let guard = redlock.mutex("kept").build().unwrap().acquire().await.unwrap();
     let [before] = &guard.receipts()[..] else { panic!("one node, one receipt") };
     assert_eq!((before.fate, before.offset.is_some()), (Fate::Standing, true));
     assert_eq!(*before.node, groups.name(0));
@@ -83,7 +84,7 @@ async fn a_holder_is_told_that_its_lock_survived_and_nobody_had_to_ask() {
     assert!(guard.is_valid());
     // It came of the connection alone: no renewal ran over there, only the look at the marker.
     assert_eq!(scripts_run(&new_master(&groups)), 1);
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,9 +92,9 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
     let redlock = handle(node(&groups), Duration::from_secs(3));
     // So that the connection is there already when replication stops.
-    redlock.mutex("other").acquire().await.unwrap().release().await.into_result().unwrap();
+    redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
-    let guard = redlock.mutex("lost").acquire().await.unwrap();
+    let guard = redlock.mutex("lost").build().unwrap().acquire().await.unwrap();
     let (token, deadline) = (guard.fencing_token(), guard.valid_until());
     groups.break_("kill", 0, &[]);
 
@@ -110,7 +111,7 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     assert!((3..=4).contains(&ran), "{ran}: at most one to find out that it has to be named");
     // Nobody else gets it there.
     let rival = handle(node(&groups), Duration::from_secs(3));
-    let got = rival.mutex("lost").try_acquire().await;
+    let got = rival.mutex("lost").build().unwrap().try_acquire().await;
     assert!(got.ok().and_then(TryAcquire::acquired).is_none());
 }
 
@@ -119,9 +120,9 @@ async fn what_may_not_be_put_back_is_given_up_at_once() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
     // The replaced master may go on for longer than it keeps the lock: it could give it away.
     let redlock = handle(node(&groups), 2 * TTL);
-    redlock.mutex("other").acquire().await.unwrap().release().await.into_result().unwrap();
+    redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
-    let guard = redlock.mutex("gone").acquire().await.unwrap();
+    let guard = redlock.mutex("gone").build().unwrap().acquire().await.unwrap();
     let deadline = guard.valid_until();
     groups.break_("kill", 0, &[]);
 

@@ -1,7 +1,7 @@
 //! Nodes whose owner does something else than a planned handover.
 
-use palisade::env::{Env as _, SystemEnv};
-use palisade::op::Terms;
+use palisade::node::spi::Terms;
+use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 

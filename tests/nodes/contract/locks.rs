@@ -61,7 +61,7 @@ async fn wrong_deeds_on_locks_are_caught() {
             }
         },
         truly,
-        "release_wakes_who_inspected",
+        "release_wakes_an_inspector",
     )
     .await;
     caught(
@@ -87,7 +87,7 @@ async fn wrong_deeds_on_locks_are_caught() {
             }
         },
         truly,
-        "words_are_kept_and_replaced",
+        "metadata_is_kept_and_replaced",
     )
     .await;
     caught(

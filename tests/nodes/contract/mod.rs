@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::durability::{BarrierPoint, Durability};
+use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::contract::{self, Hooks};
-use palisade::node::fault::Fault;
-use palisade::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use palisade::op::{Batch, ClaimEnd, Op, Replies, Reply, StoredRecord};
-use palisade::time::Moment;
+use palisade::node::spi::{Batch, ClaimEnd, Op, Replies, Reply, StoredRecord};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::test_util::contract::{self, Hooks};
+use palisade::test_util::fault::Fault;
+use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 

@@ -20,7 +20,7 @@ async fn users_and_passwords() {
 }
 
 #[tokio::test]
-async fn a_user_with_few_rights_is_enough_and_one_with_fewer_is_told() {
+async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let server = Server::start(&[]);
     let rights = [
         "+evalsha",

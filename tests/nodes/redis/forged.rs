@@ -1,11 +1,11 @@
 //! What another tenant of the server can write: each value costs the op that meets it, and no other
 //! op of the batch.
 
-use palisade::op::ClaimEnd;
+use palisade::node::spi::ClaimEnd;
 
 use super::*;
 
-/// What stands in no honest number.
+/// Text that no honest number contains.
 const STRANGE: [&str; 17] = [
     "x",
     "",
@@ -237,7 +237,7 @@ async fn a_huge_value_is_not_carried_around() {
 
 /// However many holders' words are asked for at once, an answer has a mebibyte of them.
 #[tokio::test]
-async fn words_of_many_holders_come_in_several_answers() {
+async fn metadata_of_many_holders_comes_in_several_answers() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     facts(&node, LONG).await;

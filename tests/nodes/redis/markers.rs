@@ -181,11 +181,14 @@ async fn a_forged_marker_is_reported_as_lost_data() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let redlock = palisade::Redlock::builder().node(node).build().unwrap();
-    let guard = redlock.mutex("k").acquire().await.unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     let mut events = redlock.events();
     let forged = Fields { since: "9999999999999".into(), ..honest(now(), 20_000) };
     server.cli(&["set", "palisade:generation", &forged.text(&replid(&server))]);
-    assert!(redlock.mutex("l").try_acquire().await.is_err(), "granted out of a quarantine");
+    assert!(
+        redlock.mutex("l").build().unwrap().try_acquire().await.is_err(),
+        "granted out of a quarantine"
+    );
     let told = async {
         let (mut lost, mut begun) = (false, None);
         while begun.is_none() || !lost {

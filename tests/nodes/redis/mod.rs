@@ -16,12 +16,12 @@ mod waiting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::env::{Env as _, SystemEnv};
 use palisade::error::{NodeError, NodeFault};
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, NodeEvent, RedisNode};
-use palisade::op::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
-use palisade::{FencingToken, OwnerToken};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
+use palisade::{FencingToken, node::spi::OwnerToken};
 
 use crate::support::server::{Server, free_port};
 
@@ -141,7 +141,7 @@ async fn one_batch_keeps_the_order_per_name() {
 }
 
 #[tokio::test]
-async fn the_next_holder_is_not_shown_with_the_last_ones_words() {
+async fn a_holder_is_not_shown_with_the_metadata_of_the_last_one() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
@@ -158,7 +158,7 @@ async fn the_next_holder_is_not_shown_with_the_last_ones_words() {
 }
 
 #[tokio::test]
-async fn a_release_that_somebody_waits_for_is_told() {
+async fn a_release_sends_a_hint_to_a_waiter() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
@@ -282,7 +282,7 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // Who asks for less does not shorten it at once, and is not told that it raised it.
+    // A client that asks for less does not shorten it at once, and gets no event that it raised it.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
@@ -312,8 +312,8 @@ async fn a_server_that_never_had_a_replica_is_not_asked_for_offsets() {
     }
     let stats = server.cli(&["info", "commandstats"]);
     let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_role:calls="));
-    // To know whether it may be asked, and at the most once before the first answer told that it
-    // need not be.
+    // To know whether it may be asked, and at most once before the first answer said that it need
+    // not be.
     assert!(calls.is_some_and(|c| c.starts_with("1,") || c.starts_with("2,")), "{stats}");
 }
 
@@ -347,7 +347,7 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     assert_eq!(fault(got), (NodeFault::Unreachable, false));
     server.resume();
     let got = until_up(&node, acquire("frozen", a)).await;
-    // The first request may have run meanwhile; the owner token recognises it.
+    // The first request may have run in between; the owner token recognises it.
     fence(got);
     assert_eq!(events.recv().await, Ok(NodeEvent::Up));
     let clients = server.cli(&["client", "list"]);

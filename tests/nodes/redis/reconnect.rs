@@ -9,7 +9,7 @@ use super::*;
 
 use crate::support::proxy::Proxy;
 
-/// A server behind a proxy that, while told so, lets each answer wait.
+/// A server behind a proxy that can be set to delay each answer.
 fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
@@ -27,25 +27,27 @@ fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
 }
 
 /// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
-/// given up meanwhile: its release waits there, too, and must not overtake it, for then the lock
-/// would stand for its whole ttl and belong to nobody.
+/// given up in between: its release waits there, too, and must not overtake it, or the lock would
+/// stay for its whole ttl and belong to nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
     let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
     for round in 0..24 {
         slow.store(false, SeqCst);
-        let warm = redlock.mutex("warm").acquire().await.unwrap();
-        assert!(warm.release().await.is_released());
+        let warm = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
+        assert!(warm.release().await.is_ok());
         slow.store(true, SeqCst);
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         sleep(Duration::from_millis(30)).await;
         let name = format!("k{round}");
-        let given_up = timeout(Duration::from_millis(3), redlock.mutex(&*name).try_acquire()).await;
+        let given_up =
+            timeout(Duration::from_millis(3), redlock.mutex(&*name).build().unwrap().try_acquire())
+                .await;
         assert!(given_up.is_err(), "the connection is still being made");
         // Behind both, in order.
-        let after = redlock.mutex("after").acquire().await.unwrap();
-        assert!(after.release().await.is_released());
+        let after = redlock.mutex("after").build().unwrap().acquire().await.unwrap();
+        assert!(after.release().await.is_ok());
         sleep(Duration::from_millis(20)).await;
         assert_eq!(server.cli(&["EXISTS", &name]), "0", "round {round}: nobody's lock is left");
     }
@@ -56,10 +58,11 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_request_does_not_cost_others_their_connection() {
     let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
-    let held = redlock.mutex("held").acquire().await.unwrap();
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let mut events = redlock.events();
     slow.store(true, SeqCst);
-    let short = redlock.mutex("short").ttl(Duration::from_millis(15)).auto_renew(false);
+    let short =
+        redlock.mutex("short").ttl(Duration::from_millis(15)).auto_renew(false).build().unwrap();
     short.try_acquire().await.expect_err("the answer is later than the lock is long");
     assert!(held.extend().await.is_ok(), "within the node's deadline");
     sleep(Duration::from_millis(200)).await;
@@ -68,14 +71,16 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// A quarantine runs from the moment at which the connection stands again, and not from the first
-/// request of the morning.
+/// A quarantine runs from the moment of the reconnect, and not from the first request of the
+/// morning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap();
-    assert!(redlock.mutex("evening").acquire().await.unwrap().release().await.is_released());
+    assert!(
+        redlock.mutex("evening").build().unwrap().acquire().await.unwrap().release().await.is_ok()
+    );
     server.restart();
     let marked = || {
         let info = server.cli(&["info", "replication"]);

@@ -121,10 +121,10 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
         .node(node(&other, "c"))
         .node_deadline(Duration::from_millis(500));
     let redlock = builder.build().unwrap();
-    let guard = redlock.mutex("warm").acquire().await.unwrap();
+    let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
     // Which of the two names finds it there is chance, so the outcome may be unknown.
     drop(guard.release().await);
-    let idempotency = palisade::Idempotency::builder(&redlock).namespace("orders").at_most_once();
+    let idempotency = redlock.idempotency("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
     let done = orders.key("k").run(async |_| {
         other.freeze();
@@ -133,7 +133,7 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // What stands there is not read as a majority's word either.
+    // The value there does not count towards a majority either.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }

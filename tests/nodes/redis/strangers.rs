@@ -28,7 +28,7 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
     }
 }
 
-/// Also on the only node, and however often it is tried meanwhile.
+/// Also on the only node, and however often it is tried.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
     let server = Server::start(&[]);
@@ -36,10 +36,17 @@ async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
     let redlock = builder.clock_error(Duration::from_millis(100)).build().unwrap();
     let tomorrow = SystemEnv.wall_micros() + 86_400_000_000;
     server.cli(&["set", "{k}:fence", &tomorrow.to_string()]);
-    let guard = redlock.mutex("k").wait(Duration::from_secs(20)).acquire().await.unwrap();
+    let guard = redlock
+        .mutex("k")
+        .acquire_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     let token = guard.fencing_token().get();
     assert!(token < SystemEnv.wall_micros() + 2_000_000, "{token}");
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
 }
 
 #[tokio::test]
@@ -98,7 +105,7 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     let server = Server::start(&[]);
     let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
     server.cli(&["rpush", "jobs", "a"]);
-    let mutex = redlock.mutex("jobs").wait(Duration::from_millis(50));
+    let mutex = redlock.mutex("jobs").acquire_timeout(Duration::from_millis(50)).build().unwrap();
     let e = mutex.acquire().await.expect_err("a list is there");
     let palisade::error::AcquireError::TimedOut { taken, .. } = &e else { panic!("{e}") };
     assert!(taken.foreign && taken.retry_after.is_none(), "{taken:?}");
@@ -106,5 +113,5 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     let said = e.to_string();
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
     // Nobody else notices.
-    assert!(redlock.mutex("other").acquire().await.is_ok());
+    assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
 }

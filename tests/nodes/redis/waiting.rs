@@ -1,5 +1,5 @@
-//! Who waits is told, also by clients that did not know of it; and the marker that says so keeps
-//! what else it says.
+//! Waiters get a hint, also from clients that did not know of them; and the marker that says so
+//! keeps what else it says.
 
 // 0 history  1 since  2 floor  3 length  4 agreed until  5 awaited until  6 how it began
 
@@ -37,7 +37,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // What this answers says that nobody waits, and is the last that `mine` hears of it.
+    // What this answers says that nobody waits, and is the last that `mine` gets.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -57,7 +57,7 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
 }
 
 #[tokio::test]
-async fn the_marker_says_how_long_somebody_may_wait_and_keeps_its_other_words() {
+async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
@@ -107,7 +107,7 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // Who asked before the hints could be heard is woken when they can.
+    // A waiter from before the subscription is woken when it is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");

@@ -52,7 +52,7 @@ pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Fail
     Ok(())
 }
 
-/// Ends them. All of them are tried; the first failure is told.
+/// Ends them. All of them are tried; the first failure is returned.
 pub(crate) async fn mend(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     let mut result = Ok(());
     for (n, cut) in cuts.iter().enumerate() {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use palisade::env::{Env as _, SystemEnv};
+use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of `CLOCK_BOOTTIME`.
@@ -17,7 +17,7 @@ pub(crate) fn now() -> Nanos {
     SystemEnv.now().as_nanos()
 }
 
-/// Who says it: a task of one life of a client. Client 0 is the nemesis itself.
+/// The source: a task of one process of a client. Client 0 is the nemesis itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Who {
     /// Client, from 1.
@@ -123,7 +123,7 @@ pub(crate) enum What {
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
     /// At `at` the guard said that it was valid, and afterwards that it was until `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
-    /// The belief ended: `at` is before the release was called, or when the loss was told.
+    /// The belief ended: `at` is before the release was called, or when the loss was reported.
     Over { name: Arc<str>, token: u64, lost: bool },
     /// A write under a lock reached the resource.
     Write { name: Arc<str>, token: u64, accepted: bool },
@@ -151,11 +151,11 @@ pub(crate) enum What {
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// A Sentinel names this master from now on.
     Named { sentinel: u8, master: Arc<str> },
-    /// The library told the holder what a change of servers did to its lock.
+    /// The library reported to the holder what a change of servers did to its lock.
     Told { name: Arc<str>, token: u64, fate: Fate },
     /// What the library says became of a write, and whether the new master has it.
     Receipt { name: Arc<str>, fate: Fate, there: bool },
-    /// All receipts of a client are told.
+    /// All receipts of a client are reported.
     Receipted,
     /// A client was started.
     Born,

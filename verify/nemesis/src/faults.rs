@@ -84,7 +84,7 @@ impl Faults {
         if matches!(draw.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
             target = format!("{target} and {}", self.next_group(draw.group).name);
         }
-        // Written down first: nothing that follows from it stands before it.
+        // Written down first: nothing that follows from it is written before it.
         let kind = draw.kind.name().into();
         *self.count.borrow_mut() = id;
         self.ledger.borrow_mut().note(What::Fault { id, kind, target: (&*target).into() })?;

@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdout};
 
 use crate::world::{Failure, World};
 
-/// What it is told.
+/// Its settings.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]

@@ -64,7 +64,7 @@ const HEAVY: &[Kind] = &[
     K::Handover,
 ];
 
-/// What a group stands without a failover, and what happens to clients.
+/// What a group survives without a failover, and what happens to clients.
 const LIGHT: &[Kind] = &[
     K::KillReplica,
     K::KillSentinel,

@@ -1,5 +1,5 @@
 //! The ledger: the outside world of the clients. It decides about writes and bookings, hands out
-//! orders at least once, and writes down what it is told. It knows nothing of the library.
+//! orders at least once, and writes down the answers. It knows nothing of the library.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

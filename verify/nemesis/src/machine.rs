@@ -52,7 +52,7 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// The machine of the server that lives in this directory; it outlasts the server's data.
+/// The machine of the server in this directory; it outlasts the server's data.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }

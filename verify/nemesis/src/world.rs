@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
-//! 10.77.100.<client>    a client, in a network that lives as long as its holder process
+//! 10.77.100.<client>    a client, in a network that exists as long as its holder process
 //! ```
 //!
 //! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
@@ -302,7 +302,7 @@ impl World {
         Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
-    /// Whether this server runs on a machine that can be disturbed: its libraries tell.
+    /// Whether this server runs on a machine that can be disturbed, as its loaded libraries show.
     pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
         let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
         maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))

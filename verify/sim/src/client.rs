@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use palisade::env::Env as _;
+use palisade::node::spi::Env as _;
 use palisade::{AcquireError, LockGuard, Redlock, TryAcquire};
 use tokio::time::sleep;
 
@@ -104,8 +104,8 @@ impl Actor {
         let (client, task) = (self.client, self.task);
         self.world.tell(Event::Asks { client, task, name: n });
         let asked = self.world.micros();
-        let mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait.max(1)));
-        let mutex = mutex.durability(self.plan.durability);
+        let mutex = self.redlock.mutex(names::lock(name)).acquire_timeout(ms(wait.max(1)));
+        let mutex = mutex.durability(self.plan.durability).build().expect("settings fit together");
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
@@ -121,11 +121,13 @@ impl Actor {
     async fn ask(&self, name: usize, wait: u64, renew: bool, how: Parting) -> Option<LockGuard> {
         let (client, task, n) = (self.client, self.task, name as u16);
         self.world.tell(Event::Asks { client, task, name: n });
-        let mut mutex = self.redlock.mutex(names::lock(name)).wait(ms(wait)).auto_renew(renew);
+        let mut mutex =
+            self.redlock.mutex(names::lock(name)).acquire_timeout(ms(wait)).auto_renew(renew);
         mutex = mutex.durability(self.plan.durability);
         if how == Parting::Forget {
             mutex = mutex.max_hold(ms(2 * self.settings.ttl));
         }
+        let mutex = mutex.build().expect("settings fit together");
         let env = Gated(Arc::clone(&self.process));
         let (began, lost) = (env.now(), self.process.stood_still().1);
         let got = if wait == 0 {
@@ -172,7 +174,7 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
-        // Does not stop when it is told to, and goes on writing.
+        // Does not stop when it should, and goes on writing.
         let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
@@ -202,7 +204,7 @@ impl Actor {
         }
     }
 
-    /// The write is a message of its own: it arrives even if its sender stands still.
+    /// The write is a message of its own: it arrives even if its sender is paused.
     fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = (held.id, held.name);

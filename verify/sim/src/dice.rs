@@ -13,8 +13,8 @@ pub(crate) fn mix(x: u64) -> u64 {
 }
 
 impl Dice {
-    /// Dice of a seed; `stream` tells apart dice of one seed, so that a part of the plan that is
-    /// left out does not shift the throws of the others.
+    /// Dice of a seed; `stream` separates dice of one seed, so that a part of the plan that is left
+    /// out does not shift the throws of the others.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream)))
     }

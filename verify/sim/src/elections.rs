@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use palisade::Election;
+use palisade::ElectionBuilder;
 use palisade::election::Observation;
 use tokio::time::{sleep, timeout};
 
@@ -12,10 +12,9 @@ use crate::plan::{Parting, ms};
 use crate::trace::Event;
 
 impl Actor {
-    fn election(&self, seat: usize) -> Election {
-        Election::new(&self.redlock, names::seat(seat))
-            .ttl(ms(self.settings.ttl))
-            .durability(self.plan.durability)
+    fn election(&self, seat: usize) -> ElectionBuilder {
+        let election = self.redlock.election(names::seat(seat));
+        election.ttl(ms(self.settings.ttl)).durability(self.plan.durability)
     }
 
     /// Campaigns for so long, leads for a while with new words every `every`, and parts.
@@ -28,9 +27,10 @@ impl Actor {
         let (client, task, name) = (self.client, self.task, names::number_of(&names::seat(seat)));
         self.world.tell(Event::Asks { client, task, name });
         let asked = self.world.micros();
-        let election = self.election(seat);
+        let election = self.election(seat).acquire_timeout(ms(wait)).build();
+        let election = election.expect("the plan's settings fit together");
         let value = client.to_string();
-        let Ok(leadership) = election.campaign_within(value.clone(), ms(wait)).await else {
+        let Ok(leadership) = election.campaign(value.clone()).await else {
             return self.world.tell(Event::Refused { client, task, name, taken: true });
         };
         let leadership = Arc::new(leadership);
@@ -63,7 +63,8 @@ impl Actor {
 
     /// Watches an election for so long.
     pub(crate) async fn watch(&self, seat: usize, span: u64) {
-        let Ok(mut observer) = self.election(seat).observe() else { return };
+        let Ok(election) = self.election(seat).build() else { return };
+        let mut observer = election.observe();
         let (client, watch) = (self.client, self.world.next_value());
         let name = names::number_of(&names::seat(seat));
         let end = self.world.start.elapsed() + ms(span);

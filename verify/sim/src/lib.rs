@@ -3,7 +3,7 @@
 //! The real library (driver, lanes, keeper, and what is built on them) runs over simulated nodes
 //! and networks under virtual time. One run is one seed: the seed decides the plan, the plan and
 //! the code decide everything else, so that a seed gives the same trace bit for bit. What must hold
-//! in every run stands in `invariants`, one promise a file.
+//! in every run is in `invariants`, one promise a file.
 
 mod client;
 mod dice;

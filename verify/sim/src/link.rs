@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use palisade::durability::{BarrierPoint, Durability};
-use palisade::env::Env;
+use palisade::bugs::{self, Bug};
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::{BoxFuture, LockNode, NodeEvent};
-use palisade::op::{Batch, Replies};
-use palisade::time::{Drift, Moment};
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Drift, Moment};
+use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 
@@ -51,7 +55,11 @@ impl Wire {
     }
 }
 
-/// A client's view of one node.
+/// Batches of a client that may be under way to a node at once.
+const DEPTH: usize = 4;
+
+/// A client's view of one node. What it sends arrives in the order in which it was sent, and is
+/// answered in that order, as on one connection.
 pub(crate) struct Link {
     pub(crate) client: usize,
     pub(crate) world: Arc<World>,
@@ -63,6 +71,18 @@ pub(crate) struct Link {
     pub(crate) name: Arc<str>,
     /// No clock is faster.
     pub(crate) drift: Drift,
+    /// The last batch that was sent: when it has arrived, and when it is answered.
+    pub(crate) last: Mutex<Option<(Turn, Turn)>>,
+}
+
+/// Ends when the other end is dropped.
+type Turn = oneshot::Receiver<()>;
+
+/// What a batch waits for, and what the next one waits for.
+#[derive(Default)]
+struct Order {
+    before: Option<(Turn, Turn)>,
+    behind: Option<(oneshot::Sender<()>, oneshot::Sender<()>)>,
 }
 
 /// The fate of one message exchange.
@@ -77,6 +97,16 @@ struct Fate {
 }
 
 impl Link {
+    /// Behind all that was sent before.
+    fn order(&self) -> Order {
+        if bugs::on(Bug::BatchesOvertake) {
+            return Order::default();
+        }
+        let ((arrives, arrived), (answers, answered)) = (oneshot::channel(), oneshot::channel());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        Order { before: last.replace((arrived, answered)), behind: Some((arrives, answers)) }
+    }
+
     fn fate(&self) -> Fate {
         let mut d = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
         let net = *self.net.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,15 +133,19 @@ async fn travel(
     (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
     (client, due, batch): (usize, u64, Batch),
-    heard: oneshot::Sender<Replies>,
+    (order, heard): (Order, oneshot::Sender<Replies>),
 ) {
+    let (arrived, answered) = order.before.unzip();
+    let (arrives, _answers) = order.behind.unzip();
     pause(fate.there).await;
+    turn(arrived).await;
     if fate.lose_request || !wire.is_open(true) {
         return;
     }
     let (reply, answer) = oneshot::channel();
     let copy = fate.again.map(|_| batch.clone());
     node.arrive(Job { client, due, batch, reply: Some(reply) });
+    drop(arrives);
     if let (Some(later), Some(batch)) = (fate.again, copy) {
         let node = Arc::clone(&node);
         tokio::spawn(async move {
@@ -121,8 +155,15 @@ async fn travel(
     }
     let Ok(replies) = answer.await else { return };
     pause(fate.back).await;
+    turn(answered).await;
     if !fate.lose_reply && wire.is_open(false) {
         let _ = heard.send(replies);
+    }
+}
+
+async fn turn(of: Option<Turn>) {
+    if let Some(turn) = of {
+        let _ = turn.await;
     }
 }
 
@@ -154,7 +195,7 @@ impl LockNode for Link {
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
         // By true time, however fast the sender's clock runs.
         let due = self.world.nanos() + (budget + self.drift.of(budget)).as_nanos() as u64;
-        tokio::spawn(travel(ends, fate, (self.client, due, batch), sender));
+        tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
         Box::pin(async move {
             let late = pin!(sleep(budget));
             tokio::select! {
@@ -168,7 +209,7 @@ impl LockNode for Link {
         })
     }
 
-    /// A question on the same bad way; it goes with whoever asks.
+    /// A question on the same bad link; it ends with its caller.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -205,6 +246,10 @@ impl LockNode for Link {
         })
     }
 
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.node.events()
     }
@@ -217,7 +262,7 @@ impl LockNode for Link {
 async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
     match heard.await {
         Ok(replies) => replies,
-        // Lost: nothing is heard until the deadline.
+        // Lost: no answer until the deadline.
         Err(_) => pending().await,
     }
 }

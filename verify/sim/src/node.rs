@@ -1,5 +1,5 @@
 //! A simulated node: a lone server or a group, and what happens to it: crashes, freezes, failovers
-//! after which the replaced master lives on, clocks that step.
+//! after which the replaced master goes on, clocks that step.
 
 mod clock;
 mod copies;
@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use palisade::durability::{BarrierPoint, Durability};
-use palisade::env::Env as _;
+use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::{LockNode as _, NodeEvent};
-use palisade::op::{Batch, Op, Replies, Reply};
-use palisade::time::Moment;
+use palisade::node::spi::Env as _;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::{NodeEvent, spi::LockNode as _};
+use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 
 use self::clock::ServerClock;
@@ -273,7 +273,7 @@ impl Node {
         state.granted = granted;
     }
 
-    /// A server stands still until [`thaw`](Self::thaw).
+    /// A server is frozen until [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self, at: usize) {
         self.state().servers[at].frozen += 1;
     }
@@ -349,7 +349,7 @@ impl Node {
         }
     }
 
-    /// What stands under a lock's or a record's key on the master now.
+    /// The value of a lock's or a record's key on the master now.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
         let batch = Batch { terms: settings.terms(), not_after: None, ops: vec![op] };
         let memory = {
@@ -374,7 +374,7 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    fn data(&self, copy: Copy, now: u64) -> Option<palisade::node::MemorySnapshot> {
+    fn data(&self, copy: Copy, now: u64) -> Option<palisade::test_util::MemorySnapshot> {
         match copy {
             Copy::Behind(0) => Some(self.servers[self.master].memory.snapshot()),
             Copy::Behind(span) => Some(self.copies.behind(now, span)),
@@ -382,7 +382,7 @@ impl State {
         }
     }
 
-    /// A new life begins on a server.
+    /// A new data history begins on a server.
     fn begin(&mut self, at: usize) {
         self.lives += 1;
         self.granted.clear();

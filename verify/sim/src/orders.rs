@@ -22,14 +22,13 @@ fn created(birth: &Birth) -> SystemTime {
 impl Actor {
     fn orders(&self) -> Idempotency {
         let (plan, settings) = (&self.plan.orders, &self.settings);
-        let orders = Idempotency::builder(&self.redlock);
+        let orders = self.redlock.idempotency("sim");
         let orders = match plan.policy {
             Policy::Once => orders.at_most_once(),
             Policy::Rerun => orders.at_most_once().on_lapsed(Lapsed::Rerun),
             Policy::Least => orders.at_least_once(),
         };
         let mut orders = orders
-            .namespace("sim")
             .lease(ms(settings.ttl))
             .retention(ms(settings.retention))
             .durability(self.plan.durability);
@@ -41,7 +40,7 @@ impl Actor {
 
     /// One call under a key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
-        let mut call = self.orders().key(names::order(key)).wait(ms(wait));
+        let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {
             // Nobody asks before there is something to ask for.
             sleep(ms(birth.at).saturating_sub(self.world.start.elapsed())).await;
@@ -77,7 +76,7 @@ impl Actor {
     }
 }
 
-/// The handler: each start has a result of its own, so that two starts can be told apart.
+/// The handler: each start has a result of its own, so that two starts can be distinguished.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

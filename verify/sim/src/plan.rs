@@ -14,7 +14,7 @@ mod show;
 use std::time::Duration;
 
 use palisade::Durability;
-use palisade::op::Terms;
+use palisade::node::spi::Terms;
 
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
@@ -129,7 +129,7 @@ pub(crate) enum Fault {
     Crash { node: usize, copy: Copy, down: Ms },
     /// Somebody runs `FLUSHALL` on the master.
     Flush { node: usize },
-    /// A server stands still; what arrives is looked at when it thaws.
+    /// A server is frozen; what arrives is executed when it thaws.
     Freeze { node: usize, server: usize, span: Ms },
     /// Messages from a client to a node, or back, get lost.
     Cut { client: usize, node: usize, requests: bool, span: Ms },
@@ -368,7 +368,7 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// How much longer a key may stand on a server because of its clock.
+    /// How much longer a server may keep a key because of its clock.
     pub(crate) fn clocks_apart(&self) -> Ms {
         let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
         2 * (widest.unwrap_or(0) + self.wildest()) / 1_000 + 1
@@ -393,7 +393,7 @@ impl Plan {
         }
     }
 
-    /// The plan, changed for a bug that lives outside the library.
+    /// The plan, changed for a bug outside the library.
     pub(crate) fn tampered(seed: u64, tamper: Option<Tamper>) -> Self {
         let unsafe_order = match tamper {
             Some(Tamper::Unsafe(order)) => Some(order),

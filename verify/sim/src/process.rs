@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use palisade::env::{Env, Task};
-use palisade::time::Moment;
+use palisade::Moment;
+use palisade::node::spi::{Env, Task};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub(crate) struct Process {
     start: Instant,
     clock: ClockPlan,
     dice: Mutex<Dice>,
-    /// Draws the same owner token every time (a known bug that lives outside the library).
+    /// Draws the same owner token every time (a known bug outside the library).
     stuck_dice: bool,
     state: Mutex<State>,
 }
@@ -120,7 +120,7 @@ impl Process {
         }
     }
 
-    /// When it last went on, its library tasks included, and how long it stood still so far: true
+    /// When it last went on, its library tasks included, and how long it was paused so far: true
     /// nanoseconds.
     pub(crate) fn stood_still(&self) -> (u64, u64) {
         let state = self.state();

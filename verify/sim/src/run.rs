@@ -4,11 +4,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use palisade::env::Env;
-use palisade::name::LockKeys;
-use palisade::node::LockNode;
-use palisade::op::{Op, Reply};
-use palisade::time::Drift;
+use palisade::Drift;
+use palisade::node::spi::Env;
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::LockNode;
+use palisade::node::spi::{Op, Reply};
 use palisade::{Durability, LockGuard, Redlock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -104,7 +104,7 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// A process of a client in one of its lives, with a handle of its own on its nodes.
+    /// One process of a client, with a handle of its own on its nodes.
     fn process(
         &self,
         client: usize,
@@ -137,6 +137,7 @@ impl Stage {
                 dice: Mutex::new(p.dice(stream + 50_000 * (i as u64 + 1))),
                 name: Arc::from(format!("node-{i}")),
                 drift: Drift::from_ppm(p.truth.drift_ppm),
+                last: Mutex::default(),
             };
             builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
         }
@@ -324,7 +325,7 @@ impl Stage {
         };
         // Every node is spoken to, so that quarantines begin to run; then they run out.
         for (process, redlock, _) in &handles {
-            let touch = redlock.mutex(names::calm(99));
+            let touch = redlock.mutex(names::calm(99)).build().unwrap();
             process.run(async move { drop(touch.try_acquire().await) });
         }
         let p = &self.plan;
@@ -335,7 +336,8 @@ impl Stage {
         }
         for (client, (process, redlock, settings)) in handles.iter().enumerate() {
             let polls = p.dice(40 + client as u64).range(1, 5) as u32;
-            let mutex = redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl));
+            let mutex =
+                redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl)).build().unwrap();
             process.run(async move { drop(cut(polls, mutex.acquire()).await) });
         }
         sleep(ms(40)).await;
@@ -353,7 +355,12 @@ impl Stage {
             .map(|(client, (process, redlock, settings))| {
                 let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
                 process.run(async move {
-                    let mutex = redlock.mutex(names::calm(50)).ttl(ttl).wait(ms(5_000));
+                    let mutex = redlock
+                        .mutex(names::calm(50))
+                        .ttl(ttl)
+                        .acquire_timeout(ms(5_000))
+                        .build()
+                        .unwrap();
                     if let Ok(guard) = mutex.acquire().await {
                         sleep(ms(3)).await;
                         let _ = guard.release().await;

@@ -91,7 +91,7 @@ pub fn fingerprint(seed: u64) -> (u64, Option<Violation>) {
     (report.hash, report.violation)
 }
 
-/// Runs a seed, shrinks its plan while it still breaks the same promise, and tells what happened.
+/// Runs a seed, shrinks its plan while it still breaks the same promise, and prints what happened.
 pub fn story(seed: u64, tamper: Option<Tamper>) -> String {
     let plan = Plan::tampered(seed, tamper);
     let report = run(plan.clone());

@@ -1,4 +1,4 @@
-//! What happened, in order: small values that are hashed at once and told as a story on demand.
+//! What happened, in order: small values that are hashed at once and printed as a story on demand.
 
 mod show;
 
@@ -75,7 +75,7 @@ pub(crate) enum Event {
         owner: u16,
         answer: Answer,
     },
-    /// A node's data began a new life: nothing may be granted for so many of its nanoseconds.
+    /// A node's data began a new history: nothing may be granted for so many of its nanoseconds.
     NewLife {
         node: usize,
         server: usize,
@@ -210,7 +210,7 @@ pub(crate) enum Event {
         name: u16,
         why: &'static str,
     },
-    /// An observer (`watch`) is told who leads.
+    /// An observer (`watch`) sees who leads.
     Sees {
         client: usize,
         watch: u64,
@@ -220,7 +220,7 @@ pub(crate) enum Event {
         number: u64,
         gap: bool,
     },
-    /// A key stands on a node although nobody can hold it any more.
+    /// A key is on a node although nobody can hold it any more.
     KeyLeft {
         node: usize,
         name: u16,

@@ -98,6 +98,7 @@ known_bugs! {
     promises_expire_early: PromisesExpireEarly in ORDERS,
     fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
     births_without_margin: BirthsWithoutMargin in ORDERS,
+    batches_overtake: BatchesOvertake in MIXED,
 }
 
 /// Settings that are changed in an order that the manual warns of.

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::Leadership;
 use palisade::election::{CampaignError, LeaderError, Observation, ProclaimError};
-use palisade::{Election, Leadership};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -22,10 +22,11 @@ pub(super) async fn lead(mut task: Task) -> io::Result<()> {
     for n in 0_u64.. {
         task.pause(10..200).await;
         let name: Arc<str> = NAMES[task.dice.random_range(0..2)].into();
-        let election = Election::new(&task.redlock, &name);
         let value: Arc<str> = format!("{}.{}.{n}", task.who.client, task.who.life).into();
         let (since, wait) = (now(), task.millis(500..3_000));
-        let call = election.campaign_within(&*value, wait);
+        let election = task.redlock.election(&name).acquire_timeout(wait).build();
+        let election = election.expect("the names are constants");
+        let call = election.campaign(&*value);
         let answer = |r: &Result<Leadership, CampaignError>| match r {
             Ok(_) => Answer::Done,
             Err(CampaignError::TimedOut { .. }) => Answer::Taken,
@@ -93,9 +94,9 @@ impl Task {
         }
         let _ = self
             .verb(Verb::Resign, name, ROUND, leadership.resign(), |outcome| match outcome {
-                palisade::ReleaseOutcome::Released => Answer::Done,
-                palisade::ReleaseOutcome::Unknown(_) => Answer::Refused,
-                _ => Answer::Lost,
+                Ok(()) => Answer::Done,
+                Err(palisade::ReleaseError::Unconfirmed(_)) => Answer::Refused,
+                Err(_) => Answer::Lost,
             })
             .await?;
         Ok(())
@@ -106,9 +107,9 @@ impl Task {
 pub(super) async fn watch(mut task: Task) -> io::Result<()> {
     let mine = usize::from(task.who.client % 2);
     let (name, other): (Arc<str>, Arc<str>) = (NAMES[mine].into(), NAMES[1 - mine].into());
-    let election = Election::new(&task.redlock, &name);
-    let mut observer = election.observe().expect("the name is a constant");
-    let asked = Election::new(&task.redlock, &other);
+    let election = task.redlock.election(&name).build().expect("a name");
+    let mut observer = election.observe();
+    let asked = task.redlock.election(&other).build().expect("a name");
     loop {
         let ask_at = Instant::now() + task.millis(200..600);
         while let Ok(Some(seen)) = timeout(ask_at - Instant::now(), observer.next()).await {

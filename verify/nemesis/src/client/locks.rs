@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::error::{AcquireError, ExtendError};
-use palisade::{LockGuard, Mutex};
+use palisade::{LockGuard, MutexBuilder};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -39,9 +39,14 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
 }
 
 impl Task {
-    async fn acquire(&mut self, mutex: Mutex, name: &Arc<str>) -> io::Result<Option<LockGuard>> {
+    async fn acquire(
+        &mut self,
+        mutex: MutexBuilder,
+        name: &Arc<str>,
+    ) -> io::Result<Option<LockGuard>> {
         let since = now();
         let guard = if self.chance(20) {
+            let mutex = mutex.build().expect("settings fit together");
             let call = async move { mutex.try_acquire().await.map(palisade::TryAcquire::acquired) };
             let answer = |r: &Result<Option<LockGuard>, AcquireError>| match r {
                 Ok(Some(_)) => Answer::Done,
@@ -51,9 +56,10 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some lose patience earlier than they said and drop the future where it stands.
+            // Some lose patience earlier than they said and drop the future at its current await.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
-            let call = async move { timeout(patience, mutex.wait(wait).acquire()).await };
+            let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
+            let call = async move { timeout(patience, mutex.acquire()).await };
             let answer = |r: &Result<Result<LockGuard, AcquireError>, _>| match r {
                 Ok(Ok(_)) => Answer::Done,
                 Ok(Err(e)) => refusal(e),
@@ -115,9 +121,9 @@ impl Task {
         }
         let _ = self
             .verb(Verb::Release, name, ROUND, guard.release(), |outcome| match outcome {
-                palisade::ReleaseOutcome::Released => Answer::Done,
-                palisade::ReleaseOutcome::Unknown(_) => Answer::Refused,
-                _ => Answer::Lost,
+                Ok(()) => Answer::Done,
+                Err(palisade::ReleaseError::Unconfirmed(_)) => Answer::Refused,
+                Err(_) => Answer::Lost,
             })
             .await?;
         Ok(())

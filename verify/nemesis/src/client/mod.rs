@@ -1,5 +1,5 @@
-//! A client: a process with a handle of its own that does all kinds of work at once, and tells the
-//! ledger what it sees before it acts on it.
+//! A client: a process with a handle of its own that does all kinds of work at once, and reports to
+//! the ledger what it sees before it acts on it.
 
 mod elections;
 mod locks;
@@ -28,21 +28,21 @@ const TTL: Duration = Duration::from_millis(1_500);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
-    id: u8,
+    pub(crate) id: u8,
     #[arg(long)]
-    life: u16,
+    pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
     /// The ledger's socket.
     #[arg(long)]
-    ledger: PathBuf,
+    pub(crate) ledger: PathBuf,
     /// `name=host:port,host:port,…` once per group.
     #[arg(long)]
-    group: Vec<String>,
+    pub(crate) group: Vec<String>,
 }
 
 /// What each kind of work is given.
@@ -90,7 +90,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
+pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
     let mut builder = Redlock::builder()
         .ttl(TTL)
         .max_ttl(MAX_TTL)
@@ -136,7 +136,7 @@ impl Task {
         Ok(result)
     }
 
-    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed meanwhile.
+    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed during it.
     async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
         let length = self.millis(range);
         stall(&mut self.ledger, length).await

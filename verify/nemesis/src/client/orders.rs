@@ -41,8 +41,9 @@ struct Delivery {
 }
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
-    let orders = Idempotency::builder(&task.redlock)
-        .namespace("orders")
+    let orders = task
+        .redlock
+        .idempotency("orders")
         .retention(RETENTION)
         .at_most_once()
         .build()
@@ -81,7 +82,7 @@ impl Task {
             tokio::select! {
                 biased;
                 outcome = run => Some(outcome),
-                // The handler's process dies: the call is dropped where it stands.
+                // The handler's process dies: the call is dropped at its current await.
                 () = order.died.notified() => None,
             }
         };

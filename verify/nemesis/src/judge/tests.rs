@@ -61,7 +61,7 @@ fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
 }
 
 /// Client 1 holds and renews, is stopped and killed; client 2 holds after its deadline. Client 3
-/// begins an order and dies of it, client 4 does it, client 5 is told.
+/// begins an order and dies of it, client 4 does it, client 5 gets the result.
 fn good() -> Vec<Event> {
     vec![
         on(1, 0, What::Born),

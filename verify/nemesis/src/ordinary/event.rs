@@ -2,7 +2,7 @@
 
 use super::fleet::Kind;
 
-/// An ordinary event in the life of a deployment.
+/// An ordinary event of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
     FirstWithoutInit,

@@ -98,7 +98,7 @@ impl Load {
     /// Begins to work.
     pub(super) fn begin(redlock: &Redlock, durability: Durability) -> Result<Self, Failure> {
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let builder = Idempotency::builder(redlock).namespace("orders").at_most_once();
+        let builder = redlock.idempotency("orders").at_most_once();
         let orders = builder.durability(durability).build()?;
         let orders = Orders { orders, seen: Arc::clone(&seen) };
         let mut tasks = JoinSet::new();
@@ -147,7 +147,12 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 /// Is a lock of a name that nobody uses granted?
 async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
     for n in 0_u64.. {
-        let mutex = redlock.mutex(format!("fresh-{n}")).durability(durability).auto_renew(false);
+        let mutex = redlock
+            .mutex(format!("fresh-{n}"))
+            .durability(durability)
+            .auto_renew(false)
+            .build()
+            .expect("settings fit together");
         if let Ok(TryAcquire::Acquired(guard)) = mutex.try_acquire().await {
             lock(&seen).grants.push(Instant::now());
             let _ = guard.release().await;

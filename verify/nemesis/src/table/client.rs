@@ -1,5 +1,5 @@
 //! A client of the table: a process that uses the library as programs do, over the one group, and
-//! tells the ledger what it sees before it acts on it.
+//! reports to the ledger what it sees before it acts on it.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::node::{MinReplicas, SentinelNode};
-use palisade::{Durability, Election, LockGuard, Mutex, Redlock};
+use palisade::{Durability, ElectionBuilder, LockGuard, MutexBuilder, Redlock};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -27,7 +27,7 @@ const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a client is told.
+/// The settings of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -56,13 +56,14 @@ pub(crate) struct Args {
 
 impl Args {
     fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Locks, Failure> {
-        let mut node = SentinelNode::new(&*self.group, self.sentinel.clone())?;
+        let mut node = SentinelNode::builder(&*self.group, self.sentinel.clone());
         if self.defeat {
-            node = node.guard(MinReplicas::Off).failover_window(Duration::ZERO)?;
+            node = node.guard(MinReplicas::Off).failover_window(Duration::ZERO);
         }
         let max_ttl = Duration::from_millis(self.max_ttl);
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
         let builder = builder.clock_error(clock_error(self.max_ttl));
+        let node = node.build()?;
         let redlock = builder.node(Witness { node, votes }).build()?;
         let level = if self.all_replicas { Durability::AllReplicas } else { Durability::Primary };
         Ok(Locks { redlock, level })
@@ -83,12 +84,12 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    pub(super) fn mutex(&self, name: impl Into<String>) -> Mutex {
+    pub(super) fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
         self.redlock.mutex(name).durability(self.level)
     }
 
-    fn election(&self, name: &str) -> Election {
-        Election::new(&self.redlock, name).durability(self.level)
+    fn election(&self, name: &str) -> ElectionBuilder {
+        self.redlock.election(name).durability(self.level)
     }
 }
 
@@ -149,7 +150,7 @@ async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) ->
     Ok(())
 }
 
-/// What the library says of a change of servers, as a holder hears it.
+/// What the library reports to a holder after a change of servers.
 async fn hear(guard: Rc<LockGuard>, tell: UnboundedSender<(Nanos, What)>) {
     while let Some(receipt) = guard.failover().await {
         let (name, token) = (guard.name().into(), guard.fencing_token().get());
@@ -214,7 +215,12 @@ impl Task {
     }
 
     fn take_seat(&self, n: u8, got: &UnboundedSender<(u8, LockGuard, Nanos)>) {
-        let mutex = self.redlock.mutex(format!("sit-{}-{n}", self.id)).wait(Duration::from_secs(5));
+        let mutex = self
+            .redlock
+            .mutex(format!("sit-{}-{n}", self.id))
+            .acquire_timeout(Duration::from_secs(5))
+            .build()
+            .expect("settings fit together");
         let got = got.clone();
         tokio::task::spawn_local(async move {
             loop {
@@ -232,7 +238,13 @@ impl Task {
     async fn ask_again_and_again(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-{n}", self.id);
-            let mutex = self.redlock.mutex(name).ttl(Duration::from_secs(1)).auto_renew(false);
+            let mutex = self
+                .redlock
+                .mutex(name)
+                .ttl(Duration::from_secs(1))
+                .auto_renew(false)
+                .build()
+                .expect("settings fit together");
             let since = now();
             if let Ok(taken) = mutex.try_acquire().await
                 && let Some(guard) = taken.acquired()
@@ -251,8 +263,10 @@ impl Task {
         for n in 0_u64.. {
             let name = format!("fresh-{}-w{n}", self.id);
             let mutex = self.redlock.mutex(name).ttl(Duration::from_secs(1)).auto_renew(false);
+            let mutex = mutex.acquire_timeout(Duration::from_secs(120)).build();
+            let mutex = mutex.expect("settings fit together");
             let since = now();
-            if let Ok(guard) = mutex.wait(Duration::from_secs(120)).acquire().await {
+            if let Ok(guard) = mutex.acquire().await {
                 self.ledger.say(held(&guard, since)).await?;
                 self.ledger.say(over(&guard, false)).await?;
                 let _ = guard.release().await;
@@ -277,12 +291,13 @@ impl Task {
             let renew = self.dice.random_ratio(7, 10);
             let ttl = Duration::from_millis(if seat { 3_000 } else { 1_500 });
             let mutex = self.redlock.mutex(name).ttl(ttl).auto_renew(renew);
+            let mutex = mutex.acquire_timeout(self.millis(100..1_500)).build();
+            let mutex = mutex.expect("settings fit together");
             let since = now();
             let got = if seat {
                 mutex.try_acquire().await.ok().and_then(palisade::TryAcquire::acquired)
             } else {
-                let wait = self.millis(100..1_500);
-                mutex.wait(wait).acquire().await.ok()
+                mutex.acquire().await.ok()
             };
             if let Some(guard) = got {
                 let long = self.dice.random_ratio(2, 10);
@@ -320,9 +335,11 @@ impl Task {
             let pause = self.millis(10..200);
             sleep(pause).await;
             let election = self.redlock.election("table").ttl(Duration::from_secs(3));
+            let election = election.acquire_timeout(Duration::from_secs(2)).build();
+            let election = election.expect("settings fit together");
             let since = now();
             let value = self.id.to_string();
-            let Ok(won) = election.campaign_within(value, Duration::from_secs(2)).await else {
+            let Ok(won) = election.campaign(value).await else {
                 continue;
             };
             let (name, token): (Arc<str>, _) = ("election:table".into(), won.term().get());

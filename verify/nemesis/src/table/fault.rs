@@ -175,7 +175,7 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     }
 }
 
-/// Ten seconds without a sign of life; then it goes on as if nothing had been.
+/// Ten seconds without any answer; then it goes on as before.
 async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     let mut old = group.watch_old()?;
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;

@@ -44,7 +44,7 @@ impl Shape {
     }
 }
 
-/// Hears whoever wants this to end.
+/// Receives the signal to end.
 pub(super) struct Stop(pub(super) Signals);
 
 impl Stop {
@@ -142,7 +142,7 @@ impl Group {
         Ok(())
     }
 
-    /// Has the clients tell what became of what they were granted, and waits until they did.
+    /// Has the clients report the fate of their grants, and waits until they did.
     pub(super) async fn receipts(&mut self, stop: &mut Stop) -> Result<(), Failure> {
         self.say("judge")?;
         let clients = usize::from(self.shape.clients);

@@ -1,10 +1,10 @@
 //! The old master under observation: which commands of clients it ran after it was resumed, and
 //! which of them had been sent after its successor was named.
 //!
-//! What a frozen server ran late tells nothing of when it was sent: its kernel goes on taking
-//! bytes. So the bytes that lie unread in each connection are looked at twice, when the successor
-//! is named and before the old master goes on. A command counts as sent late if its connection is
-//! new since, took bytes since, or was not closed by its client by then.
+//! What a frozen server ran late does not show when it was sent: its kernel goes on taking bytes.
+//! So the bytes that lie unread in each connection are looked at twice, when the successor is named
+//! and before the old master goes on. A command counts as sent late if its connection is new since,
+//! took bytes since, or was not closed by its client by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

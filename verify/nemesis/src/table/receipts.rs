@@ -62,7 +62,11 @@ pub(super) async fn work(redlock: Locks, id: u8, mut ledger: Ledger) -> io::Resu
 async fn write(redlock: Locks, who: String, guards: Rc<RefCell<Vec<LockGuard>>>) {
     let begun = Instant::now();
     for n in 0..EACH {
-        let mutex = redlock.mutex(format!("receipt-{who}-{n}")).auto_renew(false);
+        let mutex = redlock
+            .mutex(format!("receipt-{who}-{n}"))
+            .auto_renew(false)
+            .build()
+            .expect("settings fit together");
         match mutex.try_acquire().await {
             Ok(taken) => guards.borrow_mut().extend(taken.acquired()),
             Err(_) if begun.elapsed() < BEFORE => {}

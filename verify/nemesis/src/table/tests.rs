@@ -95,7 +95,7 @@ fn a_good_row_has_its_figures() {
     assert!(row.is_good(), "{row:?}");
     assert_eq!((row.wrong_votes, row.held_twice), (0, 0));
     assert!((row.seconds_without_grants - 3.21).abs() < 0.001, "{row:?}");
-    // Named at 5 920, writable at 6 001; the last of eight was told at 6 037.
+    // Named at 5 920, writable at 6 001; the last of eight knew at 6 037.
     assert_eq!((row.sitting, row.ran_out), (8, 0));
     assert_eq!(row.reassert_ms, Some(36.0));
     assert_eq!(row.first_grant_ms, Some(10.0));
@@ -170,7 +170,7 @@ fn a_receipt_is_right_if_the_data_says_the_same() {
 }
 
 #[test]
-fn a_holder_that_was_not_told_counts_until_its_deadline() {
+fn a_holder_that_learned_nothing_counts_until_its_deadline() {
     let mut log = good();
     log.retain(|e| !matches!(&e.what, What::Valid { name, .. } if **name == *"sit-1-3"));
     log.sort_by_key(|e| e.at);

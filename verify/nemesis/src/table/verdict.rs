@@ -23,7 +23,7 @@ const MS: Nanos = 1_000_000;
 /// With fewer votes nothing was watched.
 const VOTES: usize = 500;
 
-/// What the judge has to be told besides the log.
+/// What the judge needs besides the log.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
@@ -64,7 +64,7 @@ pub(super) struct Row {
     /// out instead of being renewed.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
-    /// Of them, told what became of them.
+    /// Of them, those that learned their fate.
     pub(super) told: usize,
     pub(super) two_masters_ms: f64,
     /// From the fault to the new master, named and writable.
@@ -166,7 +166,7 @@ fn receipts(row: &mut Row, events: &[Event]) {
                 row.receipts_right += 1;
                 row.receipts_lost += 1;
             }
-            // Nobody was told anything wrong, and nothing that helps.
+            // No report was wrong, and none was useful.
             (Fate::Standing, true) => {}
             (Fate::Unknown, _) => row.receipts_unknown += 1,
             _ => {
@@ -212,7 +212,7 @@ fn times(
     sitting(row, case, (holds, &tellings(events)), (named, begun));
 }
 
-/// When holders were told what a change of servers did to them, by name and token.
+/// When holders learned what a change of servers did to them, by name and token.
 type Tellings<'a> = BTreeMap<(&'a Arc<str>, u64), Vec<Nanos>>;
 
 fn tellings(events: &[Event]) -> Tellings<'_> {
@@ -225,8 +225,8 @@ fn tellings(events: &[Event]) -> Tellings<'_> {
     told
 }
 
-/// How long the holders that sat when the new master began did not know where they stood: until
-/// they were renewed, told what became of their lock, or lost it.
+/// How long the holders that sat when the new master began did not know their state: until they
+/// were renewed, learned the fate of their lock, or lost it.
 fn sitting(
     row: &mut Row,
     case: &Case,
@@ -247,7 +247,7 @@ fn sitting(
         let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > begun);
         let told = tellings.get(&(&hold.name, hold.token));
         let told = told.and_then(|list| list.iter().copied().find(|at| *at >= early));
-        // The log ends with the clients: what was not told by then is not judged as told.
+        // The log ends with the clients: what was not reported by then does not count as reported.
         let knows = renewed.unwrap_or(hold.end).min(told.unwrap_or(hold.end));
         longest = longest.max(Some(knows.saturating_sub(begun)));
         row.told += usize::from(told.is_some());

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the watcher is told.
+/// The settings of the watcher.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The ledger's socket.
@@ -142,7 +142,7 @@ struct Marker {
     server: Arc<str>,
     /// The master's history, once asked.
     replid: Option<String>,
-    /// The marker as it was told last.
+    /// The marker as reported last.
     text: String,
 }
 

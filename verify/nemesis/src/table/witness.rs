@@ -5,12 +5,15 @@
 use std::sync::Arc;
 
 use palisade::Durability;
-use palisade::durability::BarrierPoint;
-use palisade::env::{Env as _, SystemEnv};
+use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::{BoxFuture, LockNode, NodeEvent, SentinelNode};
-use palisade::op::{Batch, Op, Replies, Reply};
-use palisade::time::Moment;
+use palisade::node::spi::BarrierPoint;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{
+    NodeEvent, SentinelNode,
+    spi::{BoxFuture, LockNode},
+};
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
 

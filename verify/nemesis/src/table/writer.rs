@@ -1,6 +1,6 @@
-//! A plain writer that knows nothing of locks: one `SET` after the other to one server, each with
-//! a key of its own, and with `WAIT` behind it if so many replicas shall have it. In the end it
-//! looks at what the new master has of all that was acknowledged.
+//! A plain writer that knows nothing of locks: one `SET` after the other to one server, each with a
+//! key of its own, and with `WAIT` behind it if so many replicas must have it. In the end it looks
+//! at what the new master has of all that was acknowledged.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Nanos, now};
 
-/// What the writer is told.
+/// The settings of the writer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// `host:port` of the first master: it stays with it, as a client that nobody tells.
+    /// `host:port` of the first master: it stays with it, as a client that does not ask Sentinel.
     #[arg(long)]
     server: String,
     /// Replicas that have to have a write before it counts as acknowledged.

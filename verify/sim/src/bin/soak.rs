@@ -1,4 +1,4 @@
-//! `soak`: runs seeds over all cores; the first that breaks a promise is told as a story.
+//! `soak`: runs seeds over all cores; the first that breaks a promise is printed as a story.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -17,7 +17,7 @@ struct Args {
     /// The first one.
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// Run this seed alone and tell its story.
+    /// Run this seed alone and print its story.
     #[arg(long)]
     reproduce: Option<u64>,
     /// Threads; default one per core.

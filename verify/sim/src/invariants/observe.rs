@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// What each observer was told last.
+/// What each observer saw last.
 #[derive(Debug, Default)]
 pub(crate) struct Observe(BTreeMap<u64, (u64, u64)>);
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// The end of each life's quarantine, by the node's own clock.
+/// The end of each history's quarantine, by the node's own clock.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine(BTreeMap<(usize, u64), u64>);
 

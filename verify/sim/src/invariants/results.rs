@@ -1,5 +1,5 @@
-//! One result per key, for ever: whoever is answered with a result is answered with the same one
-//! (README, promise 4; idempotency 1).
+//! One result per key, for ever: every caller that is answered with a result is answered with the
+//! same one (README, promise 4; idempotency 1).
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// Whose term it is, as far as anybody was told.
+/// The owner of each term, as far as any client knows.
 #[derive(Debug, Default)]
 pub(crate) struct Terms(BTreeMap<(u16, u64), usize>);
 

@@ -23,7 +23,7 @@ impl Invariant for Tokens {
         let Event::Holds { name, token, asked, left, .. } = *event else { return Ok(()) };
         let known = self.0.entry(name).or_default();
         // A guard that was valid when it arrived was granted after all that were known before it.
-        // One that lapsed on the way (its process stood still) was granted some time after it was
+        // One that lapsed on the way (its process was paused) was granted some time after it was
         // asked for.
         let since = if left > 0 { at } else { asked };
         let earlier = known.iter().filter(|(when, _)| *when <= since).map(|(_, t)| *t).max();

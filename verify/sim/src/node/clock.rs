@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use palisade::env::Env;
-use palisade::time::Moment;
+use palisade::Moment;
+use palisade::node::spi::Env;
 
 use crate::dice::Dice;
 use crate::plan::{Wave, wall};

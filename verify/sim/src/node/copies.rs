@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use palisade::node::{MemoryNode, MemorySnapshot};
+use palisade::{node::MemoryNode, test_util::MemorySnapshot};
 
 use crate::plan::Ms;
 

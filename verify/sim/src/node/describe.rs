@@ -1,8 +1,8 @@
 //! What a server was asked and what it answered, as short values for the trace.
 
 use palisade::error::NodeError;
-use palisade::op::{Op, Reply};
-use palisade::token::OwnerToken;
+use palisade::node::spi::OwnerToken;
+use palisade::node::spi::{Op, Reply};
 
 use crate::dice::mix;
 use crate::names::number_of;
@@ -12,7 +12,7 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// A lock that stands with this fence after the op.
+/// A lock that has this fence after the op.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
     match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {

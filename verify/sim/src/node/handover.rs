@@ -1,14 +1,14 @@
 //! A planned handover of a group, as `palisade handover` makes it.
 
-use palisade::op::{Batch, Terms};
+use palisade::node::spi::{Batch, Terms};
 
 use super::Node;
 use super::server::{Role, at_once};
 use crate::plan::{Ms, ms};
 
 impl Node {
-    /// Closes the master, for long enough to hand it over after `takes`; which life that is. None:
-    /// not now.
+    /// Closes the master, for long enough to hand it over after `takes`; which data history that
+    /// is. None: not now.
     pub(crate) fn close(&self, takes: Ms) -> Option<u64> {
         let state = self.state();
         let server = &state.servers[state.master];

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use palisade::env::Env;
+use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::{BoxFuture, LockNode, MemoryNode};
-use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    MemoryNode,
+    spi::{BoxFuture, LockNode},
+};
 use tokio::sync::oneshot;
 
 use super::clock::ServerClock;
@@ -47,13 +50,13 @@ pub(super) struct Server {
     pub(super) window: Duration,
     pub(super) role: Role,
     pub(super) frozen: u32,
-    /// What arrived while it stood still.
+    /// What arrived while it was frozen.
     pub(super) queue: VecDeque<Job>,
-    /// Which life of the node's data this is.
+    /// The number of this data history.
     pub(super) life: u64,
-    /// It has granted something in this life.
+    /// It has granted something in this history.
     pub(super) has_granted: bool,
-    /// Nobody has spoken to it in this life, and it is not the first: the largest L of any server
+    /// No client has used it in this history, and it is not the first: the largest L of any server
     /// that was replaced and may go on.
     pub(super) fresh: Option<Duration>,
 }

@@ -171,7 +171,7 @@ impl Plan {
         }
     }
 
-    /// Steps that a lease cannot tell from a clock that runs wrong within the drift.
+    /// Steps that a lease cannot distinguish from a clock that is wrong within the drift.
     fn draw_small_steps(&mut self, d: &mut Dice) {
         for client in &mut self.clients {
             client.clock.quiet();

@@ -1,5 +1,5 @@
-//! A node's min-replicas guard as its link sees it: judged by fresh facts, and each change told.
-//! `RedisNode` and `SentinelNode` share it.
+//! The min-replicas check of a node's servers: judged by fresh facts, with an event for each
+//! change. `RedisNode` and `SentinelNode` share it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use tokio::sync::broadcast;
 use super::NodeEvent;
 use super::redis::encode::Guarding;
 use super::redis::facts::ServerFacts;
-use super::redis::guard::max_lag_at;
+use super::redis::min_replicas::max_lag_at;
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::guard::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
+use crate::sentinel::min_replicas::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
 use crate::time::Moment;
 
 /// Longest time for one other server to be connected to and asked.
@@ -23,7 +23,7 @@ const READ: Duration = Duration::from_secs(1);
 /// How often it is asked.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// Judges a node's servers and remembers the last verdict.
+/// Judges a node's servers and remembers the last result.
 pub(crate) struct Judge {
     /// The node's name.
     name: Arc<str>,
@@ -45,14 +45,14 @@ pub(crate) struct Last {
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
     /// The Sentinels have named the others.
     lags_known: bool,
-    /// What was told as wrong; not told again until it changes.
+    /// What was reported as wrong; not reported again until it changes.
     wrong: Option<String>,
     /// The advice logged last.
     advised: Option<String>,
 }
 
 impl Last {
-    /// What is to be told of what is wrong now, if anything.
+    /// The event for what is wrong now, if it is to be reported.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -65,7 +65,7 @@ impl Last {
     }
 }
 
-/// What the Sentinels tell of a group; nothing for a lone server.
+/// What the Sentinels report of a group; nothing for a lone server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
     /// The shortest `down-after` of any of them.
@@ -126,7 +126,8 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // Also for the time when it is replaced: who is down cannot be asked any more.
+            // Kept for the time when it is replaced: a server that is down cannot be asked any
+            // more.
             last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
         }
         last.facts = Some(facts);
@@ -141,8 +142,8 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Reads the settings of the other servers of the group. Those that left it are forgotten; of
-    /// none nothing is concluded, for then the Sentinels could not be asked.
+    /// Reads the settings of the other servers of the group. Servers that left the group are
+    /// forgotten; an empty list changes nothing, because then no Sentinel could be asked.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
         if servers.is_empty() {
             return;
@@ -161,7 +162,7 @@ impl Judge {
         self.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.lock();
-            // What a server said stays known while it is silent.
+            // The last answer of a server counts while it is silent.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
         }
@@ -169,7 +170,7 @@ impl Judge {
 
     fn tell(&self, events: &broadcast::Sender<NodeEvent>, event: NodeEvent) {
         event.log(&self.name);
-        // Nobody listening is no fault.
+        // It is no fault if there is no listener.
         let _ = events.send(event);
     }
 
@@ -189,7 +190,7 @@ fn guard_facts(server: &ServerFacts) -> GuardFacts {
 }
 
 /// How many replicas must have acknowledged, and how lately in seconds, before the server may
-/// grant: as it is set there, else as is asked for; none where the guard is off.
+/// grant: as it is set there, else as required; none where the check is off.
 fn good_replicas(rule: &GuardRule, facts: Option<&GuardFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {

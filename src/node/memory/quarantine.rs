@@ -18,7 +18,7 @@ pub(super) struct Marker {
     pub(super) floor: u64,
     /// The quarantine's length: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Until when that length holds although nobody asks for it any more.
+    /// Until when that length holds without another client that asks for it.
     pub(super) agreed: u64,
     /// This history began without any marker.
     pub(super) began_empty: bool,
@@ -26,8 +26,9 @@ pub(super) struct Marker {
     pub(super) handover: Option<Handover>,
 }
 
-/// Where a planned handover stands, and until when.
+/// The state of a planned handover, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
     /// Nothing is answered, here and by whom this marker comes to.
     Closed(u64),
@@ -51,6 +52,7 @@ impl Marker {
 
     /// Closes the node for `span`. False: not in a quarantine, for not all leases are known, and
     /// not while it settles, for opened again it would not know that any more.
+    #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         if !self.left(now).is_zero() || self.settles(now) {
             return false;
@@ -60,6 +62,7 @@ impl Marker {
     }
 
     /// Goes on in a history whose data are certainly complete.
+    #[cfg(feature = "test-util")]
     pub(super) fn go_on(&mut self, generation: u64, now: u64) {
         self.generation = generation;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
@@ -210,7 +213,7 @@ impl Header {
         }
     }
 
-    /// The name of this life's quarantine.
+    /// The name of this history's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
         QuarantineId { history: self.generation, since: self.since }
     }
@@ -301,7 +304,7 @@ impl Header {
     }
 }
 
-/// The marker of a history that nobody has spoken to yet.
+/// The marker of a history before its first batch.
 fn begin(
     before: Option<Marker>,
     Nature { generation, windows }: Nature,
@@ -311,7 +314,7 @@ fn begin(
     // What the marker says may be older than the server that was replaced just now.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // This clock may be behind by E and the clock of who proposed ahead by E. And for as long as
+    // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as
     // the quarantine, at most, a server that this one replaced goes on granting.
     let lead = 2 * terms.clock_error + quarantine;
     #[cfg(feature = "sim-bugs")]

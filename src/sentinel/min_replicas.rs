@@ -1,47 +1,47 @@
-//! The min-replicas guard of a master: is it on, is it strong enough, and what follows for L.
+//! The min-replicas check of a master: whether it is on and strong enough, and the L that follows.
 //!
-//! L is how long a replaced master may still accept writes. The guard
-//! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds it: a master without fresh
-//! acknowledgements from its replicas refuses writes after `max_lag + 2 s` at the latest. Without
-//! the guard nothing bounds it: an isolated master writes on for the whole partition and about
-//! eleven seconds more after the heal, until a Sentinel demotes it. Pure: facts in, verdict out.
+//! L is how long a replaced master may still accept writes. The check (`min-replicas-to-write` with
+//! `min-replicas-max-lag`) bounds it: a master without fresh acknowledgements from its replicas
+//! refuses writes after `max_lag + 2 s` at the latest. Without the check nothing bounds it: an
+//! isolated master writes on for the whole partition and about eleven seconds more after the heal,
+//! until a Sentinel demotes it. Pure: facts in, decision out.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What is added to `min-replicas-max-lag`: the age of an acknowledgement is counted in whole
-/// seconds and looked at once a second.
-pub const LAG_SLACK: Duration = Duration::from_secs(2);
+/// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
+/// seconds, and reads it once a second.
+pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// What is hoped of a server without the guard.
+/// The assumed L of a server without the check; nothing enforces it.
 const UNGUARDED: Duration = Duration::from_secs(15);
 
-/// Whether a master without a sufficient min-replicas guard may vote.
+/// Whether a master without a sufficient min-replicas check may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
-    /// It does not vote while the guard is absent or weaker than asked.
+    /// It does not vote while the check is off or weaker than required.
     #[default]
     Require,
     /// It votes; a warning is logged. Nothing then bounds how long a replaced master goes on
-    /// writing: the quarantine counts on the configured failover window, which is a hope.
+    /// writing: the quarantine relies on the configured failover window, which nothing enforces.
     Warn,
     /// As `Warn`, without the warning.
     Off,
 }
 
-/// How strong the guard must be.
+/// How strong the check must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardRule {
+pub(crate) struct GuardRule {
     /// What to do if it is not.
     pub policy: MinReplicas,
     /// At least so many replicas must have acknowledged …
     pub replicas: u32,
     /// … within this age at most, in whole seconds.
     pub max_lag: Duration,
-    /// L at least, where the servers do not tell how strong their guard is; `None`: what `max_lag`
-    /// comes to, which the nodes' scripts keep, and 15 s without a guard.
+    /// L at least, where the servers do not show their settings; `None`: the L of `max_lag`, which
+    /// the nodes' scripts enforce, and 15 s without the check.
     pub window: Option<Duration>,
 }
 
@@ -57,13 +57,13 @@ impl Default for GuardRule {
     }
 }
 
-/// Whether the strength of a guard can be asked for.
+/// Whether these settings can be required.
 ///
 /// # Errors
 /// No replicas, or a lag that is no whole number of seconds between one and 3600.
 pub(crate) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
-        let rule = "at least 1 replica; to go without the guard say guard(MinReplicas::Off)";
+        let rule = "at least 1 replica; to go without the check say guard(MinReplicas::Off)";
         return Err(ConfigError::new("min_replicas", "0 replicas", rule));
     }
     let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
@@ -74,12 +74,12 @@ pub(crate) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), Config
     Ok(())
 }
 
-/// What a master says of its guard.
+/// The settings and counts that a master reports.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct GuardFacts {
-    /// `min_slaves_good_slaves`: replicas that acknowledged in time. Told only while the guard is
-    /// on, so `None` means off.
+    /// `min_slaves_good_slaves`: replicas that acknowledged in time. Reported only while the check
+    /// is on, so `None` means off.
     pub good_replicas: Option<u32>,
     /// `connected_slaves`.
     pub connected_replicas: Option<u32>,
@@ -112,7 +112,7 @@ impl GuardFacts {
         }
     }
 
-    /// The guard is on.
+    /// The check is on.
     pub fn is_on(&self) -> bool {
         // Either setting 0 switches it off.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
@@ -129,7 +129,7 @@ impl fmt::Display for GuardFacts {
         };
         write!(
             f,
-            "guard {}; min-replicas-to-write {}; min-replicas-max-lag {}",
+            "check {}; min-replicas-to-write {}; min-replicas-max-lag {}",
             if self.is_on() { "on" } else { "off" },
             number(self.min_replicas.map(u64::from)),
             number(self.max_lag.map(|l| l.as_secs())),
@@ -144,7 +144,7 @@ impl fmt::Display for GuardFacts {
 
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// What is wrong and the command that mends it; `None` if nothing is.
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
@@ -156,7 +156,7 @@ pub struct Verdict {
 impl GuardRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels may tell them.
-    pub fn judge(
+    pub(crate) fn judge(
         &self,
         facts: &GuardFacts,
         down_after: Option<Duration>,
@@ -170,8 +170,8 @@ impl GuardRule {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
             return Verdict { fault: None, warning, window: self.hope() };
         }
-        // Where CONFIG is closed the guard is seen to be on, but not how strong it is: it may vote,
-        // and the script counts the replicas by what is asked for here.
+        // Where CONFIG is closed only `INFO` shows that the check is on, not how strong it is: it
+        // may vote, and the script counts the replicas by what is asked for here.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
@@ -179,18 +179,18 @@ impl GuardRule {
         Verdict { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// L where no guard gives one.
+    /// L where no check bounds it.
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNGUARDED)
     }
 
-    /// L of a guarded server that does not say how strong its guard is.
+    /// L of a server with the check that does not show its settings.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// What is wrong with the guard and the command that mends it; nothing under `Off`.
-    pub fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
+    /// What is wrong with the check and the command that corrects it; nothing under `Off`.
+    pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
         if self.policy == MinReplicas::Off {
             return None;
         }
@@ -204,7 +204,7 @@ impl GuardRule {
              min-replicas-max-lag {lag} and then CONFIG REWRITE"
         );
         let what = if !facts.is_on() {
-            "the min-replicas guard is off".to_owned()
+            "the min-replicas check is off".to_owned()
         } else if let Some(is) = facts.min_replicas.filter(|is| *is < k) {
             format!("min-replicas-to-write is {is}, {k} is asked for")
         } else if let Some(is) = facts.max_lag.filter(|is| *is > self.max_lag) {
@@ -255,14 +255,14 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
     ))
 }
 
-/// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the guard.
+/// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
 fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
     // Wider than what servers tell: no number of theirs overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(
             "min-replicas-to-write is {k} in a group of {servers} servers: two halves of it could \
-             each satisfy the guard; {} would exclude that",
+             each satisfy the check; {} would exclude that",
             servers / 2
         )
     })
@@ -308,8 +308,8 @@ mod tests {
     #[test]
     fn absent_or_weak_guards_name_the_command() {
         let cases = [
-            (GuardFacts::parse(INFO_OFF, Some(&config("0", "10"))), "guard is off"),
-            (GuardFacts::parse(INFO_OFF, None), "guard is off"),
+            (GuardFacts::parse(INFO_OFF, Some(&config("0", "10"))), "check is off"),
+            (GuardFacts::parse(INFO_OFF, None), "check is off"),
             (facts("1", "2"), "min-replicas-to-write is 1, 2 is asked for"),
             (facts("2", "9"), "min-replicas-max-lag is 9, at most 3 is asked for"),
         ];
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_that_both_satisfy_the_guard_are_told() {
+    fn two_halves_that_both_satisfy_the_check_are_reported() {
         let require = rule(MinReplicas::Require, 1, 3);
         assert_eq!(require.judge(&facts("1", "2"), None, Some(2)).warning, None);
         let warning = require.judge(&facts("1", "2"), None, Some(3)).warning.unwrap();

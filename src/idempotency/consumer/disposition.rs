@@ -1,0 +1,164 @@
+//! What becomes of a delivery: a pure function of what its call came to.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Rules;
+use crate::error::Advice;
+use crate::idempotency::{Outcome, ParkedReason, RunError};
+
+/// What to do with a delivered message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Acknowledge it: the result is stored on a majority of the nodes, so that any later delivery
+    /// is answered by it.
+    Ack,
+    /// Give it back, to be delivered again after this long; zero: at once.
+    Retry(Duration),
+    /// Put it where a person looks at it, with the reason, and then acknowledge it.
+    Park(DeadLetter),
+    /// Give it back and stop consuming: no message can be handled until a person has changed
+    /// something. The text says what.
+    Stop(String),
+}
+
+/// Why a message was put aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// For programs.
+    pub reason: DeadLetterReason,
+    /// For people: one sentence with the key, the cause, and what to do.
+    pub detail: String,
+}
+
+/// Why a message was put aside, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeadLetterReason {
+    /// It has no key, or one that cannot be used, or says that it comes from the future.
+    Unreadable,
+    /// Its key was used before by a message with another body.
+    Mismatch,
+    /// It is older than the retention, so its record may be gone.
+    TooOld,
+    /// An earlier attempt left no result and may have taken effect.
+    Lapsed,
+    /// Too few nodes know whether it was handled before.
+    Forgotten,
+    /// The handler refused it for good ([`Failed::permanent`](crate::Failed::permanent)).
+    Refused,
+    /// The handler failed too often ([`Rules::max_failures`]).
+    Exhausted,
+    /// The result cannot be stored, or what is stored cannot be read.
+    Codec,
+}
+
+impl DeadLetterReason {
+    /// A short name for headers, for example `too-old`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::Mismatch => "mismatch",
+            Self::TooOld => "too-old",
+            Self::Lapsed => "lapsed",
+            Self::Forgotten => "forgotten",
+            Self::Refused => "refused",
+            Self::Exhausted => "exhausted",
+            Self::Codec => "codec",
+        }
+    }
+}
+
+impl DeadLetter {
+    /// A message put aside for this reason.
+    pub fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
+        Self { reason, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason.code(), self.detail)
+    }
+}
+
+impl Disposition {
+    fn park(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
+        Self::Park(DeadLetter::new(reason, detail))
+    }
+}
+
+impl Rules {
+    /// What becomes of a message whose call came to this, if its handler had failed so often
+    /// before.
+    pub fn disposition<T>(
+        &self,
+        came_to: &Result<Outcome<T>, RunError>,
+        failures: u32,
+    ) -> Disposition {
+        use DeadLetterReason as R;
+        match came_to {
+            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
+                Disposition::Ack
+            }
+            // Never acknowledged: if the other one dies, this delivery takes over.
+            Ok(Outcome::InFlight { retry_after }) => {
+                Disposition::Retry((*retry_after).max(self.first_retry))
+            }
+            Ok(Outcome::Mismatch) => Disposition::park(
+                R::Mismatch,
+                "its key was used before by a message with another body; see which of the two is \
+                 right, and send the other one with a key of its own",
+            ),
+            Ok(Outcome::TooOld) => Disposition::park(
+                R::TooOld,
+                "it was made longer ago than the retention, so its record may be gone; look \
+                 whether it took effect",
+            ),
+            Ok(Outcome::Parked(why)) => {
+                let reason = match why.reason {
+                    ParkedReason::Lapsed => R::Lapsed,
+                    ParkedReason::Forgotten => R::Forgotten,
+                };
+                Disposition::park(reason, why.to_string())
+            }
+            Err(e) => self.after_error(e, failures),
+        }
+    }
+
+    fn after_error(&self, e: &RunError, failures: u32) -> Disposition {
+        use DeadLetterReason as R;
+        match e {
+            RunError::Config { .. } => Disposition::park(R::Unreadable, e.to_string()),
+            RunError::Codec { .. } => Disposition::park(R::Codec, e.to_string()),
+            RunError::Handler { failed, .. } if failed.is_permanent() => {
+                Disposition::park(R::Refused, e.to_string())
+            }
+            RunError::Handler { .. } if failures.saturating_add(1) >= self.max_failures => {
+                let times = failures.saturating_add(1);
+                Disposition::park(R::Exhausted, format!("failure {times}, the last one: {e}"))
+            }
+            RunError::Handler { failed, .. } => {
+                let wait = failed.retry_after().unwrap_or_else(|| self.backoff(failures));
+                Disposition::Retry(wait.max(self.first_retry))
+            }
+            RunError::NoQuorum { .. } | RunError::NotRecorded(_) => match e.advice() {
+                Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
+                // No other message would fare better.
+                Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
+                    Disposition::Stop(e.to_string())
+                }
+            },
+        }
+    }
+
+    /// How long after the failure that follows so many.
+    fn backoff(&self, failures: u32) -> Duration {
+        let doubled = 2_u32.saturating_pow(failures);
+        self.first_retry.saturating_mul(doubled).min(self.longest_retry)
+    }
+}
+
+#[cfg(test)]
+mod tests;

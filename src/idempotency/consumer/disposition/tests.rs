@@ -1,0 +1,143 @@
+//! The table: what each outcome and each error means for the message.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::durability::Achieved;
+use crate::durability::Durability;
+use crate::error::{ConfigError, NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::idempotency::{CodecError, Failed, KeyName, NotRecorded, Parked};
+use crate::token::FencingToken;
+
+type CameTo = Result<Outcome<u32>, RunError>;
+
+fn key() -> KeyName {
+    KeyName::new(&"orders".into(), &"536365".into())
+}
+
+fn nodes(fault: NodeFault) -> NoQuorum {
+    let failed = NodeOutcome::Failed(NodeError::not_executed(fault, "it said so"));
+    NoQuorum { of: None, needed: 1, nodes: vec![(Arc::from("a"), failed)], waited: None }
+}
+
+fn parked(reason: ParkedReason) -> CameTo {
+    Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for: Duration::ZERO }))
+}
+
+fn failed(failed: Failed) -> CameTo {
+    Err(RunError::Handler { key: key(), attempt: 1, failed })
+}
+
+fn codec() -> CodecError {
+    let cause = serde_json::from_str::<u32>("{").unwrap_err();
+    CodecError::new("the result cannot be stored as JSON", &cause)
+}
+
+fn not_recorded(overtaken: bool) -> CameTo {
+    let token = FencingToken::new(7);
+    let nodes = nodes(NodeFault::Timeout);
+    Err(RunError::NotRecorded(NotRecorded { key: key(), attempt: 1, token, overtaken, nodes }))
+}
+
+/// `ack`, `retry 500`, `park mismatch`, `stop`.
+fn short(disposition: &Disposition) -> String {
+    match disposition {
+        Disposition::Ack => "ack".to_owned(),
+        Disposition::Retry(wait) => format!("retry {}", wait.as_millis()),
+        Disposition::Park(why) => format!("park {}", why.reason.code()),
+        Disposition::Stop(_) => "stop".to_owned(),
+    }
+}
+
+#[test]
+fn every_outcome_and_every_error_has_one_disposition() {
+    let executed = |kept| {
+        let durability = Achieved::at_least(Durability::Primary);
+        Ok(Outcome::Executed { value: 1, attempt: 1, durability, kept })
+    };
+    let in_flight = |ms| Ok(Outcome::InFlight { retry_after: Duration::from_millis(ms) });
+    let no_quorum = |fault| Err(RunError::NoQuorum { key: key(), error: nodes(fault) });
+    let config = ConfigError::new("key", "\"\"", "not empty");
+    let table: Vec<(&str, CameTo, &str)> = vec![
+        ("executed", executed(true), "ack"),
+        ("executed, too large to be kept", executed(false), "ack"),
+        ("replayed", Ok(Outcome::Replayed(1)), "ack"),
+        ("replayed, not kept", Ok(Outcome::NotKept), "ack"),
+        ("in flight", in_flight(4_000), "retry 4000"),
+        ("in flight, lease about to end", in_flight(0), "retry 250"),
+        ("mismatch", Ok(Outcome::Mismatch), "park mismatch"),
+        ("too old", Ok(Outcome::TooOld), "park too-old"),
+        ("lapsed", parked(ParkedReason::Lapsed), "park lapsed"),
+        ("forgotten", parked(ParkedReason::Forgotten), "park forgotten"),
+        ("bad key", Err(RunError::Config { key: key(), error: config }), "park unreadable"),
+        ("codec", Err(RunError::Codec { key: key(), error: codec() }), "park codec"),
+        ("failed without effect", failed(Failed::no_effect("x")), "retry 250"),
+        ("failed, may be repeated", failed(Failed::retry("x")), "retry 250"),
+        ("failed, nobody knows", failed(Failed::unknown("x")), "retry 250"),
+        ("refused for good", failed(Failed::permanent("x")), "park refused"),
+        (
+            "failed, with a time",
+            failed(Failed::retry("x").after(Duration::from_secs(90))),
+            "retry 90000",
+        ),
+        ("nodes silent", no_quorum(NodeFault::Timeout), "retry 500"),
+        ("nodes unreachable", no_quorum(NodeFault::Unreachable), "retry 500"),
+        ("nodes refuse the password", no_quorum(NodeFault::Auth), "stop"),
+        ("nodes evict", no_quorum(NodeFault::Eviction), "stop"),
+        ("handle closed", no_quorum(NodeFault::Closed), "stop"),
+        ("not recorded", not_recorded(false), "retry 500"),
+        ("not recorded, overtaken", not_recorded(true), "retry 500"),
+    ];
+    let rules = Rules::default();
+    for (case, came_to, want) in table {
+        assert_eq!(short(&rules.disposition(&came_to, 0)), want, "{case}");
+    }
+}
+
+#[test]
+fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
+    let rules = Rules::default().retry(Duration::from_millis(100), Duration::from_secs(1));
+    let rules = rules.max_failures(6);
+    let after = |before| short(&rules.disposition(&failed(Failed::unknown("x")), before));
+    let waits: Vec<_> = (0..7).map(after).collect();
+    let parked = "park exhausted";
+    assert_eq!(
+        waits,
+        ["retry 100", "retry 200", "retry 400", "retry 800", "retry 1000", parked, parked]
+    );
+    // What is no failure of the handler never makes a dead letter.
+    let silent = Err(RunError::NoQuorum { key: key(), error: nodes(NodeFault::Timeout) });
+    assert_eq!(short(&rules.disposition::<u32>(&silent, u32::MAX)), "retry 500");
+    assert_eq!(after(u32::MAX), parked);
+}
+
+#[test]
+fn a_dead_letter_says_its_reason_its_key_and_what_to_do() {
+    let say = |came_to: CameTo| match Rules::default().disposition(&came_to, 9) {
+        Disposition::Park(why) => why.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let lapsed = say(parked(ParkedReason::Lapsed));
+    assert!(lapsed.starts_with("lapsed: \"orders:536365\": attempt 1 began"), "{lapsed}");
+    assert!(lapsed.contains("then resolve the key or rerun it"), "{lapsed}");
+    let exhausted = say(failed(Failed::no_effect("bank closed")));
+    assert!(exhausted.starts_with("exhausted: failure 10, the last one: the handler of"));
+    assert!(exhausted.ends_with("bank closed"), "{exhausted}");
+    let refused = say(failed(Failed::permanent("no such customer")));
+    assert!(refused.contains("for good, without effect: no such customer"), "{refused}");
+}
+
+#[test]
+fn rules_that_cannot_be_kept_are_refused() {
+    let (ms, secs) = (Duration::from_millis, Duration::from_secs);
+    for (rules, field) in [
+        (Rules::default().concurrency(0), "concurrency"),
+        (Rules::default().concurrency(10_001), "concurrency"),
+        (Rules::default().retry(Duration::ZERO, secs(1)), "retry"),
+        (Rules::default().retry(secs(2), ms(1_999)), "retry"),
+        (Rules::default().max_failures(0), "max_failures"),
+    ] {
+        assert_eq!(rules.check().unwrap_err().field(), field);
+    }
+    Rules::default().check().unwrap();
+}

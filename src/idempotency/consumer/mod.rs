@@ -1,0 +1,27 @@
+//! What consumers of messages have in common, whatever the broker.
+//!
+//! A broker delivers a message at least once. A [`Worker`] makes one effect of that: it takes
+//! deliveries from a [`Source`], runs the handler under the message's key, and says what becomes of
+//! the delivery ([`Disposition`]). The order is always the same: effect, result stored on a
+//! majority, acknowledgement. The packages below `adapters/` are sources for brokers.
+//!
+//! ```text
+//!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect
+//!            │        │
+//!            │        └─ failed ─▶ comes again, at last a dead letter
+//!            ├─ result is there ─▶ acknowledge                a duplicate
+//!            ├─ somebody is at it ─▶ comes again when that lease is over
+//!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
+//! ```
+
+mod disposition;
+mod rules;
+mod source;
+mod work;
+
+pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
+#[cfg(feature = "test-util")]
+pub use rules::Arrow;
+pub use rules::Rules;
+pub use source::{Delivery, Source};
+pub use work::{ConsumeError, Ended, Worker};

@@ -1,0 +1,148 @@
+//! The settings that consumers of all brokers have in common.
+
+#[cfg(feature = "test-util")]
+use std::fmt;
+#[cfg(feature = "test-util")]
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// A point on the way of a message at which a test may kill the process.
+#[cfg(feature = "test-util")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Arrow {
+    /// The broker handed it over; nothing is claimed.
+    Fetched,
+    /// The call is over: its result, if there is one, is stored. The broker does not know.
+    Completed,
+    /// The broker was told what becomes of it.
+    Settled,
+}
+
+/// What a test does there.
+#[cfg(feature = "test-util")]
+#[derive(Clone)]
+pub(super) struct Hook(pub(super) Arc<dyn Fn(Arrow) + Send + Sync>);
+
+#[cfg(feature = "test-util")]
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+/// How a consumer works: how much at once, and what it does with what fails.
+///
+/// ```
+/// use palisade::idempotency::consumer::Rules;
+/// let rules = Rules::default().concurrency(32).max_failures(5);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "rules do nothing until a consumer has them"]
+pub struct Rules {
+    pub(super) concurrency: usize,
+    pub(super) first_retry: Duration,
+    pub(super) longest_retry: Duration,
+    pub(super) max_failures: u32,
+    pub(super) grace: Duration,
+    pub(super) body_matters: bool,
+    #[cfg(feature = "test-util")]
+    pub(super) hook: Option<Hook>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            concurrency: 16,
+            first_retry: Duration::from_millis(250),
+            longest_retry: Duration::from_secs(60),
+            max_failures: 10,
+            grace: Duration::from_secs(30),
+            body_matters: true,
+            #[cfg(feature = "test-util")]
+            hook: None,
+        }
+    }
+}
+
+impl Rules {
+    /// How many messages are handled at once, 1 to 10,000; default 16. A broker is asked for no
+    /// more than that, so that no message waits here while its acknowledgement time runs.
+    pub fn concurrency(mut self, messages: usize) -> Self {
+        self.concurrency = messages;
+        self
+    }
+
+    /// How long a message whose handler failed stays away: `first` after the first failure, doubled
+    /// with each further one up to `longest`. A handler that knows better says
+    /// [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
+    pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
+        (self.first_retry, self.longest_retry) = (first, longest);
+        self
+    }
+
+    /// With which failure of its handler a message becomes a dead letter; default 10. Deliveries
+    /// that found the message at work elsewhere, or too few nodes, are no failures (but see what
+    /// the broker's adapter says it can count).
+    pub fn max_failures(mut self, failures: u32) -> Self {
+        self.max_failures = failures;
+        self
+    }
+
+    /// How long a stop waits for handlers that run; default 30 s. What is not done by then comes
+    /// again, and its handler goes on as long as the runtime does.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Two messages with one key may have different bodies: they are one request all the same. By
+    /// default the second one is a dead letter.
+    pub fn ignore_body(mut self) -> Self {
+        self.body_matters = false;
+        self
+    }
+
+    /// Calls this for each message at each [`Arrow`], for tests that kill the process there. The
+    /// arrows in between are the handler's own: it begins after the claim, and its effect is in it.
+    #[cfg(feature = "test-util")]
+    pub fn at_arrow(mut self, hook: impl Fn(Arrow) + Send + Sync + 'static) -> Self {
+        self.hook = Some(Hook(Arc::new(hook)));
+        self
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(super) fn pass(&self, arrow: Arrow) {
+        if let Some(hook) = &self.hook {
+            (hook.0)(arrow);
+        }
+    }
+
+    /// How many messages are handled at once.
+    pub fn max_in_hand(&self) -> usize {
+        self.concurrency
+    }
+
+    /// Checks the rules. Adapters call it when they are built.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the field, the value and the rule.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=10_000).contains(&self.concurrency) {
+            let value = self.concurrency.to_string();
+            return Err(ConfigError::new("concurrency", value, "from 1 to 10,000"));
+        }
+        let (first, longest) = (self.first_retry, self.longest_retry);
+        if first < Duration::from_millis(1) || longest < first {
+            let rule = "the first at least 1 ms, the longest no shorter than the first";
+            return Err(ConfigError::new("retry", format!("{first:?}, {longest:?}"), rule));
+        }
+        if self.max_failures == 0 {
+            let rule = "at least 1: with the first failure a message is a dead letter";
+            return Err(ConfigError::new("max_failures", "0", rule));
+        }
+        Ok(())
+    }
+}

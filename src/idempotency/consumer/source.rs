@@ -1,0 +1,68 @@
+//! What a broker's adapter provides.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::future::{Future, ready};
+use std::time::{Duration, SystemTime};
+
+use super::Disposition;
+
+/// One delivery of a message. Dropped without being settled it must come again by itself.
+pub trait Delivery: Send + Sync + 'static {
+    /// Why a broker could not be asked.
+    type Error: Error + Send + Sync + 'static;
+
+    /// What names the request: an id that the *producer* gave the message, the same in every copy
+    /// of it. An error is the sentence of the dead letter.
+    fn key(&self) -> Result<Cow<'_, str>, String>;
+
+    /// When the producer made the request, the same in every copy of it, if the message says so.
+    fn created_at(&self) -> Option<SystemTime>;
+
+    /// What the message says.
+    fn body(&self) -> &[u8];
+
+    /// How often its handler has failed before, as far as the broker knows.
+    fn failures(&self) -> u32;
+
+    /// Tells the broker what becomes of the delivery. `failures` is the number that the next
+    /// delivery has to report. [`Retry`](Disposition::Retry) and [`Park`](Disposition::Park) first
+    /// make sure that the broker has the message in its new place, and then acknowledge it: a crash
+    /// in between makes a duplicate, never a loss.
+    fn settle(
+        &self,
+        how: &Disposition,
+        failures: u32,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// How often [`extend`](Self::extend) has to be called while the handler runs; `None`: never.
+    fn heartbeat(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Tells the broker that the message is still being worked on.
+    fn extend(&self) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        ready(Ok(()))
+    }
+}
+
+/// Where deliveries come from.
+pub trait Source: Send {
+    /// What comes.
+    type Delivery: Delivery;
+    /// Why nothing can come any more.
+    type Error: Error + Send + Sync + 'static;
+
+    /// At most `room` deliveries. Waits for the first one for about a second at most, so that a
+    /// stop is heard; empty if none came. Connects again by itself where that can help; an error
+    /// ends the consumer.
+    ///
+    /// The worker polls it to its end. Dropped with the worker, what it took comes again.
+    fn fetch(
+        &mut self,
+        room: usize,
+    ) -> impl Future<Output = Result<Vec<Self::Delivery>, Self::Error>> + Send;
+
+    /// The end: whatever the broker handed over and nobody settled is returned.
+    fn close(&mut self) -> impl Future<Output = ()> + Send;
+}

@@ -1,0 +1,113 @@
+//! Calls whose handler runs in a task of its own, so that it is finished whoever hangs up.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
+
+/// A call that goes on when its caller does not. Made by [`Call::detached`] and
+/// [`Probing::detached`].
+#[derive(Clone, Debug)]
+#[must_use = "a call does nothing until one of its verbs is awaited"]
+pub struct Detached<C>(C);
+
+impl Call {
+    /// The call in a task of its own: whoever drops the future of [`run`](Detached::run) stops
+    /// waiting, and nothing else. What was begun is finished and recorded. For request handlers,
+    /// whose future a server drops when the client hangs up, and for consumers.
+    pub fn detached(self) -> Detached<Self> {
+        Detached(self)
+    }
+}
+
+impl<P> Probing<P> {
+    /// As [`Call::detached`]. The probe runs in the task, too.
+    pub fn detached(self) -> Detached<Self> {
+        Detached(self)
+    }
+}
+
+impl Detached<Call> {
+    /// As [`Call::run`], in a task of the runtime that polls this. A handler that panics counts as
+    /// one that failed with [`Failed::unknown`]: its claim ends at once, and the panic's text is in
+    /// the error.
+    ///
+    /// # Errors
+    /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
+    ///
+    /// # Cancellation safety
+    /// Dropped before its first poll, nothing happens. Dropped after it, the call goes on in its
+    /// task, and its result is recorded.
+    pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Into<Failed> + 'static,
+        F: FnOnce(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let name = self.0.name();
+        let call = self.0.run(move |cx| caught(handler, cx));
+        joined(tokio::spawn(call).await, name)
+    }
+}
+
+impl<P> Detached<Probing<P>> {
+    /// As [`Probing::run`], in a task of the runtime that polls this; see
+    /// [`run`](Detached::<Call>::run) of a call without a probe.
+    ///
+    /// # Errors
+    /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
+    ///
+    /// # Cancellation safety
+    /// Dropped before its first poll, nothing happens. Dropped after it, the call goes on in its
+    /// task, and its result is recorded.
+    pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        P: FnOnce(Context) -> PF + Send + 'static,
+        PF: Future<Output = Probed<T>> + Send + 'static,
+        E: Into<Failed> + 'static,
+        F: FnOnce(Context) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let name = self.0.call.name();
+        let call = self.0.run(move |cx| caught(handler, cx));
+        joined(tokio::spawn(call).await, name)
+    }
+}
+
+/// Runs the handler; a panic becomes its error.
+async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
+where
+    E: Into<Failed>,
+    F: FnOnce(Context) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    // What a panic left half done is the handler's own; nobody looks at it again.
+    let run = AssertUnwindSafe(async { handler(cx).await });
+    match run.catch_unwind().await {
+        Ok(done) => done.map_err(Into::into),
+        Err(panic) => Err(Failed::unknown(format!("it panicked: {}", text(&*panic)))),
+    }
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
+}
+
+fn joined<T>(
+    ended: Result<Result<Outcome<T>, RunError>, tokio::task::JoinError>,
+    key: super::KeyName,
+) -> Result<Outcome<T>, RunError> {
+    ended.unwrap_or_else(|e| {
+        // Its handler may have begun: the claim lapses with its lease.
+        let failed = Failed::unknown(format!("its task ended before it did: {e}"));
+        Err(RunError::Handler { key, attempt: 0, failed })
+    })
+}

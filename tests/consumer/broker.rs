@@ -1,0 +1,233 @@
+//! A broker in memory with a broker's manners: at least once, an acknowledgement time, delayed
+//! redelivery, dead letters. Each connection can be cut.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::consumer::{DeadLetterReason, Delivery, Disposition, Source};
+use tokio::time::{Instant, sleep};
+
+/// How long a delivery may stay unacknowledged.
+pub(crate) const ACK_WAIT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+struct Message {
+    key: String,
+    body: String,
+    failures: u32,
+    /// When it can be delivered.
+    due: Instant,
+    /// Whose it is: the number of the delivery.
+    tag: Option<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    messages: BTreeMap<u64, Message>,
+    tags: u64,
+    dead: Vec<(String, DeadLetterReason)>,
+    /// Everything that was said of deliveries, in order.
+    log: Vec<(String, Disposition)>,
+    extended: u32,
+}
+
+/// The queue.
+#[derive(Clone, Default)]
+pub(crate) struct Broker(Arc<Mutex<State>>);
+
+/// One consumer's connection.
+pub(crate) struct Connection {
+    broker: Broker,
+    cut: Arc<AtomicBool>,
+    silent: bool,
+    created: Option<SystemTime>,
+}
+
+/// A message that was handed over.
+pub(crate) struct Handed {
+    broker: Broker,
+    cut: Arc<AtomicBool>,
+    silent: bool,
+    created: Option<SystemTime>,
+    id: u64,
+    tag: u64,
+    message: Message,
+}
+
+/// The connection is gone.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection is gone")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+impl Broker {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no one panics with it")
+    }
+
+    pub(crate) fn publish(&self, key: &str, body: &str) {
+        let mut state = self.state();
+        let id = state.messages.last_key_value().map_or(0, |(id, _)| id + 1);
+        let (key, body) = (key.to_owned(), body.to_owned());
+        let message = Message { key, body, failures: 0, due: Instant::now(), tag: None };
+        state.messages.insert(id, message);
+    }
+
+    /// A way to it, and what cuts that.
+    pub(crate) fn connect(&self) -> (Connection, Arc<AtomicBool>) {
+        let cut = Arc::new(AtomicBool::new(false));
+        let (broker, silent) = (self.clone(), false);
+        (Connection { broker, cut: Arc::clone(&cut), silent, created: None }, cut)
+    }
+
+    /// Messages that are not acknowledged.
+    pub(crate) fn left(&self) -> usize {
+        self.state().messages.len()
+    }
+
+    pub(crate) fn dead(&self) -> Vec<(String, DeadLetterReason)> {
+        self.state().dead.clone()
+    }
+
+    pub(crate) fn log(&self) -> Vec<(String, Disposition)> {
+        self.state().log.clone()
+    }
+
+    pub(crate) fn extended(&self) -> u32 {
+        self.state().extended
+    }
+}
+
+impl Connection {
+    /// Nothing that is said of a delivery is answered.
+    pub(crate) fn silent(self) -> Self {
+        Self { silent: true, ..self }
+    }
+
+    fn take(&self, room: usize) -> Vec<Handed> {
+        let mut state = self.broker.state();
+        let now = Instant::now();
+        let due = state.messages.iter().filter(|(_, m)| m.due <= now);
+        let ids: Vec<u64> = due.map(|(id, _)| *id).take(room).collect();
+        let mut handed = Vec::new();
+        for id in ids {
+            state.tags += 1;
+            let tag = state.tags;
+            let message = state.messages.get_mut(&id).expect("just seen");
+            (message.tag, message.due) = (Some(tag), now + ACK_WAIT);
+            let (broker, cut) = (self.broker.clone(), Arc::clone(&self.cut));
+            let (silent, created, message) = (self.silent, self.created, message.clone());
+            handed.push(Handed { broker, cut, silent, created, id, tag, message });
+        }
+        handed
+    }
+
+    /// Each message says that it was made then.
+    pub(crate) fn created(self, at: SystemTime) -> Self {
+        Self { created: Some(at), ..self }
+    }
+}
+
+impl Source for Connection {
+    type Delivery = Handed;
+    type Error = Gone;
+
+    async fn fetch(&mut self, room: usize) -> Result<Vec<Handed>, Gone> {
+        for _ in 0..10 {
+            if self.cut.load(SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            let handed = self.take(room);
+            if !handed.is_empty() {
+                return Ok(handed);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(Vec::new())
+    }
+
+    async fn close(&mut self) {}
+}
+
+impl Handed {
+    pub(crate) fn text(&self) -> &str {
+        &self.message.body
+    }
+
+    /// What the broker knows of this delivery, unless somebody else has the message by now.
+    fn mine<'a>(&self, state: &'a mut State) -> Option<&'a mut Message> {
+        state.messages.get_mut(&self.id).filter(|m| m.tag == Some(self.tag))
+    }
+}
+
+impl Delivery for Handed {
+    type Error = Gone;
+
+    fn key(&self) -> Result<Cow<'_, str>, String> {
+        let key = &self.message.key;
+        if key.is_empty() { Err("it has no key".to_owned()) } else { Ok(Cow::Borrowed(key)) }
+    }
+
+    fn created_at(&self) -> Option<SystemTime> {
+        self.created
+    }
+
+    fn body(&self) -> &[u8] {
+        self.message.body.as_bytes()
+    }
+
+    fn failures(&self) -> u32 {
+        self.message.failures
+    }
+
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), Gone> {
+        if self.silent {
+            std::future::pending::<()>().await;
+        }
+        if self.cut.load(SeqCst) {
+            return Err(Gone);
+        }
+        let mut state = self.broker.state();
+        state.log.push((self.message.key.clone(), how.clone()));
+        // A late word about a message that somebody else has changes nothing.
+        let Some(message) = self.mine(&mut state) else { return Err(Gone) };
+        match how {
+            Disposition::Retry(after) => {
+                (message.tag, message.failures) = (None, failures);
+                message.due = Instant::now() + *after;
+            }
+            Disposition::Stop(_) => (message.tag, message.due) = (None, Instant::now()),
+            Disposition::Ack => drop(state.messages.remove(&self.id)),
+            Disposition::Park(why) => {
+                state.messages.remove(&self.id);
+                state.dead.push((self.message.key.clone(), why.reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn heartbeat(&self) -> Option<Duration> {
+        Some(ACK_WAIT / 3)
+    }
+
+    async fn extend(&self) -> Result<(), Gone> {
+        if self.cut.load(SeqCst) {
+            return Err(Gone);
+        }
+        let mut state = self.broker.state();
+        state.extended += 1;
+        let message = self.mine(&mut state).ok_or(Gone)?;
+        message.due = Instant::now() + ACK_WAIT;
+        Ok(())
+    }
+}

@@ -1,0 +1,466 @@
+//! What consumers of messages are promised, on a broker in memory and in virtual time: one effect
+//! per message whatever dies where, nothing acknowledged too early, nothing left behind.
+
+mod broker;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use broker::{ACK_WAIT, Broker, Handed};
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::{ConsumeError, DeadLetterReason, Disposition, Rules, Worker};
+use palisade::{Failed, Idempotency, Probed, Redlock};
+use support::idem::{World, at, secs};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A downstream that refuses old tokens, answers probes, and counts every effect.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<BTreeMap<String, (u64, u32)>>>);
+
+impl Ledger {
+    fn book(&self, cx: &Context) -> Result<(), Failed> {
+        let mut books = self.0.lock().unwrap();
+        let (fence, effects) = books.entry(cx.key().to_owned()).or_default();
+        if cx.fencing_token().get() < *fence {
+            return Err(Failed::no_effect("a larger token was seen"));
+        }
+        (*fence, *effects) = (cx.fencing_token().get(), *effects + 1);
+        Ok(())
+    }
+
+    fn probe(&self, cx: &Context) -> Probed<()> {
+        let mut books = self.0.lock().unwrap();
+        let (fence, effects) = books.entry(cx.key().to_owned()).or_default();
+        *fence = cx.fencing_token().get().max(*fence);
+        if *effects > 0 { Probed::Found(()) } else { Probed::NotFound }
+    }
+
+    /// Keys with so many effects.
+    fn with(&self, effects: u32) -> usize {
+        self.0.lock().unwrap().values().filter(|(_, n)| *n == effects).count()
+    }
+}
+
+fn once(redlock: &Redlock) -> Idempotency {
+    redlock.idempotency("orders").at_most_once().build().unwrap()
+}
+
+fn worker(redlock: &Redlock, rules: Rules) -> Worker {
+    Worker::new(once(redlock), rules).unwrap()
+}
+
+/// Resolves when the queue is empty.
+async fn empty(broker: Broker) {
+    while broker.left() > 0 {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn after(wait: Duration) -> impl Future<Output = ()> {
+    sleep(wait)
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_have_one_effect_and_all_are_acknowledged() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    for n in 0..200 {
+        broker.publish(&format!("order-{}", n % 50), "10 GBP");
+    }
+    let run = |i| {
+        let (books, (connection, _)) = (ledger.clone(), broker.connect());
+        let handle = w.handle(i);
+        let worker = worker(&handle.redlock, Rules::default());
+        let book = move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move { books.book(&cx) }
+        };
+        let stop = empty(broker.clone());
+        async move { worker.run(connection, book, stop).await.unwrap() }
+    };
+    let (a, b, c) = tokio::join!(run(0), run(1), run(2));
+    assert_eq!((ledger.with(1), broker.left(), broker.dead().len()), (50, 0, 0));
+    assert_eq!(a.acked + b.acked + c.acked, 200);
+    assert_eq!(a.unsettled + b.unsettled + c.unsettled, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_at_work_elsewhere_is_never_acknowledged() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let slow = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            sleep(secs(3)).await;
+            books.book(&cx)
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default());
+    worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    let log = broker.log();
+    let Disposition::Retry(wait) = log[0].1 else { panic!("{log:?}") };
+    // What is left of the lease of ten seconds.
+    assert!(wait > secs(8) && wait <= secs(10), "{wait:?}");
+    assert_eq!(log[1..].iter().map(|l| &l.1).collect::<Vec<_>>(), [&Disposition::Ack; 2]);
+    assert_eq!(ledger.with(1), 1);
+}
+
+/// Where a process dies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Arrow {
+    Fetched,
+    Claimed,
+    Effect,
+    Completed,
+    Acknowledged,
+}
+
+/// One process that dies at the first message that comes to this arrow: its connections to broker
+/// and nodes are cut, and it does nothing more.
+async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, arrow: Arrow) {
+    let handle = w.handle(0);
+    let (connection, cut) = broker.connect();
+    let died = Arc::new(Notify::new());
+    let kill = {
+        let (died, faults, cut) = (Arc::clone(&died), handle.faults.clone(), Arc::clone(&cut));
+        move || {
+            cut.store(true, SeqCst);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            died.notify_one();
+        }
+    };
+    if arrow == Arrow::Fetched {
+        // Nothing reaches a node: what was fetched is not even claimed.
+        handle.faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+    }
+    if arrow == Arrow::Completed {
+        // The result is stored; the acknowledgement does not arrive.
+        cut.store(false, SeqCst);
+    }
+    let books = ledger.clone();
+    let book = {
+        let (kill, cut) = (kill.clone(), Arc::clone(&cut));
+        move |cx: Context, _: Arc<Handed>| {
+            let (books, kill, cut) = (books.clone(), kill.clone(), Arc::clone(&cut));
+            async move {
+                if arrow == Arrow::Claimed {
+                    kill();
+                    pending::<()>().await;
+                }
+                books.book(&cx)?;
+                if arrow == Arrow::Effect {
+                    kill();
+                    pending::<()>().await;
+                }
+                if arrow == Arrow::Completed {
+                    cut.store(true, SeqCst);
+                }
+                Ok::<_, Failed>(())
+            }
+        }
+    };
+    let over = async {
+        match arrow {
+            Arrow::Claimed | Arrow::Effect => died.notified().await,
+            Arrow::Fetched | Arrow::Completed | Arrow::Acknowledged => sleep(secs(2)).await,
+        }
+    };
+    let worker = worker(&handle.redlock, Rules::default().concurrency(4));
+    let run = worker.run_probed(
+        connection,
+        |_: Context, _: Arc<Handed>| async { Probed::<()>::Unknown },
+        book,
+        pending(),
+    );
+    tokio::select! {
+        biased;
+        ended = run => panic!("{ended:?}"),
+        () = over => kill(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
+    let arrows =
+        [Arrow::Fetched, Arrow::Claimed, Arrow::Effect, Arrow::Completed, Arrow::Acknowledged];
+    for arrow in arrows {
+        let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+        for n in 0..8 {
+            broker.publish(&format!("order-{n}"), "10 GBP");
+            broker.publish(&format!("order-{n}"), "10 GBP");
+        }
+        doomed(&w, &broker, &ledger, arrow).await;
+        let begun = ledger.with(1);
+        assert_eq!(begun > 0, !matches!(arrow, Arrow::Fetched | Arrow::Claimed), "{arrow:?}");
+        let (connection, _) = broker.connect();
+        let (books, asked) = (ledger.clone(), ledger.clone());
+        let worker = worker(&w.redlock, Rules::default());
+        let probe = move |cx: Context, _: Arc<Handed>| {
+            let asked = asked.clone();
+            async move { asked.probe(&cx) }
+        };
+        let book = move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move { books.book(&cx) }
+        };
+        let run = worker.run_probed(connection, probe, book, empty(broker.clone()));
+        let ended = timeout(secs(120), run).await.expect("nothing is left behind").unwrap();
+        assert_eq!((ledger.with(1), ledger.with(2)), (8, 0), "{arrow:?}: {ended:?}");
+        assert_eq!((broker.left(), broker.dead()), (0, Vec::new()), "{arrow:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_probe_what_died_in_its_effect_is_put_aside_and_nothing_else() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    broker.publish("order-2", "10 GBP");
+    let books = ledger.clone();
+    let book = move |cx: Context, message: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            books.book(&cx)?;
+            assert_ne!(message.text(), "", "bodies are handed over");
+            if cx.key() == "order-2" {
+                panic!("a defect behind the effect");
+            }
+            Ok::<_, Failed>(())
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default());
+    let ended = worker.run(connection, book, empty(broker.clone())).await.unwrap();
+    assert_eq!(broker.dead(), [("order-2".to_owned(), DeadLetterReason::Lapsed)]);
+    assert_eq!((ended.acked, ended.parked, ended.retried), (1, 1, 1), "{ended:?}");
+    assert_eq!(ledger.with(1), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_handled_is_put_aside_with_its_reason() {
+    let (w, broker) = (World::new(3), Broker::default());
+    broker.publish("", "no key");
+    broker.publish("refused", "x");
+    broker.publish("fails", "x");
+    broker.publish("twice", "10 GBP");
+    broker.publish("twice", "7000 GBP");
+    let tries = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&tries);
+    let handler = move |cx: Context, _: Arc<Handed>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            match cx.key() {
+                "refused" => Err(Failed::permanent("no such customer")),
+                "fails" => {
+                    seen.fetch_add(1, SeqCst);
+                    Err(Failed::no_effect("the bank is closed"))
+                }
+                _ => Ok(()),
+            }
+        }
+    };
+    let rules = Rules::default().max_failures(3).concurrency(1);
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, rules);
+    worker.run(connection, handler, empty(broker.clone())).await.unwrap();
+    let mut dead = broker.dead();
+    dead.sort();
+    let want = [
+        ("", DeadLetterReason::Unreadable),
+        ("fails", DeadLetterReason::Exhausted),
+        ("refused", DeadLetterReason::Refused),
+        ("twice", DeadLetterReason::Mismatch),
+    ];
+    assert_eq!(dead, want.map(|(key, why)| (key.to_owned(), why)));
+    assert_eq!(tries.load(SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    for n in 0..20 {
+        broker.publish(&format!("order-{n}"), "10 GBP");
+    }
+    let books = ledger.clone();
+    let slow = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            sleep(secs(2)).await;
+            books.book(&cx)
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default().concurrency(4));
+    let ended = worker.run(connection, slow, after(secs(1))).await.unwrap();
+    assert_eq!((ended.acked, ended.unfinished, ledger.with(1)), (4, 0, 4), "{ended:?}");
+    assert_eq!(broker.left(), 16);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outlasts_the_grace_is_finished_and_comes_again_as_a_duplicate() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let book = move |pause: Duration| {
+        let books = books.clone();
+        move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move {
+                sleep(pause).await;
+                books.book(&cx)
+            }
+        }
+    };
+    let impatient = worker(&w.redlock, Rules::default().grace(secs(1)));
+    let (connection, _) = broker.connect();
+    let ended = impatient.run(connection, book(secs(4)), after(secs(1))).await.unwrap();
+    assert_eq!((ended.acked, ended.unfinished, broker.left()), (0, 1, 1), "{ended:?}");
+    let (connection, _) = broker.connect();
+    let again = worker(&w.redlock, Rules::default());
+    again.run(connection, book(Duration::ZERO), empty(broker.clone())).await.unwrap();
+    assert_eq!((ledger.with(1), ledger.with(2), broker.dead().len()), (1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_consumer_cancels_no_handler() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let slow = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            sleep(secs(3)).await;
+            books.book(&cx)
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default());
+    let run = worker.run(connection, slow, pending());
+    assert!(timeout(secs(1), run).await.is_err(), "it runs until it is dropped");
+    sleep(secs(5)).await;
+    assert_eq!((ledger.with(1), broker.left()), (1, 1));
+    let stands = once(&w.redlock).key("order-1").lookup::<()>().await.unwrap();
+    assert_eq!(stands, palisade::idempotency::Status::Stored(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_handler_keeps_its_message() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let slow = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            sleep(6 * ACK_WAIT).await;
+            books.book(&cx)
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default());
+    let ended = worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    assert_eq!((ended.delivered, ended.acked, ledger.with(1)), (1, 1, 1), "{ended:?}");
+    assert!(broker.extended() >= 12, "{} heartbeats", broker.extended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_fetched_than_can_be_handled_at_once() {
+    let (w, broker) = (World::new(3), Broker::default());
+    for n in 0..30 {
+        broker.publish(&format!("order-{n}"), "10 GBP");
+    }
+    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (running, highest) = (Arc::clone(&now), Arc::clone(&most));
+    let handler = move |_: Context, _: Arc<Handed>| {
+        let (running, highest) = (Arc::clone(&running), Arc::clone(&highest));
+        async move {
+            highest.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+            sleep(Duration::from_millis(200)).await;
+            running.fetch_sub(1, SeqCst);
+            Ok::<_, Failed>(())
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default().concurrency(5));
+    worker.run(connection, handler, empty(broker.clone())).await.unwrap();
+    assert_eq!(most.load(SeqCst), 5);
+    assert!(broker.log().iter().all(|(_, how)| *how == Disposition::Ack));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_answers_nothing_holds_nobody_up() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let book = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move { books.book(&cx) }
+    };
+    let (connection, _) = broker.connect();
+    let begun = Instant::now();
+    let worker = worker(&w.redlock, Rules::default().grace(secs(60)).concurrency(1));
+    let ended = worker.run(connection.silent(), book, after(secs(1))).await.unwrap();
+    assert!(begun.elapsed() < secs(40), "{:?}", begun.elapsed());
+    assert_eq!((ended.unsettled, ended.acked, ledger.with(1)), (1, 0, 1), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_message_can_get_past_ends_the_consumer_and_loses_nothing() {
+    let (w, broker) = (World::new(3), Broker::default());
+    broker.publish("order-1", "10 GBP");
+    let closed = w.handle(0);
+    let _ = closed.redlock.close(secs(1)).await;
+    let ran = Arc::new(AtomicBool::new(false));
+    let handler = {
+        let ran = Arc::clone(&ran);
+        move |_: Context, _: Arc<Handed>| {
+            ran.store(true, SeqCst);
+            async { Ok::<_, Failed>(()) }
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&closed.redlock, Rules::default());
+    let run = timeout(secs(10), worker.run(connection, handler, pending()));
+    match run.await.expect("it ends by itself") {
+        Err(ConsumeError::Stopped { why, ended, .. }) => {
+            assert!(why.contains("\"orders:order-1\""), "{why}");
+            assert!(ended.retried >= 1 && ended.acked == 0, "{ended:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!ran.load(SeqCst));
+    assert_eq!(broker.left(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_lost_their_data_know_of_messages_made_later() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
+    assert!(once(&w.redlock).key("first").run(|_| async { Ok::<_, Failed>(()) }).await.is_err());
+    sleep(secs(60)).await;
+    broker.publish("order-1", "10 GBP");
+    broker.publish("order-2", "10 GBP");
+    let book = |books: Ledger| {
+        move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move { books.book(&cx) }
+        }
+    };
+    let worker = worker(&w.redlock, Rules::default().concurrency(1));
+    // Made a moment ago: nobody can have handled it before the nodes lost their data.
+    let (connection, _) = broker.connect();
+    let connection = connection.created(at(w.now()));
+    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
+    // Made at a time that nobody knows: put aside.
+    broker.publish("order-3", "10 GBP");
+    let (connection, _) = broker.connect();
+    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
+}
