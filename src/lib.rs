@@ -36,6 +36,9 @@ mod redlock;
 pub mod lock;
 // a result per key, once
 pub mod idempotency;
+// messages of a Redis stream, each once
+#[cfg(feature = "streams")]
+pub mod streams;
 // one leader of a name
 pub mod election;
 // for whoever operates the nodes; public names only

@@ -79,6 +79,12 @@ impl Idempotency {
         &self.namespace
     }
 
+    /// A name for this process that nobody else ever has, nor it itself after a restart.
+    #[cfg(feature = "streams")]
+    pub(crate) fn incarnation(&self) -> String {
+        format!("{:032x}", self.core.env.random())
+    }
+
     /// What this handle and its clones have counted since it was built: what was run, replayed,
     /// parked, and run again. Cheap: plain numbers.
     pub fn metrics(&self) -> IdempotencyMetrics {

@@ -14,6 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["driver"],
     &["redlock", "lock"],
     &["idempotency"],
+    &["streams"],
     &["election"],
     &["ops"],
     &["lib", "manual"],
