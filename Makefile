@@ -44,11 +44,11 @@ help:
 
 demo:
 	@scripts/need cargo
-	$(CARGO) run --release --example orders -- $(ARGS)
+	$(CARGO) run --release -p examples --bin orders -- $(ARGS)
 
 demo-sentinel:
 	@scripts/need cargo redis
-	$(CARGO) run --release --example orders -- --demo-sentinel $(ARGS)
+	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
 
 demo-rabbitmq:
 	@scripts/need cargo redis rabbitmq
@@ -106,7 +106,7 @@ soak:
 
 fuzz:
 	@scripts/need cargo
-	PROPTEST_CASES=$(CASES) $(CARGO) test --features doctor --lib --test fuzz $(ARGS) -- fuzz
+	PROPTEST_CASES=$(CASES) $(CARGO) test --features doctor --lib --test api $(ARGS) -- fuzz
 
 minimal:
 	@scripts/need cargo

@@ -3,8 +3,8 @@
 //! one: leadership makes it likely that only one process tries, the record makes it certain.
 //!
 //! ```text
-//! cargo run --example cron_leader
-//! cargo run --example cron_leader -- --node redis://127.0.0.1
+//! cargo run -p examples --bin cron_leader
+//! cargo run -p examples --bin cron_leader -- --node redis://127.0.0.1
 //! ```
 
 mod common;
@@ -51,8 +51,10 @@ impl Candidate {
                 () = leadership.lost() => println!("{} lost its leadership", self.name),
                 led = self.lead() => {
                     // Also on failure: let somebody else try at once, instead of after a lease.
-                    let resigned = leadership.resign().await;
-                    println!("{} resigns: {resigned}", self.name);
+                    match leadership.resign().await {
+                        Ok(()) => println!("{} resigns", self.name),
+                        Err(why) => println!("{} resigns: {why}", self.name),
+                    }
                     return led;
                 }
             }
@@ -71,11 +73,11 @@ impl Candidate {
         Ok(())
     }
 
-    /// Runs one tick, unless it was run; waits for whoever is at it.
+    /// Runs one tick, unless it was run; waits if somebody else is running it.
     async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
             // Nobody can have run it before its time.
-            let call = self.runs.key(key).created_at(tick).wait(LEASE);
+            let call = self.runs.key(key).created_at(tick).in_flight_timeout(LEASE);
             let outcome = call
                 .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
                     Some(by) => Probed::Found(by[0].clone()),
@@ -123,11 +125,12 @@ async fn main() -> Result<(), Failure> {
     let redlock = connect.builder(lease)?.prefix(prefix).build()?;
     common::ready(&redlock).await?;
     // What an earlier leader left, or servers forgot, the probe decides.
-    let runs = Idempotency::builder(&redlock).namespace("cron").at_most_once().build()?;
+    let runs = redlock.idempotency("cron").at_most_once().build()?;
     let (done, start) = (Arc::new(Done::default()), SystemTime::now());
+    let election = redlock.election("cron").build()?;
     let candidate = |name: &str, dies_at| Candidate {
         name: name.to_owned(),
-        election: Election::new(&redlock, "cron"),
+        election: election.clone(),
         runs: runs.clone(),
         start,
         done: Arc::clone(&done),
@@ -137,7 +140,7 @@ async fn main() -> Result<(), Failure> {
     sleep(EVERY).await;
     let others = ["Grace", "Edsger"].map(|name| tokio::spawn(candidate(name, None).stand()));
 
-    // The first leader is gone in the middle of a tick: its task is dropped where it stands.
+    // The first leader is gone in the middle of a tick: its task is dropped at its current await.
     sleep(7 * EVERY).await;
     first.abort();
     for other in others {

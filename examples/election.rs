@@ -1,13 +1,13 @@
 //! One leader of many candidates.
 //!
 //! Without arguments: three candidates over three in-memory nodes take turns, and an observer
-//! tells what it sees; ends by itself. With `--node` or `--sentinel`: one candidate that prints a
-//! line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its standard
-//! input; start two of them and kill one.
+//! prints what it sees; ends without help. With `--node` or `--sentinel`: one candidate that prints
+//! a line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign` on its
+//! standard input; start two of them and kill one.
 //!
 //! ```text
-//! cargo run --example election
-//! cargo run --example election -- --node redis://127.0.0.1:7001 --value here
+//! cargo run -p examples --bin election
+//! cargo run -p examples --bin election -- --node redis://127.0.0.1:7001 --value here
 //! ```
 
 mod common;
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let ended = if cli.connect.is_embedded() {
         demo(&redlock).await
     } else {
-        let election = Election::new(&redlock, &cli.name);
+        let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
     // Also after a signal in the middle of a campaign: what nodes granted is given back.
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     ended
 }
 
-/// One candidate, until it is told to end.
+/// One candidate, until it gets a signal to end.
 async fn stand(
     election: &Election,
     value: &str,
@@ -102,9 +102,9 @@ async fn stand(
         let outcome = leadership.resign().await;
         tell("resigned", number);
         if last {
-            return Ok(outcome.into_result()?);
+            return Ok(outcome?);
         }
-        // Let somebody else: whoever asks first would otherwise be this process again.
+        // Leaves time for somebody else: otherwise this process would often be the first again.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -116,7 +116,7 @@ fn tell(event: &str, term: u64) {
 
 /// Three candidates lead once each.
 async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let mut observer = Election::new(redlock, "demo").observe()?;
+    let mut observer = redlock.election("demo").build()?.observe();
     let watch = tokio::spawn(async move {
         while let Some(seen) = observer.next().await {
             match seen {
@@ -128,16 +128,18 @@ async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
             }
         }
     });
+    let election = redlock.election("demo").build()?;
     let candidates: Vec<_> = ["Ada", "Grace", "Edsger"]
         .map(|who| {
-            let election = Election::new(redlock, "demo");
+            let election = election.clone();
             tokio::spawn(async move {
                 let leadership = election.campaign(who).await.map_err(|e| e.to_string())?;
                 println!("{who} is elected, term {}", leadership.term());
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 leadership.proclaim(format!("{who} (busy)")).await.map_err(|e| e.to_string())?;
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                println!("{who} resigns: {}", leadership.resign().await);
+                leadership.resign().await.map_err(|e| e.to_string())?;
+                println!("{who} has resigned");
                 Ok::<(), String>(())
             })
         })

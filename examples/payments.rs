@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! palisade init --node redis://127.0.0.1
-//! cargo run --example payments -- redis://127.0.0.1
+//! cargo run -p examples --bin payments -- redis://127.0.0.1
 //! ```
 
-use palisade::{Idempotency, Outcome, RedisNode, Redlock};
+use palisade::{Outcome, RedisNode, Redlock};
 use std::time::{Duration, SystemTime};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into());
     let redlock = Redlock::builder().node(RedisNode::new(server)?).build()?;
-    let payments = Idempotency::builder(&redlock).namespace("payments").at_most_once().build()?;
+    let payments = redlock.idempotency("payments").at_most_once().build()?;
 
     let ordered = SystemTime::now(); // the message says it, so it is the same in every copy
     for delivery in 1..=2 {

@@ -1,9 +1,10 @@
 //! A lock: acquire, work with the token, notice a loss, release.
 //!
 //! ```text
-//! cargo run --example quickstart
-//! cargo run --example quickstart -- --node redis://127.0.0.1
-//! cargo run --example quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 --master orders-a
+//! cargo run -p examples --bin quickstart
+//! cargo run -p examples --bin quickstart -- --node redis://127.0.0.1
+//! cargo run -p examples --bin quickstart -- --sentinel 10.0.0.1:26379,10.0.0.2:26379 \
+//!     --master orders-a
 //! ```
 
 mod common;
@@ -12,19 +13,19 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Parser as _;
-use palisade::{FencingToken, ReleaseOutcome, TryAcquire};
+use palisade::{FencingToken, TryAcquire};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let connect = common::Connect::parse();
     let redlock = connect.builder(connect.ttl(Duration::from_secs(3)))?.build()?;
     common::ready(&redlock).await?;
-    let mutex = redlock.mutex("invoice:42");
+    let mutex = redlock.mutex("invoice:42").build()?;
 
     let guard = mutex.acquire().await?;
     println!("held with fencing token {}", guard.fencing_token());
 
-    // Whoever else comes is told how long it may take, at once and without an error.
+    // Any other caller learns at once, and without an error, how long it may take.
     match mutex.try_acquire().await? {
         TryAcquire::Taken(taken) => {
             println!("another one is told: retry in {:?}", taken.retry_after);
@@ -41,14 +42,14 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
 
     match guard.release().await {
-        ReleaseOutcome::Released => println!("released"),
-        other => println!("not a clean release: {other}"),
+        Ok(()) => println!("released"),
+        Err(other) => println!("not a clean release: {other}"),
     }
 
-    // The next holder's token is larger: that is how a resource tells who is late.
+    // The next holder's token is larger: that is how a resource recognises a late writer.
     let next = mutex.acquire().await?;
     println!("held again with fencing token {}", next.fencing_token());
-    next.release().await.into_result()?;
+    next.release().await?;
 
     // What is dropped is released in the background, for which `main` has to leave time.
     drop(mutex.acquire().await?);

@@ -8,8 +8,8 @@
 #   secrets                  passwords by user, if its servers have ACLs (`up --acl`)
 #   up.pid watcher.pid timer.*.pid
 #   <group>/<id>/            redis.conf or sentinel.conf, log, pid, data
-# A pid file holds "<pid> <start time>": a pid that was given to another process
-# meanwhile is not ours and gets no signal.
+# A pid file holds "<pid> <start time>": a pid that belongs to another process by
+# now is not ours and gets no signal.
 
 LIB_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 REDIS_SERVER=${PALISADE_REDIS_SERVER:-redis-server}

@@ -1,7 +1,7 @@
 //! Known bugs that the tests of the simulator put back, to see that it finds them.
 //!
-//! Only with the feature `sim-bugs`, which nothing but `sim/` turns on, and only on a thread that
-//! asked for one. A normal build has neither the switch nor the code behind it.
+//! Only with the feature `sim-bugs`, which nothing but `verify/sim` turns on, and only on a thread
+//! that asked for one. A normal build has neither the switch nor the code behind it.
 
 use std::cell::Cell;
 
@@ -65,6 +65,8 @@ pub enum Bug {
     RecordOfOneNode,
     /// A yes counts before replicas have it (durability 1).
     YesBeforeReplicas,
+    /// A batch arrives before one that was sent earlier (overview 2).
+    BatchesOvertake,
 }
 
 thread_local! {
@@ -77,6 +79,6 @@ pub fn put_back(bug: Option<Bug>) {
 }
 
 /// Whether this thread has the bug.
-pub(crate) fn on(bug: Bug) -> bool {
+pub fn on(bug: Bug) -> bool {
     PUT_BACK.get() == Some(bug)
 }

@@ -50,11 +50,11 @@ pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
 }
 
 /// Shortest lease: below this the drift allowance and Redis' 1 ms precision leave nothing.
-pub const TTL_MIN: Duration = Duration::from_millis(10);
+pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Longest `max_ttl`: one day. A quarantine is at least as long.
-pub const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
+pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
 /// Most nodes of one handle.
-pub const NODES_MAX: usize = 31;
+pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
     /// Checks what belongs to the handle.
@@ -142,13 +142,13 @@ impl Config {
 /// A keeper renews at a quarter of the ttl, so that a lease has three quarters of it left, less the
 /// drift, when a server crashes at the worst moment: at the defaults that outlives a failover of
 /// the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
-pub fn renew_every(ttl: Duration) -> Duration {
+pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
 /// How long a lease that a keeper renews lasts at any moment, at least: a server that crashes just
 /// before the next renewal was due leaves this much of it.
-pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
+pub(crate) fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))
 }
 

@@ -13,8 +13,8 @@ use crate::error::ConfigError;
 ///
 /// - **`Primary`** costs nothing and closes nothing: a failover loses the last moments before it, a
 ///   switch by hand under load about 5 000 grants.
-/// - **`Replicas(k)`** survives the death of the master if a replica that has it takes over. But
-///   nobody promotes by what was confirmed: a switch by hand still lost about 400 that one of two
+/// - **`Replicas(k)`** survives the death of the master if a replica that has it takes over. But no
+///   promotion considers what was confirmed: a switch by hand still lost about 400 that one of two
 ///   replicas had, and with the master and that replica cut off from all others, 11 996 of 11 999
 ///   were lost.
 /// - **`AllReplicas`** survives each failover to a replica that the node knows of, for whichever it
@@ -68,14 +68,14 @@ impl fmt::Display for Durability {
     }
 }
 
-/// How durable something is: what was asked for, and what was found.
+/// How durable something is: the level that was required, and what was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Achieved {
-    /// The level that was asked for, and reached on every node that counted.
+    /// The level that was required, and reached on every node that counted.
     pub level: Durability,
     /// At least so many replicas had it on each node that counted, when it was decided. Zero at
-    /// `Primary`, where nobody asked, and where a node has no replicas.
+    /// `Primary`, where no level was required, and where a node has no replicas.
     pub replicas: u32,
 }
 
@@ -93,8 +93,8 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// After what a barrier stands: everything that this server process had executed in this data
-/// history when it told of them (see [`Facts`](crate::op::Facts)).
+/// What a barrier confirms: everything that this server process had executed in this data history
+/// when it reported them (see [`Facts`](crate::op::Facts)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
     /// The process.

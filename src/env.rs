@@ -1,4 +1,4 @@
-//! What the outside world hands in: the clocks and the dice.
+//! What comes from outside: the clocks and randomness.
 //!
 //! The protocol never reads a clock or a random source itself; it asks an [`Env`]. A program uses
 //! [`SystemEnv`]; a simulator hands in its own and so decides every history by a seed.
@@ -60,7 +60,7 @@ pub struct SystemEnv;
 /// let env = Arc::new(TokioEnv::new());
 /// let node = MemoryNode::builder().env(env.clone()).build();
 /// let redlock = Redlock::builder().node(node).env(env).build()?;
-/// let guard = redlock.mutex("job").auto_renew(false).acquire().await?;
+/// let guard = redlock.mutex("job").auto_renew(false).build()?.acquire().await?;
 /// tokio::time::sleep(Duration::from_secs(3_600)).await;
 /// assert!(!guard.is_valid());
 /// # Ok(()) }
@@ -109,7 +109,7 @@ impl Env for TokioEnv {
 
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
-        // CLOCK_MONOTONIC stands still while a laptop or a VM sleeps; a lease on a node does not.
+        // CLOCK_MONOTONIC stops while a laptop or a VM sleeps; a lease on a node does not.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -3,9 +3,9 @@
 //! "Taken", "broken" and "unknown" are different answers. A refusal is a value of the verb
 //! ([`Taken`]); a fault is an error that keeps the cause of every node.
 //!
-//! An error says in its own sentence all there is to say, with the name of the lock, election or
-//! key; its [`source`](std::error::Error::source) is then `None`. So nothing is printed twice by
-//! programs that print the whole chain, and nothing is missing where only the first is printed.
+//! The sentence of an error is complete and names the lock, election or key; its
+//! [`source`](std::error::Error::source) is then `None`. So a program that prints the whole chain
+//! prints nothing twice, and one that prints only the first error misses nothing.
 
 mod outcome;
 mod resource;
@@ -14,19 +14,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseOutcome, Taken};
+pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseError, Taken};
 pub use self::resource::Resource;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Passing trouble: try again after this long.
+    /// A temporary fault: try again after this long.
     RetryAfter(Duration),
-    /// Trying again cannot help this call; its moment is over.
+    /// Trying again cannot help this call.
     GiveUp,
-    /// The program has to be changed: what was asked for cannot be done where it was asked for
-    /// (outside of a tokio runtime that has timers and IO).
+    /// The program has to be changed: the call was made where it cannot work, outside of a tokio
+    /// runtime with timers and IO, or on a closed handle.
     Rebuild,
     /// A person has to change a setting here or on a server.
     Misconfigured,
@@ -94,14 +94,14 @@ pub enum NodeFault {
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
-    /// The server's min-replicas guard refuses writes (`NOREPLICAS`).
+    /// The server refuses writes because too few replicas are good (`NOREPLICAS`).
     NoReplicas,
     /// The server is closed for a moment, for a planned handover to another one (`HANDOVER`).
     HandingOver,
     /// Too few replicas have what was granted, by the deadline (the level that
     /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
     NotDurable,
-    /// The min-replicas guard is absent or weaker than required, so the node does not vote.
+    /// The min-replicas check is off or weaker than required, so the node does not vote.
     GuardMissing,
     /// The server deletes keys when its memory is full, so a lock could be gone while it is held;
     /// the node does not vote.
@@ -125,20 +125,20 @@ pub enum NodeFault {
     /// The request reached the server after its deadline, by the server's own clock, and was not
     /// executed.
     PastDeadline,
-    /// The server's clock stepped; its vote is discounted for one `max_ttl`.
+    /// The server's clock stepped; its grants do not count for one `max_ttl`.
     ClockJump,
     /// The server granted a fencing token further ahead than honest clocks can bring it, so its
     /// grant does not count.
     TokenAhead,
-    /// The server is of a kind or version that cannot serve.
+    /// The server is of a kind or version that is not supported.
     Unsupported,
     /// The server answered an error of its own.
     Server,
     /// The answer could not be understood.
     Protocol,
-    /// So many requests wait for this node already that this one was refused at once.
+    /// The queue of this node is full; the request was refused at once.
     Busy,
-    /// Nothing carries requests to this node: the verb was polled outside of a tokio runtime, or on
+    /// No task sends requests to this node: the call was polled outside of a tokio runtime, or on
     /// one without timers.
     Closed,
 }
@@ -167,7 +167,7 @@ impl NodeError {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// The same, with where it happened before its words and what to change behind them.
+    /// The same with the place in front of its detail, and a hint behind it.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
@@ -182,7 +182,7 @@ impl NodeError {
         self.maybe_executed
     }
 
-    /// The cause in the server's or the system's words.
+    /// The cause, as the server or the system reported it.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -225,14 +225,16 @@ impl NodeError {
             F::Disconnected => "connection lost during the request; it may have run",
             F::NotMaster => "server is a replica; a failover is under way or the address is wrong",
             F::Loading => "server is loading its data set; wait",
-            F::NoReplicas => "server refuses writes for want of good replicas (NOREPLICAS)",
-            F::HandingOver => "server is being handed over and answers nothing for a moment; retry",
+            F::NoReplicas => "server refuses writes because too few replicas are good (NOREPLICAS)",
+            F::HandingOver => "server is closed for a planned handover; try again in a moment",
             F::NotDurable => {
-                "too few replicas have it, so it does not count and is rolled back; bring the \
-                 replicas up, or ask for a lower durability"
+                "not enough replicas confirmed the write, so it was rolled back; bring the \
+                 replicas up, or use a lower durability"
             }
-            F::GuardMissing => "min-replicas guard absent or weaker than required; set it",
-            F::Eviction => "server deletes keys when its memory is full, locks among them",
+            F::GuardMissing => "min-replicas check off or too weak; set it",
+            F::Eviction => {
+                "server deletes keys when its memory is full, and a lock may be one of them"
+            }
             F::Tls => "TLS refused; check CA, certificate name and that both sides speak TLS",
             F::Auth => "user name or password refused; check the credentials of this node",
             F::NoPermission => "the ACL user lacks a permission; grant it",
@@ -242,19 +244,21 @@ impl NodeError {
             F::NoAgreement => "too few Sentinels agree on a master; wait or check the Sentinels",
             F::SameServer => "two configured nodes are the same server; remove one",
             F::PastDeadline => {
-                "reached the server too late and was not executed; server or network is slow, or \
-                 the server's clock stepped forward"
+                "the request reached the server after its deadline and was not executed; server or \
+                 network is slow, or the server's clock stepped forward"
             }
             F::TokenAhead => {
-                "granted a fencing token that lies in the future; check the clocks of this machine \
-                 and of the server"
+                "server granted a fencing token of the far future; check the clocks of this \
+                 machine and of the server"
             }
-            F::ClockJump => "the server's clock stepped; its vote is discounted for one max_ttl",
-            F::Unsupported => "server kind or version cannot serve",
-            F::Server => "server answered an error",
+            F::ClockJump => "the server's clock stepped; its grants do not count for one max_ttl",
+            F::Unsupported => "server kind or version is not supported",
+            F::Server => "server answered with an error",
             F::Protocol => "answer not understood",
-            F::Busy => "too many requests wait for this node; ask for fewer at once, or later",
-            F::Closed => "no tokio runtime carries requests to this node",
+            F::Busy => {
+                "too many requests wait for this node; send fewer at once, or try again later"
+            }
+            F::Closed => "no tokio runtime with timers runs this call; await it inside one",
         }
     }
 }

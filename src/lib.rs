@@ -1,3 +1,32 @@
+//! [durability]: crate::manual::durability
+//! [failovers]: crate::manual::what_a_failover_can_do_to_you
+//! [glossary]: crate::manual::glossary
+//! [ordinary]: crate::manual::ordinary_deployments
+//! [tested]: crate::manual::how_this_is_tested
+//! [troubleshooting]: crate::manual::troubleshooting
+#![doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-APACHE")]
+#![doc = concat!("[architecture]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/ARCHITECTURE.md")]
+#![doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CHANGELOG.md")]
+#![doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CONTRIBUTING.md")]
+#![doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-MIT")]
+#![doc = concat!("[proofs]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/proofs.md")]
+#![doc = concat!("[rules]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/overview.md")]
+#![doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/SECURITY.md")]
+#![doc = concat!(
+    "[sentinel-conf]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/README.md"
+)]
+#![doc = concat!(
+    "[users-data]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/users-data.acl"
+)]
+#![doc = concat!(
+    "[users-sentinel]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/sentinel-conf/users-sentinel.acl"
+)]
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
@@ -5,19 +34,20 @@
 #[cfg(feature = "sim-bugs")]
 #[doc(hidden)]
 pub mod bugs;
-pub mod config;
-pub mod durability;
+mod config;
+mod durability;
 pub mod error;
-pub mod name;
-pub mod op;
-pub mod receipt;
+mod name;
+mod op;
+mod receipt;
 mod shown;
-pub mod time;
-pub mod token;
+mod time;
+mod token;
 // the quorum core: pure machines
-pub mod quorum;
+#[expect(unreachable_pub, reason = "what a machine offers to its driver, apart from its own parts")]
+mod quorum;
 // clocks and dice, handed in
-pub mod env;
+mod env;
 // what the fuzz tests of parsers share
 #[cfg(test)]
 mod fuzzing;
@@ -26,14 +56,14 @@ mod tls;
 
 mod dial;
 // who is the master of a Sentinel group
-pub mod sentinel;
+mod sentinel;
 // nodes: one vote each
 pub mod node;
 // joins core, nodes and tokio
 mod driver;
 mod redlock;
 // kinds of lock
-pub mod lock;
+mod lock;
 // a result per key, once
 pub mod idempotency;
 // messages of a Redis stream, each once
@@ -41,20 +71,37 @@ pub mod idempotency;
 pub mod streams;
 // one leader of a name
 pub mod election;
-// for whoever operates the nodes; public names only
+// for operators of the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
-// what code alone does not tell
+// for tests of programs and of nodes
+#[cfg(feature = "test-util")]
+pub mod test_util;
+// what code alone does not say
 pub mod manual;
 
+// The handle, and how it is ended.
 pub use config::Config;
+pub use redlock::{Closed, Redlock, RedlockBuilder};
+pub use time::{Drift, Moment};
+
+// Nodes: one vote each. More in `node`.
+pub use node::{MemoryNode, RedisNode, SentinelNode};
+
+// Locks.
 pub use durability::{Achieved, Durability};
-pub use election::{Election, Leadership};
-pub use error::{AcquireError, Advice, ConfigError, ReleaseOutcome, Taken};
-pub use idempotency::{Failed, Forgotten, Idempotency, Lapsed, Outcome, Parked, Probed, RunError};
-pub use lock::{LockGuard, Mutex, TryAcquire};
-pub use node::{LockNode, MemoryNode, RedisNode, SentinelNode};
+pub use lock::{LockGuard, LostSignal, Mutex, MutexBuilder, TryAcquire, WorkError};
 pub use quorum::backoff::RetryPolicy;
 pub use receipt::{Fate, Receipt};
-pub use redlock::{Closed, Redlock, RedlockBuilder};
-pub use token::{FencingToken, OwnerToken};
+pub use token::FencingToken;
+
+// Elections. More in `election`.
+pub use election::{Election, ElectionBuilder, Leadership};
+
+// Idempotency keys. More in `idempotency`.
+pub use idempotency::{
+    Failed, Forgotten, Idempotency, IdempotencyBuilder, Lapsed, Outcome, Parked, Probed, RunError,
+};
+
+// What goes wrong. More in `error`.
+pub use error::{AcquireError, Advice, ConfigError, ReleaseError, Taken};

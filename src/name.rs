@@ -2,8 +2,8 @@
 //!
 //! A lock's main key is the prefix followed by the name exactly as given, so that other clients on
 //! the same key exclude us and we them. Side keys carry the main key as their hash tag. Elections
-//! and idempotency keys have a word of their own behind the prefix, which no lock and no prefix may
-//! have there: whatever users name things, two things never share a key.
+//! and idempotency keys have a label of their own behind the prefix, which no lock and no prefix
+//! may have there: whatever users name things, two things never share a key.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 use crate::shown::Quoted;
 
 /// Longest name or prefix in bytes.
-pub const NAME_MAX: usize = 512;
+pub(crate) const NAME_MAX: usize = 512;
 
 /// Where a server keeps the mark of its data history (quarantine 2).
 pub(crate) const MARKER: &str = "palisade:generation";
@@ -30,7 +30,7 @@ pub(crate) const SETTLED: &str = "palisade:settled";
 ///
 /// # Errors
 /// [`ConfigError`] naming the field, the value and the rule.
-pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     if name.is_empty() {
         return Err(ConfigError::new(field, "\"\"", "must not be empty"));
     }
@@ -56,7 +56,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     match kind_in(prefix) {
         Some(kind) => {
-            let rule = format!("`{kind}` is how keys of another kind begin; use another word");
+            let rule = format!("`{kind}` is how keys of another kind begin; use another text");
             Err(ConfigError::new("prefix", Quoted(prefix).to_string(), rule))
         }
         None => Ok(()),
@@ -70,7 +70,7 @@ pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError>
     let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
     if let Some(kind) = first.or_else(|| kind_in(keys.lock())) {
         let what = if kind == ELECTION { "elections" } else { "idempotency keys" };
-        let rule = format!("`{kind}` is where {what} are kept; use another word");
+        let rule = format!("`{kind}` is where {what} are kept; use another text");
         return Err(ConfigError::new("name", Quoted(name).to_string(), rule));
     }
     check_key("name", keys.lock())
@@ -82,7 +82,7 @@ pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigEr
     check_key("name", keys.lock())
 }
 
-/// The word of a kind that stands in the text where a key of that kind could have it: at the
+/// The label of a kind, if the text has it where a key of that kind could have it: at the
 /// beginning, or behind what is no letter or digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |at: usize| !text[..at].ends_with(char::is_alphanumeric);
@@ -188,7 +188,7 @@ impl LockKeys {
         &self.0.text[self.0.ends[1]..self.0.ends[2]]
     }
 
-    /// `{k}:meta`: the holder's words about itself (an election's proclaimed value).
+    /// `{k}:meta`: the holder's metadata (an election's proclaimed value).
     pub fn meta(&self) -> &str {
         &self.0.text[self.0.ends[2]..]
     }

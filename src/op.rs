@@ -18,14 +18,13 @@ pub type RecordKey = Arc<str>;
 /// SHA-256 over the canonical bytes of a request.
 pub type FingerprintBytes = [u8; 32];
 
-/// What the caller asks of one node. Times are what the node is told, never what the caller
+/// What the caller asks of one node. Times are what is sent to the node, never what the caller
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take the lock if it is free. Grants only outside quarantine.
-    /// Free → `lock := owner, ttl`, `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`.
-    /// Same owner → `Granted` with the fence as it stands. Else → `Held`, and if `wait`, the next
-    /// release here publishes a hint.
+    /// Take the lock if it is free. Grants only outside quarantine. Free → `lock := owner, ttl`,
+    /// `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with
+    /// the present fence. Else → `Held`, and if `wait`, the next release here publishes a hint.
     Acquire {
         /// The lock's keys.
         keys: LockKeys,
@@ -45,31 +44,31 @@ pub enum Op {
     Raise {
         /// The lock's keys.
         keys: LockKeys,
-        /// Who asks.
+        /// The owner that asks.
         owner: OwnerToken,
-        /// The value every majority node shall have.
+        /// The value that a majority has to have.
         token: FencingToken,
     },
     /// Prolong the owner's lock; re-create it if the key is absent (`fence := max(fence, token)`).
-    /// `meta`, if given, replaces the holder's words. In quarantine the answer is `Quarantined`
+    /// `meta`, if given, replaces the holder's metadata. In quarantine the answer is `Quarantined`
     /// unless `reassert` names the quarantine, whether the lock is here or not: the node may have
     /// forgotten a grant to another attempt, or a replaced server may still give away an older copy
     /// of what is here.
     Extend {
         /// The lock's keys.
         keys: LockKeys,
-        /// Who asks.
+        /// The owner that asks.
         owner: OwnerToken,
         /// New lease length, from now.
         ttl: Duration,
         /// The holder's settled token.
         token: FencingToken,
-        /// The holder's words, kept as long as the lock.
+        /// The holder's metadata, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
         /// The quarantine in which the holder takes its place again. Only a holder whom this very
         /// node had confirmed until a moment that is still to come, and that lies after the end of
-        /// the quarantine less `max_ttl`, may name it: then nobody else can have been granted here
-        /// meanwhile, nor by the server that this one replaced.
+        /// the quarantine less `max_ttl`, may name it: then nobody else can have been granted the
+        /// name since, here or by the server that this one replaced.
         reassert: Option<QuarantineId>,
     },
     /// Delete the lock if it is the owner's; wake a waiter.
@@ -78,8 +77,8 @@ pub enum Op {
         keys: LockKeys,
         /// Whose lock.
         owner: OwnerToken,
-        /// The holder may have left words (`Extend` with `meta`): they go too. `false` only spares
-        /// the node the look.
+        /// The holder may have published metadata (`Extend` with `meta`), which is deleted too.
+        /// `false` only spares the node the look.
         words: bool,
     },
     /// Read the holder. `wait` asks for a hint on the next change.
@@ -91,23 +90,23 @@ pub enum Op {
     },
     /// Begin an idempotency record (phase 1 of consensus on the key's result).
     Claim(Claim),
-    /// As `Raise`, for a record; refused above `token`, and while the promise is of an earlier life
-    /// of the node; answers the record if there is one.
+    /// As `Raise`, for a record; refused above `token`, and while the promise is of an earlier data
+    /// history of the node; answers the record if there is one.
     RaiseClaim {
         /// The record.
         key: RecordKey,
-        /// Who asks.
+        /// The owner that asks.
         owner: OwnerToken,
-        /// The ballot that a majority shall have promised.
+        /// The ballot that a majority has to have promised.
         token: FencingToken,
     },
     /// Prolong a claim's lease: accepted iff the ballot is not below the promise. In quarantine the
-    /// answer is `Quarantined` unless `reassert` names the quarantine. A promise of an earlier life
-    /// of the node counts again only once its holder has named the quarantine.
+    /// answer is `Quarantined` unless `reassert` names the quarantine. A promise of an earlier data
+    /// history of the node counts again only once its holder has named the quarantine.
     ExtendClaim {
         /// The record.
         key: RecordKey,
-        /// Who asks.
+        /// The owner that asks.
         owner: OwnerToken,
         /// The claim's settled ballot.
         token: FencingToken,
@@ -121,11 +120,11 @@ pub enum Op {
         reassert: Option<QuarantineId>,
     },
     /// Store the result (phase 2): accepted iff `fence < token`, or `fence = token` and the last
-    /// owner is `owner`, and no other fingerprint stands here.
+    /// owner is `owner`, and no other fingerprint is stored here.
     Complete {
         /// The record.
         key: RecordKey,
-        /// Who asks.
+        /// The owner that asks.
         owner: OwnerToken,
         /// The claim's settled ballot.
         token: FencingToken,
@@ -137,7 +136,7 @@ pub enum Op {
         fingerprint: Option<FingerprintBytes>,
     },
     /// End a claim's lease before its time. Only for the last owner, only while the lease has not
-    /// been ended, and only without a record; after it the owner is nobody's last owner any more.
+    /// been ended, and only without a record; after it the owner is no longer the last owner.
     Unclaim {
         /// The record.
         key: RecordKey,
@@ -338,7 +337,7 @@ pub enum Reply {
         fence: u64,
         /// How many claims this key has seen here, this one included.
         attempt: u32,
-        /// A record that already stands here (only with `force`).
+        /// A record that is already stored here (only with `force`).
         record: Option<StoredRecord>,
         /// Zero if the node knows of every claim of this key. Else it may have lost one, whatever
         /// stands here, and this is for how long it will not know the same of a key without `born`.
@@ -357,7 +356,7 @@ pub enum Reply {
     TooOld,
     /// Lookup.
     Record {
-        /// What stands here.
+        /// What is stored here.
         state: Option<RecordState>,
         /// As for `Claimed`.
         unsure: Duration,
@@ -371,7 +370,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Whether it contains a stored result, or a holder's words.
+    /// Whether it contains a stored result, or a holder's metadata.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) | Self::Claimed { record: Some(_), .. } => true,
@@ -382,7 +381,7 @@ impl Reply {
     }
 }
 
-/// Who holds a lock on a node.
+/// The holder of a lock on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The owner's token; `None` for a foreign client's value.
@@ -391,7 +390,7 @@ pub struct Holder {
     pub fence: u64,
     /// Until expiry; `None` without.
     pub remaining: Option<Duration>,
-    /// The holder's words.
+    /// The holder's metadata.
     pub meta: Option<Arc<[u8]>>,
 }
 
@@ -408,7 +407,7 @@ pub struct RecordState {
     pub record: Option<StoredRecord>,
 }
 
-/// What a node tells about itself with each batch, at no cost of its own.
+/// What a node reports about itself with each batch, at no extra cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
@@ -438,7 +437,7 @@ pub struct Facts {
     /// The generation that this one went on from, if the node knows of one.
     pub predecessor: Option<Predecessor>,
     /// The length of the data history after the batch, or somewhat later, if the batch could write
-    /// and the node can tell: with `generation` the receipt of all that it wrote.
+    /// and the node knows it: with `generation` the receipt of all that it wrote.
     pub offset: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
-//! Receipts: where in a node's data history a write stands, and what a change of servers did to it.
+//! Receipts: where in a node's data history a write is, and what a change of servers did to it.
 //!
 //! A server's history has an identity (the *generation*) and an offset that counts the bytes of its
 //! replication stream. A promoted replica, and a server that comes back from its snapshot, begin a
-//! new generation and say which one they went on from and up to which offset they have it. So
-//! whoever noted `(generation, offset)` after a write knows, without asking for the data, whether
+//! new generation and say which one they went on from and up to which offset they have it. So a
+//! client that noted `(generation, offset)` after a write knows, without reading the data, whether
 //! the new server has it. Pure: facts in, [`Fate`] out.
 
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub struct Predecessor {
 #[non_exhaustive]
 pub enum Fate {
     /// The node still is the server that confirmed it, with the same data history. What somebody
-    /// deletes there by hand (`FLUSHALL`) nobody sees.
+    /// deletes by hand there (`FLUSHALL`) cannot be seen.
     Standing,
     /// Another server took over and has the write, with all that came after it on the way: it may
     /// have run out since by that server's clock.
     Survived,
     /// Another server took over and does not have the write: an earlier one of the same lease may
-    /// stand there, with less time.
+    /// be there, with less time.
     Lost,
     /// Another server took over, and whether it has the write cannot be shown: treat it as lost.
     Unknown,
@@ -68,8 +68,8 @@ pub struct Receipt {
     pub node: Arc<str>,
     /// The data history the write was confirmed in.
     pub generation: u64,
-    /// The history's length after the write, or later; `None` if the node does not tell, and then
-    /// no change of servers can be shown to have kept the write.
+    /// The history's length after the write, or later; `None` if the node does not report it, and
+    /// then no change of servers can be shown to have kept the write.
     pub offset: Option<u64>,
     /// What is known of it at this moment.
     pub fate: Fate,
@@ -91,9 +91,9 @@ pub(crate) struct Server {
 
 /// What became of `write`, if the last of `seen` is the node's server now.
 ///
-/// Goes back from it, predecessor by predecessor: offsets go on when a replica is promoted, so
-/// what lies before every fork on the way has been handed on every time. A link that nobody saw
-/// proves nothing: `Unknown`.
+/// Goes back from it, predecessor by predecessor: offsets go on when a replica is promoted, so what
+/// lies before every fork on the way was copied every time. A link that was not seen proves
+/// nothing: `Unknown`.
 pub(crate) fn fate(write: Written, seen: &[Server]) -> Fate {
     let Some(now) = seen.last() else { return Fate::Unknown };
     if now.generation == write.generation {

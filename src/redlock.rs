@@ -11,7 +11,7 @@ use crate::driver::Core;
 pub use crate::driver::close::Closed;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::lock::Mutex;
+use crate::lock::MutexBuilder;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::Drift;
@@ -34,9 +34,9 @@ use crate::time::Drift;
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 /// use palisade::{MemoryNode, Redlock};
 /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-/// let guard = redlock.mutex("invoice:42").acquire().await?;
+/// let guard = redlock.mutex("invoice:42").build()?.acquire().await?;
 /// println!("write with token {}", guard.fencing_token());
-/// guard.release().await.into_result()?;
+/// guard.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -56,10 +56,11 @@ impl Redlock {
         }
     }
 
-    /// A mutex of this name: the key on the nodes is the handle's prefix followed by the name
-    /// exactly as given. Nothing is sent before it is acquired; a bad name is told by the verbs.
-    pub fn mutex(&self, name: impl Into<String>) -> Mutex {
-        Mutex::new(Arc::clone(&self.core), &name.into())
+    /// Settings of a mutex of this name: the key on the nodes is the handle's prefix followed by
+    /// the name exactly as given. [`build`](MutexBuilder::build) checks them; nothing is sent
+    /// before it is acquired.
+    pub fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
+        MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
     /// The settings that hold for this handle.
@@ -75,9 +76,10 @@ impl Redlock {
     /// away from running work. Guards and leaderships that are dropped or released are released on
     /// the nodes, and each release is sent until its node has confirmed it.
     ///
-    /// Returns as soon as nothing is held, under way or owed, at the latest after `within`. What is
-    /// still held then is not renewed any more: its guard hears of the loss at its deadline, which
-    /// is before anybody else can have it. So drop or release your own guards before.
+    /// Returns as soon as nothing is held, no request is under way and every release is confirmed,
+    /// at the latest after `within`. What is still held then is not renewed any more: its guard is
+    /// lost at its deadline, which is before anybody else can have it. So drop or release your own
+    /// guards before.
     ///
     /// Without this the guard that `main` drops last is often still locked when the runtime ends,
     /// until its ttl has passed: what `Drop` does it does in the background.
@@ -87,7 +89,7 @@ impl Redlock {
     /// # use palisade::{MemoryNode, Redlock};
     /// # use std::time::Duration;
     /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-    /// let guard = redlock.mutex("invoice:42").acquire().await?;
+    /// let guard = redlock.mutex("invoice:42").build()?.acquire().await?;
     /// // …
     /// drop(guard);
     /// let closed = redlock.close(Duration::from_secs(5)).await;
@@ -209,8 +211,8 @@ impl RedlockBuilder {
     }
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters, and no word `election:` or `idem:`, which stand before the names of
-    /// elections and idempotency keys. Let it end with a separator, as `billing:`.
+    /// characters, and no word `election:` or `idem:`, which begin the names of elections and
+    /// idempotency keys. Let it end with a separator, as `billing:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
@@ -222,7 +224,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Hands in other clocks and dice, as a simulator does.
+    /// Uses other clocks and randomness, as a simulator does.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self

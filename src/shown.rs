@@ -12,11 +12,11 @@ pub(crate) const MOST: usize = 200;
 /// The same of a sentence of ours in which such texts are put together.
 #[cfg(feature = "doctor")]
 pub(crate) const SENTENCE_MAX: usize = 2_000;
-/// Stands for a secret, however long that is.
+/// Shown in place of a secret, however long that is.
 const MARK: &str = "***";
 /// So many characters in a row of a password are a part of it.
 const PART: usize = 4;
-/// The same in such sentences, which share short words with many a password.
+/// The same in our own sentences, which share short words with many passwords.
 #[cfg(feature = "doctor")]
 const LONG_PART: usize = 8;
 /// More of a text is not looked at.
@@ -28,7 +28,7 @@ pub(crate) struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
-    /// Replaced wherever it stands, and each part of it.
+    /// Replaced wherever it occurs, and each part of it.
     Password(Box<str>),
     /// Replaced where it is a word by itself.
     User(Box<str>),
@@ -62,7 +62,7 @@ impl Secrets {
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
-    /// A sentence of our own in which such texts stand, cut at so many characters.
+    /// A sentence of our own that contains such texts, cut at so many characters.
     pub(crate) fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
@@ -82,7 +82,7 @@ impl Secrets {
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // One that is shorter than a part is in many a word.
+                // One that is shorter than a part occurs in many words.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -98,7 +98,7 @@ impl Secrets {
     }
 }
 
-/// Whether no letter or digit stands next to it.
+/// Whether there is no letter or digit next to it.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
@@ -136,7 +136,7 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
 }
 
 /// A character as it is, or escaped: if it is not visible, changes the direction of what follows,
-/// or joins with what stands before it.
+/// or joins with the text before it.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     // Letters by name that show nothing.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');

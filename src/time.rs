@@ -70,7 +70,7 @@ impl Drift {
 }
 
 /// Fixed allowance for Redis' expiry precision (1 ms) and its rounding of our ttl (1 ms).
-pub const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
+pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
 /// Added to what is reckoned about tokens, for what is counted in whole milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
 
 /// How far ahead of a node's clock a token may be raised: as far as a client with a fast clock lets
 /// a grant count, seen from a node with a slow one. What lies beyond is no honest node's, and a
-/// name on which it stood would be taken only by the tokens of the far future.
+/// name with such a fence could be taken only with tokens of the far future.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
@@ -110,7 +110,7 @@ impl NodeClock {
 }
 
 /// How long a holder may believe in a ttl: `ttl · (1 − drift) − 2 ms`, never negative.
-pub fn validity(ttl: Duration, drift: Drift) -> Duration {
+pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     #[cfg(feature = "sim-bugs")]
     if crate::bugs::on(crate::bugs::Bug::DriftForgotten) {
         return ttl;
@@ -120,7 +120,7 @@ pub fn validity(ttl: Duration, drift: Drift) -> Duration {
 
 /// When belief ends, counted from the moment **before** the request was sent: whatever the network
 /// or the node did with the time in between can only make the node's expiry later than this.
-pub fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
+pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }
 

@@ -1,5 +1,5 @@
 //! TLS: what has to be there before a connection is tried, and what a refused handshake means, in
-//! words that say what to change. What opens connections asks here, Sentinels and data servers
+//! messages that say what to change. What opens connections asks here, Sentinels and data servers
 //! alike.
 
 #[cfg(feature = "tls")]
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// the end of a line that never comes.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
-/// What a first answer that nobody can read may mean on a connection without TLS: an alert.
+/// What an unreadable first answer may mean on a connection without TLS: an alert.
 pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
                                   (rediss://, `tls`, `sentinel_tls`)";
 
@@ -58,7 +58,7 @@ pub(crate) fn refusal(_: &(dyn Error + 'static)) -> Option<(&'static str, String
 #[cfg(feature = "tls")]
 pub(crate) use self::handshake::{Tls, refusal, server_name};
 
-/// Nobody has one without the feature.
+/// There is none without the feature.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub(crate) enum Tls {}
@@ -94,7 +94,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn a_refused_handshake_is_told_from_other_trouble() {
+    fn a_refused_handshake_is_distinguished_from_other_faults() {
         let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let e = redis::RedisError::from(io::Error::new(io::ErrorKind::InvalidData, tls));
         assert!(refusal(&e).is_some_and(|(w, _)| w.contains("unknown issuer; give the CA")));

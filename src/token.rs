@@ -1,4 +1,5 @@
-//! The two tokens: [`OwnerToken`] proves who holds a lock, [`FencingToken`] orders the holders.
+//! The two tokens: [`OwnerToken`] identifies the holder of a lock, [`FencingToken`] orders the
+//! holders.
 //!
 //! They are never interchangeable. The owner token is random and fresh for every attempt, so that a
 //! repeated or late request can be recognised; the fencing token only ever grows for a name and is
@@ -34,7 +35,7 @@ impl OwnerToken {
         bytes.iter().all(|b| ALPHABET.contains(b)).then_some(Self(bytes))
     }
 
-    /// The 22 characters as they stand in Redis.
+    /// The 22 characters as stored in Redis.
     pub fn as_str(&self) -> &str {
         // Upheld by both constructors: every byte is a letter of ALPHABET, which is ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
@@ -42,7 +43,7 @@ impl OwnerToken {
 }
 
 impl fmt::Debug for OwnerToken {
-    /// Prints the first letters only: whoever knows a token can release the lock.
+    /// Prints the first letters only: anyone who knows a token can release the lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnerToken({}…)", &self.as_str()[..4])
     }

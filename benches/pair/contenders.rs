@@ -47,6 +47,13 @@ impl Raw {
         }
         Self { connections, sha }
     }
+
+    /// Whether something is there, by one command.
+    pub async fn get(&self, key: &str) -> bool {
+        let mut c = self.connections[0].clone();
+        let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;
+        value.is_ok_and(|v| v.is_some())
+    }
 }
 
 impl Contender for Raw {
@@ -111,8 +118,8 @@ impl Ours {
 impl Contender for Ours {
     fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         Box::pin(async move {
-            match self.0.mutex(name).try_acquire().await {
-                Ok(palisade::TryAcquire::Acquired(guard)) => guard.release().await.is_released(),
+            match self.0.mutex(name).build().unwrap().try_acquire().await {
+                Ok(palisade::TryAcquire::Acquired(guard)) => guard.release().await.is_ok(),
                 _ => false,
             }
         })

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Args;
+use super::case::{Case, run};
 use super::contenders::{Contender, Ours};
 use super::server::Server;
-use super::{Args, Case, cpu, median, run};
+use super::stats::{Spread, cpu};
 
 /// Alternates the two on the same servers; the ratio is taken per round.
-pub(crate) async fn compare(args: &Args, case: &Case) {
+pub(crate) async fn compare(args: &Args, case: Case) {
     let servers: Vec<Server> = (0..case.nodes).map(|_| Server::start(&[])).collect();
     let blind: Vec<String> = servers
         .iter()
@@ -24,18 +26,18 @@ pub(crate) async fn compare(args: &Args, case: &Case) {
     let spent = || (cpu(std::process::id()), servers.iter().map(|s| cpu(s.pid())).sum::<f64>());
     let mut rows: [Vec<[f64; 3]>; 2] = [Vec::new(), Vec::new()];
     for who in [&with, &without] {
-        run(who, "warm", case, span / 4).await;
+        run(who, "warm", case, &[], span / 4).await;
     }
     for _ in 0..args.rounds {
         for (who, rows) in [&with, &without].into_iter().zip(&mut rows) {
             let before = spent();
-            let done = run(who, "receipts", case, span).await;
+            let done = run(who, "receipts", case, &[], span).await;
             let (after, pairs) = (spent(), done.latencies.len() as f64);
             let (client, server) = (after.0 - before.0, after.1 - before.1);
             rows.push([done.per_s, client / pairs, server / pairs]);
         }
     }
-    let mid = |rows: &[[f64; 3]], i: usize| median(rows.iter().map(|r| r[i]).collect());
+    let mid = |rows: &[[f64; 3]], i: usize| Spread::of(rows.iter().map(|r| r[i]).collect()).median;
     let pace = rows[0].iter().zip(&rows[1]).map(|(a, b)| a[0] / b[0]).collect();
     let (a, b) = (&rows[0], &rows[1]);
     println!(
@@ -45,7 +47,7 @@ pub(crate) async fn compare(args: &Args, case: &Case) {
         case.tasks,
         mid(a, 0),
         mid(b, 0),
-        median(pace),
+        Spread::of(pace).median,
         mid(a, 1),
         mid(b, 1),
         mid(a, 2),

@@ -57,8 +57,8 @@ impl Connect {
             builder = builder.node(RedisNode::builder(url).trust_fresh(self.trust_fresh).build()?);
         }
         for (addresses, name) in self.sentinel.iter().zip(&self.master) {
-            let group = SentinelNode::new(name, addresses.split(','))?;
-            builder = builder.node(group.trust_fresh(self.trust_fresh));
+            let group = SentinelNode::builder(name, addresses.split(','));
+            builder = builder.node(group.trust_fresh(self.trust_fresh).build()?);
         }
         if self.is_embedded() {
             builder = (0..3).fold(builder, |b, _| b.node(MemoryNode::new()));
@@ -73,7 +73,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Waits until the servers grant. Those that are new, or lost their data, do not at once: nobody
 /// knows what they granted before.
 pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
-    let trial = redlock.mutex(format!("ready-{:08x}", rand::random::<u32>())).wait(PATIENCE);
+    let trial = redlock
+        .mutex(format!("ready-{:08x}", rand::random::<u32>()))
+        .acquire_timeout(PATIENCE)
+        .build()?;
     let held = match trial.try_acquire().await {
         Ok(TryAcquire::Acquired(held)) => held,
         refused => {
@@ -85,6 +88,6 @@ pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
             trial.acquire().await?
         }
     };
-    held.release().await.into_result()?;
+    held.release().await?;
     Ok(())
 }

@@ -4,8 +4,8 @@
 //! elsewhere is never acknowledged; it comes again. What nobody can decide is parked for a person.
 //!
 //! ```text
-//! cargo run --example consumer                                   all in memory
-//! cargo run --example consumer -- --node redis://127.0.0.1       a Redis stream, a Redis node
+//! cargo run -p examples --bin consumer                                all in memory
+//! cargo run -p examples --bin consumer -- --node redis://127.0.0.1    a stream and a node on Redis
 //! ```
 
 // Nothing in a program can be reached from outside.
@@ -55,7 +55,7 @@ impl Billing {
             let call = self.payments.key(&*message.key);
             let call = call.fingerprint(&message.body).created_at(message.created);
             match call.run(async |cx: Context| self.charge(&cx, &message).await).await {
-                // Stored on a majority: whoever gets the message again will know.
+                // Stored on a majority: the next consumer of the message will see it.
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => {
                     self.queue.ack(&message).await?;
                 }
@@ -107,8 +107,8 @@ async fn main() -> Result<(), Failure> {
     let lease = connect.ttl(LEASE);
     let redlock: Redlock = connect.builder(lease)?.prefix(format!("{run}:")).build()?;
     common::ready(&redlock).await?;
-    let payments = Idempotency::builder(&redlock)
-        .namespace("payments")
+    let payments = redlock
+        .idempotency("payments")
         // Longer than any redelivery takes, replays by hand included.
         .retention(Duration::from_secs(3_600))
         .at_most_once()

@@ -1,8 +1,8 @@
 //! The consumers: what a message handler looks like with the library, and how it is made to fail.
 //!
-//! Each consumer stands for a process: a thread with a runtime, a handle and a keeper of its own.
-//! So a stall is a real one (the thread sleeps, nothing renews the lease), and it hits whatever
-//! else the consumer had in hand.
+//! Each consumer acts as a process: a thread with a runtime, a handle and a keeper of its own. So a
+//! stall is a real one (the thread sleeps, nothing renews the lease), and it hits whatever else the
+//! consumer had in hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,8 +97,8 @@ impl Shift {
         pulse: &Pulse,
         bar: &ProgressBar,
     ) -> Result<(), Failure> {
-        let orders = Idempotency::builder(redlock)
-            .namespace(self.stream.level.name())
+        let orders = redlock
+            .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
             // What is not known of an order the probe asks the ledger.
@@ -138,7 +138,7 @@ impl Shift {
         let outcome = tokio::select! {
             biased;
             outcome = run => outcome,
-            // The consumer dies: the call is dropped where it stands, nothing is cleaned up.
+            // The consumer dies: the call is dropped at its current await, nothing is cleaned up.
             () = died.notified() => return Ok(Delivered::Again(self.lease)),
         };
         let counts = &self.counts;
@@ -190,7 +190,7 @@ impl Shift {
         }
         if fate == Fate::Stall {
             self.counts.stalled.add();
-            // The broker hears nothing and gives the message to another consumer as well.
+            // The broker gets no answer and gives the message to another consumer as well.
             self.stream.deliver_again(index, self.lease);
             std::thread::sleep(self.lease + Duration::from_millis(200));
         }
@@ -219,7 +219,7 @@ impl Shift {
         }
     }
 
-    /// Whoever is told that an invoice took effect must find it in the books.
+    /// An invoice that was reported as effective must be in the books.
     fn check(&self, order: &Order, by: &Arc<str>) {
         if self.ledger.booked(&order.key).as_ref() != Some(by) {
             self.counts.broken.add();

@@ -138,7 +138,7 @@ impl Drop for Groups {
 
 /// Until the one group that `observer` asks does (not) grant.
 async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
-    let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500));
+    let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500)).build()?;
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         let guard = canary.try_acquire().await;
@@ -154,7 +154,7 @@ async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Fail
 }
 
 fn script(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
 }
 
 fn words(bytes: &[u8]) -> String {

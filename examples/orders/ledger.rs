@@ -75,7 +75,8 @@ impl Ledger {
     }
 
     /// Which invoice was booked as the order `key`? From now on only `token` and larger ones are
-    /// taken for it, so that the answer stays true: whoever stalled with an older one is too late.
+    /// taken for it, so that the answer stays true: a consumer that stalled with an older one is
+    /// too late.
     pub fn probe(&self, key: &Arc<str>, token: FencingToken) -> Option<Arc<str>> {
         let mut books = self.books();
         books.probes += 1;

@@ -2,10 +2,10 @@
 //! stall; in the end every order took effect exactly once, and the ledger is the judge.
 //!
 //! ```text
-//! cargo run --release --example orders                        three nodes in memory
-//! cargo run --release --example orders -- --node redis://…    real servers
-//! cargo run --release --example orders -- --demo-sentinel     three real Sentinel groups, which
-//!                                                             it starts, breaks and takes down
+//! cargo run --release -p examples --bin orders                      nodes in memory
+//! cargo run --release -p examples --bin orders -- --node redis://…   real servers
+//! cargo run --release -p examples --bin orders -- --demo-sentinel   Sentinel groups, which it
+//!                                                                 starts, breaks, takes down
 //! ```
 
 // Nothing in a program can be reached from outside.

@@ -28,7 +28,7 @@ pub struct Invoice {
 
 /// Reads the first `limit` invoices.
 pub fn load(limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/invoices.csv");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/invoices.csv");
     let mut reader = csv::Reader::from_path(path)?;
     reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()
 }

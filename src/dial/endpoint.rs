@@ -4,12 +4,13 @@
 use std::fmt;
 
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion,
-    RedisConnectionInfo, RedisResult,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion,
+    RedisConnectionInfo, RedisResult, cmd,
 };
 
 use crate::dial::frames::Limits;
-use crate::dial::{Line, Place, dial, secrets};
+use crate::dial::wire::Wire;
+use crate::dial::{self, Line, Place, secrets};
 use crate::error::ConfigError;
 use crate::shown::Secrets;
 use crate::tls::Tls;
@@ -148,7 +149,39 @@ impl Endpoint {
         let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
         let login = login.set_lib_name("palisade", env!("CARGO_PKG_VERSION"));
         let config = config.set_connection_timeout(None).set_response_timeout(None);
-        dial(&self.place, self.tls.as_ref(), &login, config, limits).await
+        dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
+    }
+
+    /// Connects for batches, without Nagle's delay. Nothing is sent; [`hello`](Self::hello) and
+    /// [`settle_in`](Self::settle_in) say what to send first.
+    ///
+    /// # Cancellation safety
+    /// May be dropped; what was opened is closed.
+    pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
+        Ok(dial::wire(&self.place, self.tls.as_ref(), Limits::BATCHES, load).await?)
+    }
+
+    /// The command that logs in.
+    pub(crate) fn hello(&self) -> Cmd {
+        let mut hello = cmd("HELLO");
+        hello.arg("3");
+        if let Some(password) = self.login.password() {
+            let user = self.login.username().unwrap_or("default");
+            hello.arg("AUTH").arg(user).arg(password);
+        }
+        hello
+    }
+
+    /// What follows the login: who we are, which a server need not know, and the database.
+    pub(crate) fn settle_in(&self) -> Vec<Cmd> {
+        let info =
+            |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
+        let version = env!("CARGO_PKG_VERSION");
+        let mut all = vec![info("LIB-NAME", "palisade"), info("LIB-VER", version)];
+        if self.login.db() != 0 {
+            all.push(cmd("SELECT").arg(self.login.db()).take());
+        }
+        all
     }
 
     fn checked(self) -> Result<Self, ConfigError> {

@@ -97,9 +97,20 @@ impl Frames {
 
     /// Takes what came next.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<(), Excess> {
-        while let Some(&byte) = data.first() {
-            let used = if let At::Text(left) = self.at {
-                let used = left.min(data.len() as u64);
+        while !data.is_empty() {
+            let (used, _) = self.next(data)?;
+            data = &data[used..];
+        }
+        Ok(())
+    }
+
+    /// Takes what came next up to the end of an answer; how many bytes that were, and whether an
+    /// answer ends there.
+    pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
+        let mut all = 0;
+        while let Some(&byte) = data.get(all) {
+            all += if let At::Text(left) = self.at {
+                let used = left.min((data.len() - all) as u64);
                 self.count(used)?;
                 if left == used {
                     self.ended();
@@ -112,9 +123,11 @@ impl Frames {
                 self.byte(byte)?;
                 1
             };
-            data = &data[used..];
+            if self.open.is_empty() && matches!(self.at, At::Kind) {
+                return Ok((all, true));
+            }
         }
-        Ok(())
+        Ok((all, false))
     }
 
     fn count(&mut self, bytes: u64) -> Result<(), Excess> {

@@ -100,6 +100,38 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
+/// The same of a connection for batches: the largest answers. `Err`: it did not end.
+async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
+    let (ours, theirs) = duplex(1 << 10);
+    let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());
+    let (mut from, mut to) = tokio::io::split(theirs);
+    let server = async move {
+        for piece in stream.chunks(cut) {
+            if to.write_all(piece).await.is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown().await;
+    };
+    let client = async move {
+        let mut got = Vec::new();
+        let ask = || wire.ask(&[redis::cmd("PING")]);
+        let (a, b) = (ask(), ask());
+        for answer in [a.await, b.await, ask().await] {
+            got.extend(answer.iter().flatten().map(size));
+        }
+        // It ends, for the server hangs up.
+        wire.over().await;
+        got
+    };
+    let drain = async move {
+        let mut sink = [0; 256];
+        while matches!(from.read(&mut sink).await, Ok(1..)) {}
+    };
+    let all = async { tokio::join!(client, server, drain).0 };
+    timeout(Duration::from_secs(20), all).await.map_err(|_| "it hangs")
+}
+
 fn any_stream() -> impl Strategy<Value = Vec<u8>> {
     let part =
         prop_oneof![
@@ -129,7 +161,9 @@ proptest! {
     fn fuzz_a_connection_ends_within_its_limits(stream in any_stream(), cut in 1_usize..64) {
         let got = RUNTIME.with(|r| r.block_on(drive(stream.clone(), cut)));
         let got = got.map_err(|e| TestCaseError::fail(format!("{e}: {stream:?}")))?;
-        for (bytes, values) in got {
+        let wire = RUNTIME.with(|r| r.block_on(drive_wire(stream.clone(), cut)));
+        let wire = wire.map_err(|e| TestCaseError::fail(format!("{e}: {stream:?}")))?;
+        for (bytes, values) in [got, wire].concat() {
             prop_assert!(bytes as u64 <= LIMITS.bytes && values as u64 <= LIMITS.items);
         }
     }

@@ -11,7 +11,7 @@ use super::frames::{Excess, Frames, Limits};
 
 /// So many bytes at a time; then it is others' turn. Reading what a server sends without end would
 /// keep a thread for as long as the runtime lets it, and everybody else waiting.
-const TURN: usize = 2 * 1024 * 1024;
+pub(super) const TURN: usize = 2 * 1024 * 1024;
 
 /// Anything that bytes go through.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -7,6 +7,7 @@ pub(crate) mod frames;
 mod fuzz;
 mod limited;
 pub(crate) mod said;
+pub(crate) mod wire;
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use self::frames::Limits;
 use self::limited::{Limited, Socket};
+use self::wire::Wire;
 use crate::shown::Secrets;
 use crate::tls::Tls;
 
@@ -79,6 +81,20 @@ pub(crate) async fn dial(
     let stream = Limited::new(socket, limits);
     let (handle, work) = MultiplexedConnection::new_with_config(login, stream, config).await?;
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
+}
+
+/// Connects, and no more: the login is the first that is sent. `load` as for [`Wire`]. The caller
+/// holds the deadline.
+///
+/// # Cancellation safety
+/// May be dropped; what was opened is closed.
+pub(crate) async fn wire(
+    place: &Place,
+    tls: Option<&Tls>,
+    limits: Limits,
+    load: fn() -> Vec<u8>,
+) -> io::Result<Wire> {
+    Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
 /// What this login sends and nobody may see.

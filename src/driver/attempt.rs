@@ -12,12 +12,14 @@ use tokio::time::timeout;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
+use crate::driver::run::Round;
 use crate::durability::Durability;
-use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseOutcome};
+use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseError};
 use crate::name::LockKeys;
+use crate::node::lane::Sink;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Reply};
-use crate::quorum::acquire::{Acquire, Loss, Step};
+use crate::op::Op;
+use crate::quorum::acquire::{Acquire, Loss};
 use crate::quorum::release::{Found, Release};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -57,9 +59,6 @@ impl Core {
     /// A place among the attempts that are under way; nodes are asked within this time, or not at
     /// all.
     async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
-        if let Some(outcomes) = self.cannot_wait() {
-            return Err(Loss::NoQuorum(outcomes));
-        }
         if let Ok(place) = self.places.try_acquire() {
             return Ok(Some(place));
         }
@@ -87,13 +86,15 @@ impl Core {
         (wait, within): (bool, Duration),
         level: Durability,
     ) -> Result<Won, Loss> {
+        let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
         let owner = OwnerToken::from_random(self.env.random());
         let proposal = self.proposal(keys.lock());
-        let mailbox = Mailbox::at(self.n(), level);
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
-        let mut machine = Acquire::new(self.n(), sent, until, self.patience());
+        let mailbox = Mailbox::at(self.n(), level, until);
+        let raise = Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0) };
+        let mut machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
         let mut undo = Undo {
             core: self,
             op: Op::Release { keys: keys.clone(), owner, words: false },
@@ -102,110 +103,64 @@ impl Core {
             armed: true,
         };
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait };
-        self.send_all(&acquire, self.node_deadline(sent).min(until), &mailbox);
-        let (mut now, mut step) = (sent, Step::Wait(machine.by()));
-        loop {
-            step = match step {
-                Step::Wait(at) => {
-                    let mail = self.mail_by(&mailbox, now, at).await;
-                    now = self.env.now();
-                    match mail {
-                        Some((node, reply)) => {
-                            if let Ok(Reply::Granted { fence }) = &reply {
-                                self.saw(keys.lock(), *fence, proposal);
-                            }
-                            machine.on_reply(now, node, &reply)
-                        }
-                        None => machine.on_time(now),
-                    }
-                }
-                Step::Raise { token, nodes } => {
-                    let deadline = self.node_deadline(self.env.now()).min(until);
-                    for node in nodes {
-                        let raise = Op::Raise { keys: keys.clone(), owner, token };
-                        self.send(node, raise, deadline, &mailbox);
-                    }
-                    Step::Wait(machine.by())
-                }
-                Step::Won(token) => {
-                    undo.armed = false;
-                    #[cfg(feature = "sim-bugs")]
-                    let until = if crate::bugs::on(crate::bugs::Bug::ValidityFromAnswer) {
-                        valid_until(self.env.now(), ttl, self.config.drift)
-                    } else {
-                        until
-                    };
-                    self.saw(keys.lock(), token.get(), proposal);
-                    return Ok(Won { owner, token, until, mailbox });
-                }
-                // Dropping `undo` rolls back before the next attempt votes against this one.
-                Step::Lost(loss) => return Err(loss),
-            };
-        }
-    }
-
-    /// The next mail, or none by `at`. A mail that is there is never left for the timer.
-    pub(crate) async fn mail_until(
-        &self,
-        mailbox: &Mailbox,
-        at: Moment,
-    ) -> (Moment, Option<(usize, Result<Reply, crate::error::NodeError>)>) {
-        let mail = self.mail_by(mailbox, self.env.now(), at).await;
-        (self.env.now(), mail)
-    }
-
-    /// The same without a look at the clock before and after it.
-    async fn mail_by(
-        &self,
-        mailbox: &Mailbox,
-        now: Moment,
-        at: Moment,
-    ) -> Option<(usize, Result<Reply, crate::error::NodeError>)> {
-        tokio::time::timeout(at.since(now), mailbox.recv()).await.ok()
+        self.send_all(acquire, self.node_deadline(sent).min(until), &mailbox);
+        let round = Round { mailbox: &mailbox, timer, until, of: None };
+        let outcome = self.run(sent, &mut machine, round).await;
+        self.saw(keys.lock(), machine.largest(), proposal);
+        // Lost, dropping `undo` rolls back before the next attempt votes against this one.
+        let token = outcome?;
+        undo.armed = false;
+        #[cfg(feature = "sim-bugs")]
+        let until = if crate::bugs::on(crate::bugs::Bug::ValidityFromAnswer) {
+            valid_until(self.env.now(), ttl, self.config.drift)
+        } else {
+            until
+        };
+        Ok(Won { owner, token, until, mailbox })
     }
 
     /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
     /// decided at the majority, the rest is finished by the lanes.
-    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> ReleaseOutcome {
-        let expired = || ReleaseOutcome::AlreadyExpired(lease.resource());
-        let Some(op) = lease.release_op() else { return expired() };
-        let now = self.env.now();
-        let deadline = self.node_deadline(now);
-        let mailbox = Mailbox::taking_back(self.n());
-        let mut machine = Release::new(self.n());
-        let owed = self.forgotten_at(now, lease.ttl);
-        let (mut now, mut found) = (now, Found::Pending);
-        for node in 0..self.n() {
-            if lease.mailbox.may_hold(node) {
-                // Whatever happens to this future, a node that does not answer is asked again.
-                self.send_owed(node, op.clone(), deadline, &mailbox, owed);
-            } else {
-                found = machine.never_granted(node);
-            }
-        }
-        if let Some(outcomes) = self.cannot_wait() {
-            return ReleaseOutcome::Unknown(self.no_quorum(outcomes));
-        }
-        while found == Found::Pending {
-            let mail = self.mail_by(&mailbox, now, deadline + self.config.node_deadline).await;
-            found = match mail {
-                Some((node, reply)) => machine.on_reply(node, &reply),
-                None => machine.unknown(),
-            };
-            if found == Found::Pending {
-                now = self.env.now();
-            }
-        }
-        match found {
-            Found::Other => ReleaseOutcome::TakenByOther(lease.resource()),
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let lost = || Err(ReleaseError::Lost(lease.resource()));
+        let Some(op) = lease.release_op() else { return lost() };
+        let owed = self.forgotten_at(self.env.now(), lease.ttl);
+        match self.take_back(op, lease, owed).await {
+            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
             // Others may have held it since, whatever is there now: a renewal that came late may
             // have put it back.
-            _ if !held => expired(),
-            Found::Released => ReleaseOutcome::Released,
-            Found::Gone | Found::Pending => expired(),
+            _ if !held => lost(),
+            Found::Released => Ok(()),
+            Found::Gone => lost(),
             Found::Unknown(outcomes) => {
-                ReleaseOutcome::Unknown(self.no_quorum(outcomes).of(lease.resource()))
+                let why = self.no_quorum(outcomes).of(lease.resource());
+                Err(ReleaseError::Unconfirmed(why))
             }
+        }
+    }
+
+    /// Takes back what nodes may hold of a lease. Whatever happens to this future, a node that does
+    /// not answer is asked again until `owed`.
+    pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let by = deadline + self.config.node_deadline;
+        let mailbox = Mailbox::taking_back(self.n());
+        let mut machine = Release::new(self.n(), by);
+        for node in 0..self.n() {
+            if lease.mailbox.may_hold(node) {
+                let sink = Sink::MailOwed(Arc::clone(&mailbox), node, owed);
+                self.lanes[node].submit(op.clone(), deadline, sink);
+            } else {
+                machine.never_granted(node);
+            }
+        }
+        match self.timer() {
+            Ok(timer) => {
+                let round = Round { mailbox: &mailbox, timer, until: by, of: None };
+                self.run(now, &mut machine, round).await
+            }
+            Err(outcomes) => Found::Unknown(outcomes),
         }
     }
 }

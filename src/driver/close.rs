@@ -129,7 +129,7 @@ impl Core {
         self.closing.begin();
         let end = self.env.now() + within;
         // Where nothing can be waited for, what is left now is what is told.
-        let waits = self.cannot_wait().is_none();
+        let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();
             if !waits || now >= end || (self.is_quiet() && !self.keeper.holds(now)) {

@@ -50,7 +50,9 @@ impl Schedule {
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);
-        *lease.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+        if let Some(old) = lease.set_slot(Some(slot)) {
+            self.due.remove(&old);
+        }
         slot
     }
 }
@@ -123,8 +125,7 @@ impl Keeper {
     /// Renews now what is renewed at all: a node has lost it.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) {
         let s = self.lock();
-        let slot = *lease.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = slot.is_some_and(|slot| !s.quiet.contains_key(&slot.1));
+        let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
         drop(s);
         if kept {
             self.schedule(Arc::clone(lease), now);
@@ -135,12 +136,8 @@ impl Keeper {
         // A lease always has a next moment no later than its deadline: loss is told in time (P3).
         let at = at.min(lease.until());
         let mut s = self.lock();
-        if lease.is_ended() {
+        if !lease.is_held() {
             return;
-        }
-        let old = lease.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(old) = old {
-            s.due.remove(&old);
         }
         let slot = s.slot(&lease, at);
         s.due.insert(slot, lease);
@@ -154,8 +151,7 @@ impl Keeper {
     /// Forgets a lease that its holder ended, so that memory keeps in step with what is held.
     pub(crate) fn forget(&self, lease: &Lease) {
         let mut s = self.lock();
-        let slot = lease.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(slot) = slot {
+        if let Some(slot) = lease.set_slot(None) {
             s.due.remove(&slot);
             s.quiet.remove(&slot.1);
         }
@@ -171,7 +167,7 @@ impl Keeper {
         }
         // Scheduled for their deadline in the same breath: loss is told also while a renewal hangs,
         // and a verdict misses nobody.
-        for lease in due.iter().filter(|lease| !lease.is_ended() && lease.is_valid(now)) {
+        for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
         }
@@ -222,10 +218,8 @@ impl Run {
                 None => return,
             };
             for lease in keeper.take_due(now) {
-                if lease.is_ended() || lease.is_lost() {
-                    continue;
-                }
-                if now >= lease.until() {
+                if !lease.is_valid(now) {
+                    // Its deadline has passed, if it is not over already.
                     lease.lose();
                 } else if !closed && lease.renew_until.is_none_or(|end| now < end) {
                     renewals.push(renew(Weak::clone(&core), lease));

@@ -14,24 +14,27 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::name::LockKeys;
 use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
 use crate::node::mailbox::{Mailbox, Stamp};
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
-use crate::op::{Op, Terms};
+use crate::op::{Holder, Op, Terms};
+use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority::majority;
 use crate::receipt::Server;
 use crate::time::Moment;
+use crate::token::OwnerToken;
 
 mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
 pub(crate) mod hints;
-mod inspect;
 mod keeper;
 pub(crate) mod lease;
 mod outlive;
 mod renewal;
+mod run;
 pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
@@ -43,6 +46,7 @@ use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
 use outlive::Outlive;
+use run::Round;
 use verdict::Verdicts;
 
 /// What one handle owns.
@@ -93,7 +97,6 @@ impl Core {
             Arc::new(Verdicts::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
         let settings = LaneSettings {
             env: Arc::clone(&env),
-            nodes: nodes.len(),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
             drift: config.drift,
             ttl: config.ttl,
@@ -158,10 +161,12 @@ impl Core {
     }
 
     /// Sends the same op to all nodes.
-    pub(crate) fn send_all(&self, op: &Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
-        for node in 0..self.n() {
+    fn send_all(&self, op: Op, deadline: Moment, mailbox: &Arc<Mailbox>) {
+        let last = self.n() - 1;
+        for node in 0..last {
             self.send(node, op.clone(), deadline, mailbox);
         }
+        self.send(last, op, deadline, mailbox);
     }
 
     /// Cleans up on every node that may hold something of the attempt, now and again until it is
@@ -175,20 +180,6 @@ impl Core {
         }
     }
 
-    /// As [`send`](Self::send), and without an answer the op is repeated until `until`, whether or
-    /// not anybody still listens.
-    pub(crate) fn send_owed(
-        &self,
-        node: usize,
-        op: Op,
-        deadline: Moment,
-        mailbox: &Arc<Mailbox>,
-        until: Moment,
-    ) {
-        let sink = Sink::MailOwed(Arc::clone(mailbox), node, until);
-        self.lanes[node].submit(op, deadline, sink);
-    }
-
     /// The fence to propose for a key: our clock, or just above what was seen for it (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
@@ -196,8 +187,10 @@ impl Core {
         ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
-    /// Remembers a fence that answered our `proposal`, if our own clock would not exceed it anyway.
-    pub(crate) fn saw(&self, key: &str, fence: u64, proposal: u64) {
+    /// Remembers the largest fence that answered our `proposal`, if our own clock would not exceed
+    /// it anyway.
+    fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
+        let Some(fence) = fence else { return };
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if fence <= proposal && ahead.is_empty() {
             // The common case: what we proposed was our clock, and the clock has moved on.
@@ -229,6 +222,28 @@ impl Core {
             // Nobody listening is no fault.
             drop(self.events.send((Arc::clone(&self.names[node]), event)));
         }
+    }
+
+    /// Reads who holds a name, decided at the majority. `read` is as for [`Leading`].
+    ///
+    /// # Cancellation safety
+    /// Dropped, nothing is left behind but, with `wait`, the request for a hint.
+    pub(crate) async fn inspect<W: Clone>(
+        &self,
+        keys: &LockKeys,
+        wait: bool,
+        read: impl Fn(OwnerToken, &Holder) -> Option<(u64, W)>,
+    ) -> Sight<W> {
+        let timer = match self.timer() {
+            Ok(timer) => timer,
+            Err(outcomes) => return Sight::NoQuorum(outcomes),
+        };
+        let now = self.env.now();
+        let by = self.node_deadline(now);
+        let mailbox = Mailbox::new(self.n());
+        self.send_all(Op::Inspect { keys: keys.clone(), wait }, by, &mailbox);
+        let round = Round { mailbox: &mailbox, timer, until: by, of: None };
+        self.run(now, &mut Leading::new(self.n(), by, read), round).await
     }
 
     /// Puts names to the outcomes.

@@ -7,28 +7,28 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::driver::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 
-/// Whether timers can be made here.
-fn timers() -> Result<(), &'static str> {
+/// A timer of the runtime that polls this, if it has any.
+fn timer() -> Result<Sleep, &'static str> {
     if tokio::runtime::Handle::try_current().is_err() {
         return Err("polled outside of a tokio runtime");
     }
     // There is no question that tokio answers; it panics before anything was begun.
-    catch_unwind(|| drop(sleep(Duration::ZERO)))
-        .map_err(|_| "polled on a tokio runtime without timers")
+    catch_unwind(|| sleep(Duration::ZERO)).map_err(|_| "polled on a tokio runtime without timers")
 }
 
 impl Core {
-    /// Why nothing can be waited for here, if so: what each node then comes to.
-    pub(super) fn cannot_wait(&self) -> Option<Vec<NodeOutcome>> {
-        let why = timers().err()?;
-        let detail = format!("{why}; await it on one with time and IO enabled (`enable_all`)");
-        let error = NodeError::not_executed(NodeFault::Closed, detail);
-        Some(vec![NodeOutcome::Failed(error); self.n()])
+    /// The timer of a verb, or, where nothing can be waited for, what each node then comes to.
+    pub(super) fn timer(&self) -> Result<Sleep, Vec<NodeOutcome>> {
+        timer().map_err(|why| {
+            let detail = format!("{why}; await it on one with time and IO enabled (`enable_all`)");
+            let error = NodeError::not_executed(NodeFault::Closed, detail);
+            vec![NodeOutcome::Failed(error); self.n()]
+        })
     }
 }
 
@@ -38,7 +38,7 @@ impl Core {
 /// # Cancellation safety
 /// That of the work.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-    if timers().is_ok() {
+    if timer().is_ok() {
         return timeout(limit, work).await.ok();
     }
     let (told, over) = oneshot::channel::<()>();

@@ -7,9 +7,7 @@
 //! fails. A claim is renewed at once in any case.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::Notify;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::driver::keeper::Keeper;
 use crate::driver::lease::Lease;
@@ -40,13 +38,13 @@ impl Verdicts {
 
     /// What became of the lease's last confirmed write on the node, if it has one.
     pub(crate) fn fate(&self, lease: &Lease, node: usize) -> Option<Fate> {
-        Some(self.lineage.fate(node, lease.written(node)?))
+        Some(self.lineage.fate(node, lease.mailbox.written(node)?))
     }
 
     /// The receipts of a lease, by node.
     pub(crate) fn receipts(&self, lease: &Lease) -> Vec<Receipt> {
         let receipt = |(i, name): (usize, &Arc<str>)| {
-            let written = lease.written(i)?;
+            let written = lease.mailbox.written(i)?;
             Some(receipt(Arc::clone(name), written, self.lineage.fate(i, written)))
         };
         self.names.iter().enumerate().filter_map(receipt).collect()
@@ -68,14 +66,14 @@ impl Verdicts {
     }
 
     fn judge(&self, lease: &Arc<Lease>, node: usize) {
-        let Some(written) = lease.written(node) else { return };
+        let Some(written) = lease.mailbox.written(node) else { return };
         let fate = self.lineage.fate(node, written);
         if fate == Fate::Standing || !lease.is_valid(self.env.now()) {
             return;
         }
         let present = self.lineage.present(node);
         let receipt = receipt(Arc::clone(&self.names[node]), written, fate);
-        match lease.told.tell(node, (written, present), receipt) {
+        match lease.tell(node, (written, present), receipt) {
             Told::Before => return,
             Told::Again => {}
             // Once for each server: one that does not know that it was replaced confirms again and
@@ -115,7 +113,7 @@ impl Witness for Verdicts {
 }
 
 /// Whether a verdict is news.
-enum Told {
+pub(crate) enum Told {
     Before,
     /// About another write; of this server a bad verdict was told before.
     Again,
@@ -125,12 +123,6 @@ enum Told {
 /// What a lease was told, and what its holder has yet to hear.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    state: Mutex<State>,
-    news: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
     /// The write and the server that the last verdict on a node was about.
     judged: Vec<(usize, (Written, u64))>,
     /// The server that the last bad verdict on a node was about.
@@ -139,51 +131,26 @@ struct State {
 }
 
 impl Notices {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way through a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
-        let mut s = self.state();
-        if s.judged.contains(&(node, about)) {
+    pub(super) fn tell(&mut self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
+        if self.judged.contains(&(node, about)) {
             return Told::Before;
         }
-        s.judged.retain(|(n, _)| *n != node);
-        s.judged.push((node, about));
-        let first = receipt.fate.is_safe() || !s.urged.contains(&(node, about.1));
+        self.judged.retain(|(n, _)| *n != node);
+        self.judged.push((node, about));
+        let first = receipt.fate.is_safe() || !self.urged.contains(&(node, about.1));
         if !receipt.fate.is_safe() {
-            s.urged.retain(|(n, _)| *n != node);
-            s.urged.push((node, about.1));
+            self.urged.retain(|(n, _)| *n != node);
+            self.urged.push((node, about.1));
         }
-        if s.waiting.len() >= WAITING {
-            s.waiting.pop_front();
+        if self.waiting.len() >= WAITING {
+            self.waiting.pop_front();
         }
-        s.waiting.push_back(receipt);
-        drop(s);
-        self.news.notify_waiters();
+        self.waiting.push_back(receipt);
         if first { Told::First } else { Told::Again }
     }
 
-    /// The lease is over; who waits for a verdict shall look.
-    pub(crate) fn over(&self) {
-        self.news.notify_waiters();
-    }
-
-    /// The oldest verdict that nobody has heard; `None` once `over` says so and none is left.
-    ///
-    /// # Cancellation safety
-    /// A verdict is taken only when it is returned.
-    pub(crate) async fn next(&self, over: impl Fn() -> bool) -> Option<Receipt> {
-        loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
-            let next = self.state().waiting.pop_front();
-            if next.is_some() || over() {
-                return next;
-            }
-            news.await;
-        }
+    /// The oldest that nobody has heard.
+    pub(super) fn next(&mut self) -> Option<Receipt> {
+        self.waiting.pop_front()
     }
 }

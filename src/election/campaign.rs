@@ -1,12 +1,12 @@
-//! Campaigning: acquire as every lock is acquired, leave the first words on a majority, lead.
+//! Campaigning: acquire the lock, publish the value on a majority, lead.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Election;
 use super::error::CampaignError;
 use super::leadership::Leadership;
-use super::value::{Words, check_value};
+use super::value::{Metadata, check_value};
 use crate::driver::attempt::Won;
 use crate::driver::close::Verb;
 use crate::driver::lease::{Lease, Subject};
@@ -38,40 +38,26 @@ impl TryCampaign {
 }
 
 impl Election {
-    /// Campaigns until elected: as long as the future lives, or as [`wait`](Self::wait) says.
+    /// Campaigns until elected: as long as the future lives, or until
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed.
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
-    /// woken one at a time when a leader resigns. Without a quorum it goes on trying (and logs a
-    /// warning once), unless every node's fault needs a person.
+    /// woken one at a time when a leader resigns. Without a quorum it keeps trying (and logs one
+    /// warning), unless the fault of every node needs a person.
     ///
     /// # Errors
-    /// [`CampaignError::Config`] for a bad name, setting or value (the words may take
+    /// [`CampaignError::Config`] if the value is too long (its metadata may take
     /// [`WORDS_MAX`](super::WORDS_MAX)); [`CampaignError::NoQuorum`] if no node can serve until
     /// somebody changes a setting; [`CampaignError::Closed`] as soon as the handle is
-    /// [closed](crate::Redlock::close); with a `wait`, as
-    /// [`campaign_within`](Self::campaign_within).
-    ///
-    /// # Cancellation safety
-    /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
-    /// the latest the ttl ends it. Its place among the waiters passes to the next.
-    pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
-        self.run(&value.into(), self.wait).await
-    }
-
-    /// As [`campaign`](Self::campaign), for so long at most.
-    ///
-    /// # Errors
-    /// As there; [`CampaignError::TimedOut`] if somebody else led to the end, and
+    /// [closed](crate::Redlock::close). With an `acquire_timeout` also
+    /// [`CampaignError::TimedOut`] if somebody else led to the end, and
     /// [`CampaignError::NoQuorum`] if too few nodes could be asked.
     ///
     /// # Cancellation safety
-    /// As there.
-    pub async fn campaign_within(
-        &self,
-        value: impl Into<String>,
-        within: Duration,
-    ) -> Result<Leadership, CampaignError> {
-        self.run(&value.into(), Some(within)).await
+    /// If dropped at any await it holds nothing: what nodes granted is released in the background,
+    /// and the ttl ends it at the latest. Its place among the waiters passes to the next.
+    pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
+        self.elect(&value.into(), self.acquire_timeout).await
     }
 
     /// One attempt.
@@ -97,7 +83,7 @@ impl Election {
             {
                 Ok(won) => match self.take_office(won, &value).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // To somebody else, or with a node's data: asked again, the nodes tell which.
+                    // Lost to somebody else, or with a node's data: the next attempt shows which.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -113,7 +99,7 @@ impl Election {
         }
     }
 
-    async fn run(
+    async fn elect(
         &self,
         value: &str,
         within: Option<Duration>,
@@ -149,7 +135,7 @@ impl Election {
                 tracing::warn!(%of, why = %failed, "campaign goes on without a quorum");
             }
             warned = broken;
-            // Nodes that grant but refuse the words must not be asked in a hot loop.
+            // Nodes that grant but refuse the metadata must not be asked in a hot loop.
             let pause = delays.next().unwrap_or(ROUND);
             let pause = deadline.map_or(pause, |d| d.since(now).min(pause));
             tokio::select! {
@@ -160,34 +146,27 @@ impl Election {
         }
     }
 
-    /// Begins a verb that makes a leader.
+    /// Begins a call that makes a leader.
     fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
-        let checked = self.check().and_then(|()| check_value(value));
-        checked.map_err(|e| CampaignError::Config(e.of(self.resource())))?;
+        check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Leaves the first words on a majority: before that nobody leads. Fails only after the lock is
-    /// given back.
+    /// Publishes the first value on a majority: before that nobody leads. On failure the lock is
+    /// given back first.
     async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
-        let words = Words::first(value, (won.owner, won.token), self.core.env.wall_micros());
-        let meta = Mutex::new(Some(words.encode()));
-        let lease = Lease::new(
-            Subject::Lock { of: self.resource(), keys: self.keys.clone(), meta },
-            (won.owner, won.token),
-            self.ttl,
-            won.until,
-            None,
-            won.mailbox,
-        );
+        let metadata = Metadata::first(value, (won.owner, won.token), self.core.env.wall_micros());
+        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
+        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(metadata.encode()));
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
-            Ok(_) => Ok(Leadership::new(guard, words)),
+            Ok(_) => Ok(Leadership::new(guard, metadata)),
             Err(e) => {
-                let outcome = guard.release().await;
-                tracing::debug!(of = %self.resource(), %e, %outcome, "won, but could not proclaim");
+                let released = guard.release().await;
+                tracing::debug!(of = %self.resource(), %e, ?released, "won, not proclaimed");
                 Err(e)
             }
         }

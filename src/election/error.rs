@@ -8,7 +8,7 @@ use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
-    /// The name, a setting or the value is out of range.
+    /// The value is too long.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
@@ -69,7 +69,6 @@ impl From<NoQuorum> for CampaignError {
 impl From<AcquireError> for CampaignError {
     fn from(error: AcquireError) -> Self {
         match error {
-            AcquireError::Config(e) => Self::Config(e),
             AcquireError::NoQuorum(e) => Self::NoQuorum(e),
             AcquireError::TimedOut { of, waited, taken } => Self::TimedOut { of, waited, taken },
             AcquireError::Closed(of) => Self::Closed(of),
@@ -82,14 +81,14 @@ impl From<AcquireError> for CampaignError {
 #[non_exhaustive]
 pub enum ProclaimError {
     /// The value is too long; nothing was sent.
-    #[error("cannot be proclaimed: {0}")]
+    #[error("not proclaimed: {0}")]
     Config(ConfigError),
     /// The leadership is over; a new leader may exist.
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
     /// Too few nodes answered. The term goes on, and each renewal carries the value again: it may
     /// be seen now, and is seen at the latest when a renewal succeeds.
-    #[error("not yet known to be proclaimed, the next renewal carries it again: {0}")]
+    #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
 
@@ -104,18 +103,15 @@ impl ProclaimError {
     }
 }
 
-/// Why nobody can say who leads.
+/// Why the leader is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// The name is out of range.
-    #[error("cannot be asked for: {0}")]
-    Config(ConfigError),
-    /// Too few nodes gave an answer that counts; nodes in quarantine do not remember.
-    #[error("nobody can say who leads: {0}")]
+    /// Too few nodes gave an answer that counts; nodes in quarantine do not count.
+    #[error("leader unknown: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
-    #[error("{0}: not asked who leads, the handle was closed; build a new one")]
+    #[error("{0}: leader not read, the handle was closed; build a new one")]
     Closed(Resource),
 }
 
@@ -123,7 +119,6 @@ impl LeaderError {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
             Self::Closed(_) => Advice::Rebuild,
         }
@@ -141,7 +136,7 @@ mod tests {
         let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false };
         let waited = Duration::from_secs(2);
-        let all: [Box<dyn std::error::Error>; 10] = [
+        let all: [Box<dyn std::error::Error>; 9] = [
             Box::new(CampaignError::Config(config())),
             Box::new(CampaignError::NoQuorum(why())),
             Box::new(CampaignError::TimedOut { of: of(), waited, taken }),
@@ -149,7 +144,6 @@ mod tests {
             Box::new(ProclaimError::Config(config())),
             Box::new(ProclaimError::Lost(of())),
             Box::new(ProclaimError::Unknown(why())),
-            Box::new(LeaderError::Config(config())),
             Box::new(LeaderError::NoQuorum(why())),
             Box::new(LeaderError::Closed(of())),
         ];

@@ -1,14 +1,14 @@
-//! The guard of a term.
+//! A held leadership.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::error::ProclaimError;
-use super::value::{Words, check_value};
+use super::value::{Metadata, check_value};
 use crate::durability::Achieved;
-use crate::error::{ExtendError, ReleaseOutcome};
-use crate::lock::LockGuard;
+use crate::error::{ExtendError, ReleaseError};
+use crate::lock::{LockGuard, LostSignal};
 use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -18,14 +18,14 @@ use crate::token::FencingToken;
 /// A belief with a deadline, like every guard: the keeper renews it at a quarter of the ttl under
 /// the exact owner and term, an error never prolongs it, and it ends at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
-/// win. Select what a leader does against [`lost`](Self::lost), and hand [`term`](Self::term) to
-/// whatever it writes. A lost leadership never comes back: campaign again.
+/// win. Select what a leader does against [`lost`](Self::lost), and send [`term`](Self::term) with
+/// each write. A lost leadership never comes back: campaign again.
 ///
-/// Dropping it resigns in the background; [`resign`](Self::resign) tells the outcome.
+/// Dropping it resigns in the background; [`resign`](Self::resign) says whether it led until then.
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
     guard: LockGuard,
-    words: Mutex<Words>,
+    metadata: Mutex<Metadata>,
 }
 
 impl fmt::Debug for Leadership {
@@ -39,8 +39,8 @@ impl fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(guard: LockGuard, words: Words) -> Self {
-        Self { guard, words: Mutex::new(words) }
+    pub(super) fn new(guard: LockGuard, metadata: Metadata) -> Self {
+        Self { guard, metadata: Mutex::new(metadata) }
     }
 
     /// The election's name.
@@ -53,15 +53,14 @@ impl Leadership {
         self.guard.fencing_token()
     }
 
-    /// The term by its other name, for resources that know locks as well.
+    /// The same as [`term`](Self::term), for code that also handles locks.
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
     }
 
-    /// What was proclaimed last, also if [`proclaim`](Self::proclaim) has yet to learn whether a
-    /// majority took it.
+    /// The value proclaimed last, also before it is known whether a majority has it.
     pub fn value(&self) -> Arc<str> {
-        Arc::clone(&self.words.lock().unwrap_or_else(PoisonError::into_inner).value)
+        Arc::clone(&self.metadata.lock().unwrap_or_else(PoisonError::into_inner).value)
     }
 
     /// When the belief ends unless it is renewed, on the clock of the handle's `Env`.
@@ -74,7 +73,7 @@ impl Leadership {
         self.guard.remaining()
     }
 
-    /// How durable the term and its words were when they were proclaimed or renewed last.
+    /// How durable the term and its value were when they were last proclaimed or renewed.
     pub fn durability(&self) -> Achieved {
         self.guard.durability()
     }
@@ -89,9 +88,18 @@ impl Leadership {
     /// says that somebody else leads.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// May be dropped and called again at any time.
     pub async fn lost(&self) {
         self.guard.lost().await;
+    }
+
+    /// As [`lost`](Self::lost), for tasks that do not have the leadership.
+    pub fn lost_signal(&self) -> LostSignal {
+        self.guard.lost_signal()
+    }
+
+    pub(super) fn guard(&self) -> &LockGuard {
+        &self.guard
     }
 
     /// As [`LockGuard::receipts`].
@@ -99,15 +107,15 @@ impl Leadership {
         self.guard.receipts()
     }
 
-    /// As [`LockGuard::failover`]: what became of the leadership where a node changed servers.
+    /// As [`LockGuard::failover`]: the fate of the leadership where a node became another server.
     ///
     /// # Cancellation safety
-    /// Dropped, it takes no verdict; the next call tells it.
+    /// If dropped, nothing is consumed; the next call reports it.
     pub async fn failover(&self) -> Option<Receipt> {
         self.guard.failover().await
     }
 
-    /// Says something else, in the same term: a majority of the nodes has the value when it
+    /// Publishes another value in the same term: a majority of the nodes has the value when it
     /// returns, and every later [`leader`](super::Election::leader) shows it or a later one. Also
     /// renews.
     ///
@@ -116,7 +124,7 @@ impl Leadership {
     /// nodes answered, [`ProclaimError::Config`] if the value is too long.
     ///
     /// # Cancellation safety
-    /// Dropped, the value may be seen now, and is carried by the next renewal all the same.
+    /// If dropped, the value may be seen already, and the next renewal carries it in any case.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), ProclaimError> {
         let value = value.into();
         let of = || self.guard.resource();
@@ -126,9 +134,9 @@ impl Leadership {
         }
         {
             // Numbered and handed to the lease in one step: renewals never carry them out of order.
-            let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-            words.say(&value);
-            self.guard.lease().set_meta(words.encode());
+            let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+            metadata.publish(&value);
+            self.guard.lease().set_meta(metadata.encode());
         }
         match self.guard.extend().await {
             Ok(_) => Ok(()),
@@ -138,12 +146,14 @@ impl Leadership {
     }
 
     /// Ends the term on every node that may know of it; the next candidate is woken by the nodes.
-    /// Decided at the majority, finished in the background. A leadership that was lost before never
-    /// answers [`ReleaseOutcome::Released`], whatever the nodes find.
+    /// Decided at the majority, finished in the background. `Ok` says that it led until then.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// Dropped at any await, the resignation goes on in the background.
-    pub async fn resign(self) -> ReleaseOutcome {
+    /// If dropped at any await, the resignation goes on in the background.
+    pub async fn resign(self) -> Result<(), ReleaseError> {
         self.guard.release().await
     }
 }

@@ -17,7 +17,7 @@ use super::error::LeaderError;
 use super::value::Leader;
 use crate::driver::hints::{Floor, Waiting};
 use crate::driver::runtime::within;
-use crate::error::{ConfigError, NoQuorum};
+use crate::error::NoQuorum;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
@@ -29,37 +29,33 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observation {
-    /// This one leads: a new term, or a new value in the same term, or known again after
+    /// Somebody leads: a new term, or a new value in the same term, or known again after
     /// [`Vacant`](Self::Vacant) or [`Unknown`](Self::Unknown).
     Leader {
-        /// Who.
+        /// The leader.
         leader: Leader,
         /// Values or terms may have been missed since the leader before in this stream. Exact for
-        /// the values of one term, which are numbered. Between two terms it is always true: a
-        /// third that came and went between two reads would have left no trace.
+        /// the values of one term, which are numbered. Between two terms it is always true: another
+        /// leader between two reads would have left no trace.
         gap: bool,
     },
     /// Nobody leads, or the winner has not proclaimed its value yet.
     Vacant,
-    /// It cannot be told now; whoever led may still lead.
+    /// It is unknown now; the last leader may still lead.
     Unknown(NoQuorum),
 }
 
 impl Election {
-    /// Tells who leads now and then each change, until the handle is
+    /// Yields the leader now and then each change, until the handle is
     /// [closed](crate::Redlock::close). Slow readers get the latest, not every one.
     ///
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
-    ///
-    /// # Errors
-    /// A bad name or setting.
-    pub fn observe(&self) -> Result<Observer, ConfigError> {
-        self.check().map_err(|e| e.of(self.resource()))?;
+    pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
         let watch = Watch { election, waiting, last: Last::Nothing, known: None, floor };
-        Ok(Observer { next: Some(Box::pin(watch.change())) })
+        Observer { next: Some(Box::pin(watch.change())) }
     }
 }
 
@@ -78,11 +74,11 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// The next change; the first time, what is. `None` once the handle is
+    /// The next change; the first call returns the present state. `None` once the handle is
     /// [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// Dropped, nothing is lost: the next call goes on where this one stood.
+    /// If dropped, nothing is lost: the next call continues.
     pub async fn next(&mut self) -> Option<Observation> {
         poll_fn(|cx| self.poll_change(cx)).await
     }
@@ -116,7 +112,7 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     last: Last,
-    /// Term and number of the last value told.
+    /// Term and number of the last value yielded.
     known: Option<(FencingToken, u64)>,
     floor: Floor,
 }
@@ -128,7 +124,7 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // Listening begins before the read: what changes during it is not slept through.
+                // Listening begins before the read, so a change during the read is not missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {
@@ -190,7 +186,7 @@ fn judge(
         }
         // An older value of the term that is known: a proclaim is under way, or one node is behind.
         Ok(Some(leader)) if known.is_some_and(|k| leader.term == k.0) => None,
-        // An older term on nodes that lost their last writes is a ghost and leads nobody.
+        // An older term on nodes that lost their last writes no longer leads.
         Ok(_) => {
             *last = Last::Vacant;
             (before != Last::Vacant).then_some(Observation::Vacant)
@@ -199,7 +195,7 @@ fn judge(
             *last = Last::Unknown;
             (before != Last::Unknown).then_some(Observation::Unknown(why))
         }
-        // Checked when the observer was made; and then it has ended.
-        Err(LeaderError::Config(_) | LeaderError::Closed(_)) => None,
+        // The observer has ended.
+        Err(LeaderError::Closed(_)) => None,
     }
 }

@@ -1,9 +1,8 @@
-//! The words a leader leaves on the nodes: what it proclaims, and enough to know whose words they
-//! are.
+//! The metadata that a leader publishes on the nodes: its value, and enough to know whose it is.
 //!
-//! On a node words lie beside the lock, under a key of their own, and could outlive it by an
-//! instant. They therefore carry the digest of their owner: words are shown only together with the
-//! owner that a majority names, never next to a later one.
+//! On a node the metadata has a key of its own beside the lock, and could outlive the lock by a
+//! moment. It therefore carries the digest of its owner, and is shown only with the owner that a
+//! majority names, never with a later one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,19 +14,19 @@ use crate::error::ConfigError;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest words, as JSON: 64 KiB. Each renewal carries them to every node.
+/// Longest metadata, as JSON: 64 KiB. Each renewal carries them to every node.
 pub const WORDS_MAX: usize = 64 * 1024;
 
 /// What all fields but the value take at most.
 const FRAME_MAX: usize = 1024;
 
-/// A leader, as the nodes tell it.
+/// A leader, as the nodes have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
     /// Orders the leaders: larger than every earlier one's. The leader's fencing token.
     pub term: FencingToken,
-    /// What it proclaimed last.
+    /// The value that it proclaimed last.
     pub value: String,
     /// The number of this value in its term, from 1.
     pub number: u64,
@@ -42,9 +41,9 @@ pub struct Leader {
     pub pid: u32,
 }
 
-/// The same as it lies on the nodes.
+/// The same in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Words {
+pub(crate) struct Metadata {
     pub(crate) value: Arc<str>,
     pub(crate) number: u64,
     term: FencingToken,
@@ -54,7 +53,7 @@ pub(crate) struct Words {
     pid: u32,
 }
 
-impl Words {
+impl Metadata {
     /// A new leader's first.
     pub(crate) fn first(
         value: &str,
@@ -73,7 +72,7 @@ impl Words {
     }
 
     /// The next of the same leader.
-    pub(crate) fn say(&mut self, value: &str) {
+    pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
     }
@@ -83,12 +82,12 @@ impl Words {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// The owner's own words on a node, if it has said any there. Words are numbered from 1, and a
-    /// term is a fencing token.
+    /// The owner's own metadata on a node, if it published any there. Values are numbered from 1,
+    /// and a term is a fencing token.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
-        let words: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
-        let sound = words.number > 0 && words.term.get() < 1 << 53;
-        (sound && words.owner == digest(owner)).then_some((words.number, words))
+        let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
+        let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;
+        (sound && metadata.owner == digest(owner)).then_some((metadata.number, metadata))
     }
 
     pub(crate) fn leader(self, remaining: Duration) -> Leader {
@@ -104,10 +103,10 @@ impl Words {
     }
 }
 
-/// Refuses a value whose words would be too long.
+/// Refuses a value whose metadata would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = WORDS_MAX - FRAME_MAX;
-    // Escapes count: it is the JSON that travels.
+    // Escapes count: the JSON is what is sent.
     let len = if value.len() > limit {
         value.len()
     } else {
@@ -120,7 +119,7 @@ pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     Err(ConfigError::new("value", format!("{len} bytes"), rule))
 }
 
-/// Names an owner without giving its token away to whoever copies the words elsewhere.
+/// Names an owner without revealing its token to a reader of the metadata.
 fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());
@@ -152,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_only_by_their_owner() {
+    fn metadata_is_read_only_with_its_owner() {
         let (me, other) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
-        let mut words = Words::first("a \"b\"\n", (me, FencingToken::new(7)), 1_000_000);
-        words.say("c");
-        let kept = holder(&words.encode());
-        assert!(!String::from_utf8_lossy(&words.encode()).contains(me.as_str()));
-        assert!(Words::read(other, &kept).is_none());
-        let (number, read) = Words::read(me, &kept).unwrap();
+        let mut metadata = Metadata::first("a \"b\"\n", (me, FencingToken::new(7)), 1_000_000);
+        metadata.publish("c");
+        let kept = holder(&metadata.encode());
+        assert!(!String::from_utf8_lossy(&metadata.encode()).contains(me.as_str()));
+        assert!(Metadata::read(other, &kept).is_none());
+        let (number, read) = Metadata::read(me, &kept).unwrap();
         let leader = read.leader(Duration::from_secs(3));
         assert_eq!((number, leader.number, leader.value.as_str()), (2, 2, "c"));
         assert_eq!(leader.term.get(), 7);
         assert_eq!(leader.since, UNIX_EPOCH + Duration::from_secs(1));
-        assert!(Words::read(me, &holder(b"{")).is_none());
+        assert!(Metadata::read(me, &holder(b"{")).is_none());
     }
 
     #[test]
@@ -172,11 +171,11 @@ mod tests {
         let longest = "x".repeat(WORDS_MAX - FRAME_MAX - 2);
         check_value(&longest).unwrap();
         let owner = OwnerToken::from_random(u128::MAX);
-        let mut words = Words::first(&longest, (owner, FencingToken::new(1 << 52)), u64::MAX);
-        words.number = u64::MAX - 1;
-        words.host = "\u{10348}".repeat(64).into();
-        words.say(&longest);
-        assert!(words.encode().len() <= WORDS_MAX);
+        let mut metadata = Metadata::first(&longest, (owner, FencingToken::new(1 << 52)), u64::MAX);
+        metadata.number = u64::MAX - 1;
+        metadata.host = "\u{10348}".repeat(64).into();
+        metadata.publish(&longest);
+        assert!(metadata.encode().len() <= WORDS_MAX);
         assert!(check_value(&format!("{longest}x")).is_err());
         let escaped = "\u{1}".repeat(WORDS_MAX / 5);
         assert!(check_value(&escaped).unwrap_err().to_string().contains("bytes as JSON"));

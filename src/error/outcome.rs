@@ -1,31 +1,31 @@
-//! How a verb ended, and what each node said to it.
+//! How a call ended, and what each node answered.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, ConfigError, NodeError, NodeFault, Resource};
+use super::{Advice, NodeError, NodeFault, Resource};
 
-/// What one node said, for error reports.
+/// What one node answered, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// Said yes.
+    /// It granted the request.
     Granted,
     /// Held by somebody else for this long at most (`None`: without an expiry).
     Held(Option<Duration>),
     /// The node may have forgotten what it granted, so it grants nothing for a while.
     #[non_exhaustive]
     Quarantined {
-        /// Until grants begin.
+        /// Time until it grants again.
         remaining: Duration,
-        /// There were no data of palisade's on it: it is new, or was emptied. Else it was
-        /// restarted, or another server took its place.
+        /// It had no palisade data: it is new, or was emptied. Otherwise it was restarted, or
+        /// another server took its place.
         began_empty: bool,
     },
-    /// Said no for another reason of the verb.
+    /// It refused for another reason, which depends on the call.
     Refused,
-    /// Its answer was not waited for: the others had decided.
+    /// Its answer was not needed: the other nodes had decided.
     Silent,
     /// Gave no answer that counts.
     Failed(NodeError),
@@ -46,33 +46,36 @@ impl fmt::Display for NodeOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Granted => f.write_str("granted"),
-            Self::Held(Some(d)) => write!(f, "held by another for {d:?} at most"),
-            Self::Held(None) => f.write_str("held by another without expiry"),
+            Self::Held(Some(d)) => write!(f, "held by somebody else for {d:?} at most"),
+            Self::Held(None) => f.write_str("held by somebody else without expiry"),
             Self::Quarantined { remaining, began_empty: true } => write!(
                 f,
                 "no palisade data here: new, or emptied; grants begin in {remaining:?}; if the \
                  whole deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
             ),
             Self::Quarantined { remaining, began_empty: false } => {
-                write!(f, "after a restart or failover; grants begin in {remaining:?}")
+                write!(
+                    f,
+                    "in quarantine after a restart or failover; grants begin in {remaining:?}"
+                )
             }
             Self::Refused => f.write_str("refused"),
-            Self::Silent => f.write_str("not waited for, the others had decided"),
+            Self::Silent => f.write_str("not needed, the other nodes had decided"),
             Self::Failed(e) => e.fmt(f),
         }
     }
 }
 
-/// Too few nodes gave an answer that counts; nobody can say whether the name is free.
+/// Too few nodes gave an answer that counts, so it is unknown whether the name is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoQuorum {
-    /// What was asked for.
+    /// The lock, election or key.
     pub of: Option<Resource>,
     /// How many nodes would have been enough.
     pub needed: usize,
     /// Every node by name, with what it said.
     pub nodes: Vec<(Arc<str>, NodeOutcome)>,
-    /// How long was waited for a quorum, by verbs that wait.
+    /// How long the call waited for a quorum, if it waits.
     pub waited: Option<Duration>,
 }
 
@@ -82,8 +85,8 @@ impl NoQuorum {
         Self { of: Some(resource), ..self }
     }
 
-    /// The most useful advice among the nodes': a passing fault can heal by itself, so retrying is
-    /// worth while unless every failed node needs a person.
+    /// The most useful advice of all nodes: a temporary fault may end without help, so retrying
+    /// makes sense unless every failed node needs a person.
     pub fn advice(&self) -> Advice {
         let mut wait: Option<Duration> = None;
         let mut seen = None;
@@ -98,7 +101,7 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // Only silence: as a time-out.
+        // No node answered: as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
@@ -116,7 +119,7 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // Nobody knows what the silent would have said: they count only where nothing else helps.
+        // The answer of a silent node is unknown: it counts only if the others are not enough.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -136,8 +139,8 @@ impl fmt::Display for NoQuorum {
             let longer = Duration::from_secs((waited + left).as_secs() + 2);
             write!(
                 f,
-                "; waited {waited:?}, and the quarantine lasts {left:?} more: a `wait` of \
-                 {longer:?} would have outlasted it"
+                "; waited {waited:?}, and the quarantine lasts {left:?} more: an \
+                 `acquire_timeout` of {longer:?} would have outlasted it"
             )?;
         }
         Ok(())
@@ -163,11 +166,11 @@ impl Taken {
             "another program's value is under its key: use another name or `prefix`, or delete the \
              key if nobody needs it"
         } else {
-            "raise `wait`, or look for a stuck holder"
+            "raise `acquire_timeout`, or look for a stuck holder"
         }
     }
 
-    /// What to do when it stayed so.
+    /// What to do if it stayed taken until the deadline.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),
@@ -181,9 +184,6 @@ impl Taken {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// A setting of this lock is out of range.
-    #[error("not acquired: {0}")]
-    Config(ConfigError),
     /// Too few nodes answered. Nothing is held; what may have been granted is being released.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
@@ -213,7 +213,6 @@ impl AcquireError {
     /// What to do about it.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
             Self::TimedOut { taken, .. } => taken.advice(),
             Self::Closed(_) => Advice::Rebuild,
@@ -225,11 +224,11 @@ impl AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// It is lost: its deadline passed, a majority of nodes belongs to somebody else, or so many
-    /// forgot it after a failover that no majority can confirm it any more.
+    /// The lock is lost: its deadline passed, somebody else has a majority of the nodes, or after a
+    /// failover no majority can confirm it any more.
     #[error("{0}: lost; stop the work, a new holder may exist")]
     Lost(Resource),
-    /// Too few nodes answered; the old deadline stands and the lock is held until then.
+    /// Too few nodes answered; the lock is held until its old deadline.
     #[error("not extended, held until the old deadline: {0}")]
     Unknown(NoQuorum),
 }
@@ -244,40 +243,30 @@ impl ExtendError {
     }
 }
 
-/// What a release found.
-///
-/// An outcome, and by [`into_result`](Self::into_result) an error for whoever wants `?`.
+/// Why a release does not say that the lock was held until then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[must_use = "only `Released` says that the lock was held until the end"]
 #[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// The lock was held until this release, and a majority deleted it.
-    #[error("released")]
-    Released,
+pub enum ReleaseError {
     /// The lease had run out before, or the lock was lost otherwise: somebody else may have held
-    /// the name since.
-    #[error("{0}: lost before the release; what was done late needs its fencing token")]
-    AlreadyExpired(Resource),
-    /// A majority belongs to somebody else: the lease had run out and the name was taken.
-    #[error("{0}: held by somebody else already; what was done late needs its fencing token")]
+    /// the name in between.
+    #[error("{0}: lost before the release; only its fencing token protects what was written late")]
+    Lost(Resource),
+    /// Somebody else has a majority: the lease had run out and the name was taken.
+    #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
     TakenByOther(Resource),
-    /// Too few nodes answered; clean-up goes on in the background, at the latest the ttl ends it.
-    #[error("released (unconfirmed), clean-up goes on in the background: {0}")]
-    Unknown(NoQuorum),
+    /// Too few nodes answered. The lock was held until the release as far as its own deadline says;
+    /// clean-up goes on in the background, at the latest the ttl ends it.
+    #[error("release unconfirmed, clean-up goes on in the background: {0}")]
+    Unconfirmed(NoQuorum),
 }
 
-impl ReleaseOutcome {
-    /// True if the lock was provably held until this release.
-    pub fn is_released(&self) -> bool {
-        matches!(self, Self::Released)
-    }
-
-    /// `Ok` for [`Released`](Self::Released), anything else as an error.
-    ///
-    /// # Errors
-    /// The outcome itself.
-    pub fn into_result(self) -> Result<(), Self> {
-        if self.is_released() { Ok(()) } else { Err(self) }
+impl ReleaseError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Lost(_) | Self::TakenByOther(_) => Advice::GiveUp,
+            Self::Unconfirmed(e) => e.advice(),
+        }
     }
 }
 
@@ -324,13 +313,16 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_wait_long_enough_reads_how_long_would_have_been() {
+    fn a_wait_that_was_too_short_names_one_that_is_long_enough() {
         let mut e = no_quorum("5 7 9").of(Resource::Lock("a".into()));
-        assert!(!e.to_string().contains("`wait`"), "{e}");
+        assert!(!e.to_string().contains("`acquire_timeout`"), "{e}");
         e.waited = Some(Duration::from_secs(2));
         let text = AcquireError::from(e).to_string();
         assert!(text.starts_with("not acquired: lock \"a\": no quorum: 2 of 3 nodes"), "{text}");
-        assert!(text.ends_with("lasts 7s more: a `wait` of 11s would have outlasted it"), "{text}");
+        assert!(
+            text.ends_with("7s more: an `acquire_timeout` of 11s would have outlasted it"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -340,26 +332,24 @@ mod tests {
             say(true).contains("new, or emptied; grants begin in 10s; if the whole deployment is")
         );
         assert!(say(true).contains("`palisade init`"));
-        assert_eq!(say(false), "after a restart or failover; grants begin in 10s");
+        assert_eq!(say(false), "in quarantine after a restart or failover; grants begin in 10s");
     }
 
     #[test]
     fn an_error_has_its_cause_in_its_sentence_or_as_its_source_and_never_both() {
         let of = || Resource::Lock("a".into());
         let why = || no_quorum("x x .").of(of());
-        let config = ConfigError::new("ttl", "1s", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false };
         let waited = Duration::from_secs(2);
-        let all: [Box<dyn std::error::Error>; 9] = [
-            Box::new(AcquireError::Config(config)),
+        let all: [Box<dyn std::error::Error>; 8] = [
             Box::new(AcquireError::NoQuorum(why())),
             Box::new(AcquireError::TimedOut { of: of(), waited, taken }),
             Box::new(AcquireError::Closed(of())),
             Box::new(ExtendError::Lost(of())),
             Box::new(ExtendError::Unknown(why())),
-            Box::new(ReleaseOutcome::AlreadyExpired(of())),
-            Box::new(ReleaseOutcome::TakenByOther(of())),
-            Box::new(ReleaseOutcome::Unknown(why())),
+            Box::new(ReleaseError::Lost(of())),
+            Box::new(ReleaseError::TakenByOther(of())),
+            Box::new(ReleaseError::Unconfirmed(why())),
         ];
         for e in all {
             assert!(e.to_string().contains("lock \"a\""), "{e} names no lock");

@@ -1,11 +1,12 @@
-//! When requests were made: read from keys that say it, compared with this machine's clock.
+//! When requests were made: read from keys that contain the time, compared with this machine's
+//! clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::ConfigError;
 
-/// When a version 7 UUID was made, by the clock of whoever made it; `None` if the text is no such
-/// UUID. With or without hyphens, in small letters or capitals.
+/// When a version 7 UUID was made, by the clock of its maker; `None` if the text is no such UUID.
+/// With or without hyphens, in small letters or capitals.
 ///
 /// For keys that contain a UUID: `call.created_at(…)`. For keys that are one:
 /// [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
@@ -36,8 +37,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     Some(after_1970(digits[..12].iter().fold(0, |ms, digit| ms << 4 | digit)))
 }
 
-/// When a ULID was made, by the clock of whoever made it; `None` if the text is no ULID. In small
-/// letters or capitals.
+/// When a ULID was made, by the clock of its maker; `None` if the text is no ULID. In small letters
+/// or capitals.
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -57,14 +58,14 @@ fn after_1970(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// A moment as nodes compare it; what lies before 1970 is 1970.
+/// A moment as nodes compare it; a time before 1970 counts as 1970.
 pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Refuses a moment in the future: further ahead than two clocks can be apart that are each right
-/// within `clock_error`. Nodes would take a request for younger than what they lost.
+/// within `clock_error`. Nodes would believe that the request was made after the loss of data.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

@@ -35,7 +35,7 @@ pub struct Idempotency {
     pub(super) counters: Arc<Counters>,
 }
 
-/// Settings of an [`Idempotency`]. Required: [`namespace`](Self::namespace), and
+/// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
 /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
@@ -46,15 +46,18 @@ pub struct IdempotencyBuilder {
     on_forgotten: Option<Forgotten>,
 }
 
-impl Idempotency {
-    /// Begins with the lease of the handle's ttl and a retention of 24 hours. What is to happen
-    /// with a key whose past is not known has to be chosen.
-    pub fn builder(redlock: &Redlock) -> IdempotencyBuilder {
-        let core = Arc::clone(&redlock.core);
-        let of = Self {
+impl Redlock {
+    /// Settings of the idempotency keys of a namespace: what the keys belong to, for example the
+    /// name of the operation or of the consumer. At most 512 bytes, no control characters, no
+    /// colon. Begins with the lease of the handle's ttl and a retention of 24 hours. You have to
+    /// choose what happens with a key whose past is not known. [`build`](IdempotencyBuilder::build)
+    /// checks them.
+    pub fn idempotency(&self, namespace: impl AsRef<str>) -> IdempotencyBuilder {
+        let core = Arc::clone(&self.core);
+        let of = Idempotency {
             lease: core.config.ttl,
             core,
-            namespace: Arc::from(""),
+            namespace: Arc::from(namespace.as_ref()),
             retention: RETENTION,
             policy: Policy::AT_MOST_ONCE,
             durability: Durability::Primary,
@@ -64,12 +67,14 @@ impl Idempotency {
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
+}
 
-    /// A call under this key. A bad key is told by the verbs. On the nodes the record's key is
-    /// `<prefix>idem:<namespace>:<key>`.
+impl Idempotency {
+    /// A call under this key. An invalid key is reported by the verbs. On the nodes the record's
+    /// key is `<prefix>idem:<namespace>:<key>`.
     ///
-    /// The key is whatever names the *request*: the client's idempotency key together with whom it
-    /// came from, a message's id given by its producer. Not an id that a redelivery changes.
+    /// The key names the *request*: the client's idempotency key together with the client, or a
+    /// message id that its producer gave. Not an id that a redelivery changes.
     pub fn key(&self, key: impl Into<String>) -> Call {
         Call::new(self.clone(), &key.into())
     }
@@ -93,13 +98,6 @@ impl Idempotency {
 }
 
 impl IdempotencyBuilder {
-    /// What the keys belong to, for example the name of the operation or of the consumer. Required.
-    /// At most 512 bytes, no control characters, no colon.
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.of.namespace = Arc::from(namespace.into());
-        self
-    }
-
     /// How long others wait after the process that runs a handler died; the keeper renews it while
     /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -109,7 +107,7 @@ impl IdempotencyBuilder {
 
     /// How long a result (and the trace of an attempt without one) is kept after it was last
     /// written, at most 366 days. Must be longer than anything may take to send the request again:
-    /// a broker's redelivery, a client's retry, a replay by hand. What comes later all the same
+    /// a broker's redelivery, a client's retry, a replay by hand. A request that comes even later
     /// runs again, unless its [age is known](Call::created_at). The same in every process that
     /// handles the keys: it may grow from one version of a program to the next, and shrinks safely
     /// only when nothing older than the shorter one can come again. Default 24 hours.
@@ -160,9 +158,9 @@ impl IdempotencyBuilder {
     }
 
     /// How many replicas must have a claim before its handler starts, and a result before it is
-    /// answered, also one that stood there already; default [`Durability::Primary`].
+    /// answered, also one that was stored before; default [`Durability::Primary`].
     /// [`Context::durability`](super::Context::durability) and
-    /// [`Outcome::Executed`](super::Outcome::Executed) tell how many had them.
+    /// [`Outcome::Executed`](super::Outcome::Executed) report how many had them.
     pub fn durability(mut self, level: Durability) -> Self {
         self.of.durability = level;
         self
@@ -171,8 +169,8 @@ impl IdempotencyBuilder {
     /// The largest result in bytes (as JSON) that is stored for later callers; default 1 MiB, at
     /// most 8 MiB. Of a larger one the fact is stored: the caller whose handler ran has the value,
     /// later ones are answered [`Outcome::NotKept`](super::Outcome::NotKept), and the handler is
-    /// not run again. A node sends all that waits for it over one connection, so large results cost
-    /// everybody time: store them elsewhere, and their place here.
+    /// not run again. A node sends all answers over one connection, so large results delay
+    /// everybody: store them elsewhere, and the reference here.
     pub fn max_result(mut self, bytes: usize) -> Self {
         self.of.max_result = bytes;
         self
@@ -224,7 +222,7 @@ impl IdempotencyBuilder {
         if let Some(since) = i.in_use_since {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
         }
-        // Clones of this builder make handles that count for themselves.
+        // Handles made from clones of this builder have counters of their own.
         i.counters = Arc::default();
         Ok(i)
     }

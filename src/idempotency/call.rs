@@ -1,4 +1,4 @@
-//! One call under one key: what it says, and its verbs.
+//! One call under one key: its settings, and how it is made.
 
 use std::future::{Future, Ready};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 
-/// A call under one key, not yet made. Nothing is sent before a verb is awaited.
+/// A call under one key, not yet made. Nothing is sent before one of its futures is awaited.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its verbs is awaited"]
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    pub(super) wait: Duration,
+    pub(super) in_flight_timeout: Duration,
     fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
     created: Option<u64>,
@@ -50,19 +50,19 @@ impl Call {
             bad: check_name("key", key).err(),
             key: Arc::from(key),
             policy: of.policy,
-            wait: Duration::ZERO,
+            in_flight_timeout: Duration::ZERO,
             fingerprint: Ok(None),
             created: None,
             of,
         }
     }
 
-    /// What the request says: a later call under the same key with another fingerprint is answered
-    /// [`Outcome::Mismatch`] instead of another request's result.
+    /// The content of the request: a later call under the same key with another fingerprint is
+    /// answered [`Outcome::Mismatch`] instead of another request's result.
     ///
     /// The fingerprint is SHA-256 over the canonical form of `request`: JSON without white space,
     /// with the members of every object sorted by the bytes of their names, numbers and strings as
-    /// `serde_json` prints them. A `request` without such a form is an error of the verb.
+    /// `serde_json` prints them. A `request` without such a form is an error of the call.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
         self
@@ -75,39 +75,40 @@ impl Call {
         self
     }
 
-    /// When the *request* was made: the same in every copy of it, however often and by whomever it
-    /// is sent. A time that the message carries, not the time at which this copy arrived. With it:
+    /// When the *request* was made: the same in every copy of it, however often it is sent. Use a
+    /// time that the message carries, not the time at which this copy arrived. With it:
     ///
-    /// - Nodes that are new or lost data (a first start, a restart, a failover) know of every
-    ///   request made after that, plus a margin, that nobody ran it: it runs as soon as they grant
-    ///   again. Without it they know nothing of a new key until one retention has passed, and the
+    /// - Nodes that are new or lost data (a first start, a restart, a failover) know that a request
+    ///   made after that, plus a margin, was never run: it runs as soon as they grant again.
+    ///   Without it they cannot know this of any new key until one retention has passed, and the
     ///   policy for [forgotten](Forgotten) keys decides. The margin is twice `clock_error`, and for
-    ///   a Sentinel group also as long as a replaced master may have gone on.
-    /// - A copy that comes longer after that than the retention, by the nodes' clocks, is answered
-    ///   [`Outcome::TooOld`], for its record may be gone. Without it such a copy runs again.
+    ///   a Sentinel group also the failover window.
+    /// - A copy that arrives after the retention has passed since then, by the nodes' clocks, is
+    ///   answered [`Outcome::TooOld`], because its record may be gone. Without it such a copy runs
+    ///   again.
     ///
-    /// The time is taken for right within `clock_error`. A clock that is behind costs nothing but
-    /// an answer that is too careful. One that is ahead by more may let a request that was run
-    /// shortly before a node lost its data run again; a time further ahead of this machine's clock
-    /// than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on
-    /// machines whose clocks nobody looks after (browsers, phones), give the time at which your own
-    /// first server received them.
+    /// The time is assumed to be right within `clock_error`. A clock that is behind only makes the
+    /// answer more careful than needed. With a clock that is ahead by more, a request that ran
+    /// shortly before a node lost its data may run again; a time further ahead of this machine's
+    /// clock than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on
+    /// machines whose clocks are not kept in time (browsers, phones), give the time at which your
+    /// own first server received them.
     pub fn created_at(mut self, created: SystemTime) -> Self {
         self.created = Some(millis_since_1970(created));
         self
     }
 
     /// As [`created_at`](Self::created_at) with the time in the key, which is a version 7 UUID (for
-    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key that is
-    /// none is an error of the verb.
+    /// keys that contain one: [`created_in_uuid_v7`](super::created_in_uuid_v7)). A key of another
+    /// form is an error of the call.
     pub fn created_in_uuid_v7(self) -> Self {
         let created = birth::created_in_uuid_v7(&self.key);
         self.created_in(created, "a version 7 UUID")
     }
 
     /// As [`created_at`](Self::created_at) with the time in the key, which is a ULID (for keys that
-    /// contain one: [`created_in_ulid`](super::created_in_ulid)). A key that is none is an error of
-    /// the verb.
+    /// contain one: [`created_in_ulid`](super::created_in_ulid)). A key of another form is an error
+    /// of the call.
     pub fn created_in_ulid(self) -> Self {
         let created = birth::created_in_ulid(&self.key);
         self.created_in(created, "a ULID")
@@ -139,8 +140,8 @@ impl Call {
 
     /// How long to wait for the result of somebody else's running handler before answering
     /// [`Outcome::InFlight`]. Default zero: answer at once.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+    pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
+        self.in_flight_timeout = timeout;
         self
     }
 
@@ -149,8 +150,8 @@ impl Call {
     /// there was one. It gets the context of the new attempt, whose
     /// [`child_key`](Context::child_key)s are those of the earlier ones, and must only read.
     ///
-    /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], for the effect is
-    /// an earlier attempt's; after [`NotFound`](Probed::NotFound) the handler runs;
+    /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], because the effect
+    /// is that of an earlier attempt; after [`NotFound`](Probed::NotFound) the handler runs;
     /// [`Unknown`](Probed::Unknown) parks the key.
     pub fn probe<P, PF>(self, probe: P) -> Probing<P>
     where
@@ -159,27 +160,27 @@ impl Call {
         Probing { call: self, probe }
     }
 
-    /// Runs the handler unless a result stands under the key, and stores what it returns.
+    /// Runs the handler unless the key has a result, and stores what it returns.
     ///
     /// The handler runs inside this future. While it runs the claim is renewed; if that fails
     /// until the lease ends, [`Context::lost`] says so and others may take over. A result is stored
     /// as JSON.
     ///
-    /// A handler that fails says what becomes of the key: any error counts as one after which
-    /// nobody knows whether the handler took effect, and a handler that knows more returns
-    /// [`Failed`]. Its claim ends with it: nobody waits for the end of a lease.
+    /// The error of a failed handler decides about the key: after an ordinary error it is unknown
+    /// whether the handler took effect; a handler that knows more returns [`Failed`]. The claim
+    /// ends at once, so no caller waits for the end of its lease.
     ///
     /// # Errors
     /// [`RunError`]: nothing was run (`Config`, `NoQuorum`), the handler failed (`Handler`), or it
     /// ran and its result is not known to be stored (`NotRecorded`, `Codec`).
     ///
     /// # Cancellation safety
-    /// Dropped before the handler was started, the claim is given back and the attempt does not
-    /// count. Dropped while the handler runs, the handler is dropped with it where it stands: the
-    /// claim is never freed, others find it in flight until its lease ends, and then a lapsed
+    /// If dropped before the handler was started, the claim is given back and the attempt does not
+    /// count. If dropped while the handler runs, the handler is dropped at its current await; the
+    /// claim is not freed, so others find it in flight until its lease ends, and then a lapsed
     /// attempt. A server framework drops a request's future when its client hangs up: there, use
-    /// [`detached`](Self::detached), so that a handler that was begun is finished. Dropped while
-    /// the result is being stored, the requests are on their way.
+    /// [`detached`](Self::detached), so that a handler that was begun is finished. If dropped while
+    /// the result is being stored, the requests are already sent.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -211,14 +212,13 @@ impl Call {
     }
 
     /// Stores a result without running anything: what an operator does to a parked key whose effect
-    /// is known. A result that stands already is never changed, and a running handler is not
-    /// interrupted.
+    /// is known. An existing result is never changed, and a running handler is not interrupted.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, `Codec`; `NotRecorded` if the result may or may not have been stored.
     ///
     /// # Cancellation safety
-    /// Dropped, the result may or may not be stored; resolving again is safe.
+    /// If dropped, the result may or may not be stored; resolving again is safe.
     pub async fn resolve<T>(self, value: &T) -> Result<Resolved<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -247,8 +247,8 @@ impl Call {
         })
     }
 
-    /// Looks at what stands under the key, without a claim. With a
-    /// [`fingerprint`](Self::fingerprint) another request's result is not shown.
+    /// Reads the state of the key, without a claim. With a [`fingerprint`](Self::fingerprint)
+    /// another request's result is not shown.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, or `Codec` if what is stored does not read as `T`.
@@ -273,7 +273,6 @@ impl Call {
             Found::Open { attempt, .. } => Status::Lapsed { attempt },
             Found::Mismatch => Status::Mismatch,
             Found::NoQuorum(nodes) => return Err(self.no_quorum(nodes)),
-            Found::Wait => return Err(self.no_quorum(Vec::new())),
         })
     }
 
@@ -324,8 +323,8 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // Nobody claimed the key before the request was made, nor before the namespace was
-            // in use: the later of the two.
+            // No claim is older than the request, nor older than the time at which the namespace
+            // was in use: the later of the two.
             born: self.created.max(of.in_use_since),
             created: self.created,
         })
@@ -339,7 +338,7 @@ impl<P> Probing<P> {
     /// As [`Call::run`].
     ///
     /// # Cancellation safety
-    /// As [`Call::run`]; dropped while the probe runs, the claim is given back.
+    /// As [`Call::run`]; if dropped while the probe runs, the claim is given back.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,

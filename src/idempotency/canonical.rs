@@ -2,7 +2,8 @@
 //!
 //! The form is JSON as `serde_json` writes it, without white space, with the members of every
 //! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
-//! and strings stand as `serde_json` prints them. Two requests are the same if their forms are.
+//! and strings are written as `serde_json` prints them. Two requests are the same if their forms
+//! are.
 
 use std::fmt::Write as _;
 

@@ -8,6 +8,7 @@ use super::canonical;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Achieved;
+use crate::lock::LostSignal;
 use crate::op::RecordKey;
 use crate::receipt::Receipt;
 use crate::token::FencingToken;
@@ -87,11 +88,7 @@ impl Context {
     /// Whether the claim is still ours, by a local look at the suspend-proof clock. Never turns
     /// true again once it was false.
     pub fn is_valid(&self) -> bool {
-        let valid = self.0.lease.is_valid(self.0.core.env.now());
-        if !valid {
-            self.0.lease.lose();
-        }
-        valid
+        !crate::lock::is_lost(&self.0.core, &self.0.lease)
     }
 
     /// What is left of the lease unless it is renewed; zero once lost.
@@ -106,18 +103,18 @@ impl Context {
         self.0.lease.durability()
     }
 
-    /// Where the claim's last write that each node confirmed stands, and what became of it if the
-    /// node is another server since; as
-    /// [`LockGuard::receipts`](crate::LockGuard::receipts). Asks nobody.
+    /// For each node, where the last confirmed write of the claim is, and its fate if another
+    /// server has taken over; as [`LockGuard::receipts`](crate::LockGuard::receipts). Sends
+    /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
         self.0.core.verdicts.receipts(&self.0.lease)
     }
 
-    /// Resolves with the next verdict on what became of the claim where a node changed servers; as
+    /// Resolves with the fate of the claim where a node became another server; as
     /// [`LockGuard::failover`](crate::LockGuard::failover).
     ///
     /// # Cancellation safety
-    /// Dropped, it takes no verdict; the next call tells it.
+    /// If dropped, nothing is consumed; the next call reports it.
     pub async fn failover(&self) -> Option<Receipt> {
         crate::lock::failover(&self.0.core, &self.0.lease).await
     }
@@ -126,8 +123,13 @@ impl Context {
     /// made this context is over.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// May be dropped and called again at any time.
     pub async fn lost(&self) {
         crate::lock::lost(&self.0.core, &self.0.lease).await;
+    }
+
+    /// As [`lost`](Self::lost), for tasks that do not have the context.
+    pub fn lost_signal(&self) -> LostSignal {
+        LostSignal::new(&self.0.core, &self.0.lease)
     }
 }

@@ -19,7 +19,7 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        // The words quote what they cannot read, and a result may be as long as it likes.
+        // The message quotes what cannot be read, and a result may be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
@@ -32,7 +32,7 @@ impl CodecError {
 /// The handler ran, and its result is not known to be stored.
 ///
 /// It may yet become the key's result, or another attempt's result may. Call again with the same
-/// key: it answers what stands there, or parks the key. Do not use the handler's own value, and do
+/// key: it answers the stored result, or parks the key. Do not use the handler's own value, and do
 /// not undo its effect, before that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -43,9 +43,9 @@ pub struct NotRecorded {
     pub attempt: u32,
     /// The token its effects carry.
     pub token: FencingToken,
-    /// A higher ballot was promised to somebody: this attempt was taken for dead and overtaken.
+    /// A higher ballot was promised to another attempt, which took this one for dead.
     pub overtaken: bool,
-    /// What the nodes said.
+    /// What the nodes answered.
     pub nodes: NoQuorum,
 }
 
@@ -53,8 +53,8 @@ impl fmt::Display for NotRecorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the handler of {} ran (attempt {}, token {}) but its result is not known to be \
-             stored{}; call again with the same key to learn what stands there: {}",
+            "the handler of {} ran (attempt {}, token {}), but it is not confirmed that its \
+             result is stored{}; call again with the same key to read what is stored: {}",
             self.key,
             self.attempt,
             self.token,
@@ -68,7 +68,7 @@ impl Error for NotRecorded {}
 
 /// Why a call gave no outcome.
 ///
-/// It shows itself as one sentence with the key, the cause, and what comes next. Its
+/// Its message is one sentence with the key, the cause, and what comes next. Its
 /// [`source`](Error::source) is the handler's own error, if the handler failed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -86,10 +86,10 @@ pub enum RunError {
     NoQuorum {
         /// Of which call.
         key: KeyName,
-        /// What the nodes said.
+        /// What the nodes answered.
         error: NoQuorum,
     },
-    /// The handler failed; its error says what becomes of the attempt.
+    /// The handler failed; its error decides about the attempt.
     #[non_exhaustive]
     Handler {
         /// Whose handler.
@@ -113,9 +113,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// What to do about it. After an error of the handler: call again, for then its error, the
-    /// policy or the probe decides; give up if the handler called it
-    /// [permanent](Failed::permanent).
+    /// What to do about it. After an error of the handler call again: then its error, the policy or
+    /// the probe decides; give up if the handler called it [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -151,10 +150,10 @@ impl fmt::Display for RunError {
         match self {
             // The refusal shows the key itself.
             Self::Config { error, .. } if error.field() == "key" => {
-                write!(f, "nothing was run: {error}")
+                write!(f, "handler not run: {error}")
             }
-            Self::Config { key, error } => write!(f, "nothing was run for {key}: {error}"),
-            Self::NoQuorum { key, error } => write!(f, "nothing was run for {key}: {error}"),
+            Self::Config { key, error } => write!(f, "handler of {key} not run: {error}"),
+            Self::NoQuorum { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {
                 write!(f, "the handler of {key} refused it for good, without effect: {failed}")
             }

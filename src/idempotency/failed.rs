@@ -8,17 +8,17 @@ use crate::op::ClaimEnd;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A handler failed, and says what that means for the next call under the key.
+/// The error of a handler, and what it means for the next call under the key.
 ///
-/// Any error becomes one by `?` or `into()`: then nobody knows whether the handler
-/// [took effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
+/// `?` and `into()` make it from any error: then it is unknown whether the handler [took
+/// effect](Effect::Unknown), and the policy decides. A handler that knows more says so:
 ///
 /// ```
 /// # use palisade::idempotency::{Context, Failed};
 /// # async fn reserve() -> Result<(), std::io::Error> { Ok(()) }
 /// # async fn charge(key: &str) -> Result<u32, std::io::Error> { Ok(1) }
 /// async fn pay(cx: Context) -> Result<u32, Failed> {
-///     // Nothing has happened yet: whoever calls next may try at once.
+///     // Nothing has happened yet: the next call may try at once.
 ///     reserve().await.map_err(Failed::no_effect)?;
 ///     // The request may have arrived although its answer did not.
 ///     let receipt = charge(&cx.child_key("charge")).await?;

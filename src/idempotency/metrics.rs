@@ -30,7 +30,7 @@ pub struct IdempotencyMetrics {
     pub forgotten_runs: u64,
     /// Handlers that failed without effect, or that may be repeated.
     pub failed: u64,
-    /// Handlers that failed, and nobody knows whether they took effect.
+    /// Handlers that failed, and may have taken effect.
     pub failed_unknown: u64,
     /// Handlers that ran and whose result is not known to be stored.
     pub not_recorded: u64,
@@ -78,7 +78,7 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A handler is started on a key of which this is not known.
+    /// A handler is started on a key whose past is not known in this way.
     pub(super) fn started(&self, doubt: &Doubt) {
         if doubt.lapsed > 0 {
             self.reruns.fetch_add(1, Ordering::Relaxed);

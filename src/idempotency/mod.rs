@@ -5,9 +5,9 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # struct Order { account: &'static str, amount: u32, placed: std::time::SystemTime }
 //! # let order = Order { account: "alice", amount: 3, placed: std::time::SystemTime::now() };
-//! use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
+//! use palisade::{MemoryNode, Outcome, Redlock};
 //! # let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-//! let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
+//! let orders = redlock.idempotency("orders").at_most_once().build()?;
 //! for _ in 0..2 {
 //!     let call = orders.key("client-key-1");
 //!     let call = call.fingerprint(&(order.account, order.amount)).created_at(order.placed);
@@ -16,18 +16,18 @@
 //!         Outcome::Replayed(value) => println!("was done before: {value}"),
 //!         Outcome::InFlight { retry_after } => println!("ask again in {retry_after:?}"),
 //!         Outcome::Mismatch => println!("this key belongs to another request"),
-//!         Outcome::Parked(why) => println!("nobody knows whether it was done: {why}"),
+//!         Outcome::Parked(why) => println!("unknown whether it was done: {why}"),
 //!         _ => {}
 //!     }
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! What is promised: the handler is not started again once anyone has seen its result; a result
-//! once seen never changes, within the retention. A crash between the effect and its record cannot
-//! be undone from here, but it is never hidden.
+//! The handler is not started again once anyone has seen its result; a result once seen never
+//! changes, within the retention. A crash between the effect and its record cannot be undone by
+//! this library, but it is always visible.
 //!
-//! # What is not known of a key
+//! # Keys whose past is not known
 //!
 //! Two questions can be open when a call has its claim, and a namespace has to choose what happens
 //! then ([`at_most_once`](IdempotencyBuilder::at_most_once) parks,
@@ -37,22 +37,23 @@
 //!   knowing whether it took effect ([`Lapsed`]).
 //! - *Forgotten*: a majority of the nodes cannot say whether there was an earlier attempt. They are
 //!   new, or lost data, and the key may be older than that ([`Forgotten`]). A minority of such
-//!   nodes changes nothing, and what they forgot of results is replayed as long as a majority has
-//!   them. With one node or one Sentinel group it is so after the first start, after each restart
-//!   and after each failover.
+//!   nodes changes nothing, and a result is replayed as long as a majority has it. With one node or
+//!   one Sentinel group this is the case after the first start, after each restart and after each
+//!   failover.
 //!
 //! Say when requests were made ([`Call::created_at`], [`IdempotencyBuilder::in_use_since`]), and
 //! the second question is open only for those made before the loss; otherwise it is open for every
 //! new key until one retention has passed. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
-//! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log say that it is so.
-//! A [probe](Call::probe) that can tell whether the effect is there answers both questions.
+//! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log report that. A
+//! [probe](Call::probe) that can see the effect answers both questions.
 //!
-//! # What cannot be promised
+//! # What is not promised
 //!
-//! That an effect in a foreign system happens exactly once. For that the system must refuse old
+//! That an effect in another system happens exactly once. For that the system must refuse old
 //! fencing tokens *and* recognise the key ([`Context::child_key`]), or take effect and record in
 //! one transaction, or answer a probe.
 
+mod batch;
 mod birth;
 mod builder;
 mod call;

@@ -1,4 +1,4 @@
-//! What a call may come to.
+//! The outcomes of a call.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::KeyName;
 use crate::durability::Achieved;
 
-/// What [`Call::run`](crate::idempotency::Call::run) came to.
+/// The outcome of [`Call::run`](crate::idempotency::Call::run).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "only some of these mean that the work is done"]
@@ -17,22 +17,22 @@ pub enum Outcome<T> {
         value: T,
         /// Which attempt this was; 1 unless earlier ones lapsed.
         attempt: u32,
-        /// How durable the result is: what a failover after this leaves of it.
+        /// How durable the result is: whether it survives a failover.
         durability: Achieved,
         /// Whether the value is stored for later callers. A value above
         /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not: they are
         /// answered [`NotKept`](Self::NotKept).
         kept: bool,
     },
-    /// The result that stands under the key: the handler ran before, or a probe found its effect.
+    /// The stored result: the handler ran before, or a probe found its effect.
     Replayed(T),
-    /// The handler ran before and its result stands, but was too large to be kept. It is not run
-    /// again.
+    /// The handler ran before, and its result was too large to be kept. It is not run again.
     NotKept,
     /// The request was made ([`created_at`](crate::idempotency::Call::created_at)) longer ago than
-    /// the retention, so a record of it may be gone. Nothing was run, and nothing will be.
+    /// the retention, so its record may be gone. The handler was not run, and a repeated call does
+    /// not run it.
     TooOld,
-    /// Somebody else's handler runs. Nothing was run here; do not acknowledge the message.
+    /// Another caller's handler runs. Nothing was run here; do not acknowledge the message.
     InFlight {
         /// When the other's lease ends if it is not renewed.
         retry_after: Duration,
@@ -76,9 +76,9 @@ pub struct Parked {
     pub attempt: u32,
     /// What is not known.
     pub reason: ParkedReason,
-    /// For how long the nodes will not know, of keys without
+    /// For how long the nodes cannot know, for keys without
     /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
-    /// they know.
+    /// they can.
     pub forgotten_for: Duration,
 }
 
@@ -87,14 +87,14 @@ impl fmt::Display for Parked {
         match self.reason {
             ParkedReason::Lapsed => write!(
                 f,
-                "{}: attempt {} began and left no result; look whether it took effect, then \
+                "{}: attempt {} began and left no result; find out whether it took effect, then \
                  resolve the key or rerun it",
                 self.key, self.attempt
             ),
             ParkedReason::Forgotten => write!(
                 f,
                 "{}: too few nodes know whether this key was used before, for they are new or \
-                 lost data; look whether it took effect, then resolve the key or rerun it (for \
+                 lost data; find out whether it took effect, then resolve the key or rerun it (for \
                  another {:?} new keys without `created_at` are parked like it)",
                 self.key,
                 Duration::from_secs(self.forgotten_for.as_secs())
@@ -121,20 +121,20 @@ pub enum Probed<T> {
     Found(T),
     /// It certainly took no effect and cannot any more: run the handler.
     NotFound,
-    /// It cannot be told now: park.
+    /// It is unknown now: park.
     Unknown,
 }
 
-/// What [`Call::resolve`](crate::idempotency::Call::resolve) came to.
+/// The outcome of [`Call::resolve`](crate::idempotency::Call::resolve).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use = "only `Stored` means that the given result stands"]
+#[must_use = "only `Stored` means that the given result was stored"]
 pub enum Resolved<T> {
-    /// The given result now stands under the key.
+    /// The given result is now the result of the key.
     Stored,
-    /// Another result stood there already; it was not changed.
+    /// The key has another result already; it was not changed.
     AlreadyStored(T),
-    /// Another result stood there already, which was too large to be kept; it was not changed.
+    /// The key has another result already, which was too large to be kept; it was not changed.
     AlreadyStoredNotKept,
     /// The value is larger than
     /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) bytes; nothing was
@@ -149,7 +149,7 @@ pub enum Resolved<T> {
     Mismatch,
 }
 
-/// What stands under a key, by [`Call::lookup`](crate::idempotency::Call::lookup).
+/// The state of a key, by [`Call::lookup`](crate::idempotency::Call::lookup).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
@@ -158,7 +158,7 @@ pub enum Status<T> {
     /// No record, and too few nodes know whether there was one: they are new or lost data, and the
     /// key may be older than that. A call would be answered by its policy for forgotten keys.
     Forgotten {
-        /// For how long that will be so of keys without
+        /// For how long this lasts for keys without
         /// [`created_at`](crate::idempotency::Call::created_at).
         remaining: Duration,
     },
@@ -174,7 +174,7 @@ pub enum Status<T> {
         /// How many attempts began.
         attempt: u32,
     },
-    /// A result stands on too few nodes to be certain; the next run settles it without running the
+    /// A result is on too few nodes to be certain; the next run completes it without running the
     /// handler.
     Unsettled,
     /// The result.

@@ -71,7 +71,7 @@ impl Doubt {
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// What is not known in the first place, whatever the policy.
+    /// What is not known first, whatever the policy.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }

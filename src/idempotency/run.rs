@@ -1,14 +1,14 @@
 //! A run: claim, decide about earlier attempts, run the handler, store its result.
 //!
 //! ```text
-//!  claim ─▶ result stands ─▶ Replayed      ┌ Found ─▶ store ─▶ Replayed
+//!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
 //!    │  └─▶ somebody else's ─▶ InFlight    │
 //!    ▼                                     ├ Unknown, Park ─▶ give back ─▶ Parked
 //!  ours ─▶ earlier attempt or forgotten? ──┤
 //!    │ no                                  └ NotFound, Rerun, Run
 //!    ▼                                             │
 //!  handler ◀───────────────────────────────────────┘
-//!    └─▶ Ok ─▶ complete ─▶ Executed;  overtaken ─▶ look, store ─▶ what stands there
+//!    └─▶ Ok ─▶ complete ─▶ Executed;  overtaken ─▶ read, store ─▶ the stored result
 //!    └─▶ Err ─▶ the claim ends: given back, or lapsed if it may have taken effect
 //! ```
 
@@ -22,19 +22,18 @@ use serde::de::DeserializeOwned;
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
-use crate::driver::claim::{ClaimTerms, Claimed, Held};
+use crate::driver::claim::{ClaimTerms, Held};
 use crate::durability::Achieved;
-use crate::error::NodeOutcome;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::complete::{Found, Step};
-use crate::quorum::record::{Promise, Refusal};
+use crate::quorum::complete::{Found, Unstored};
+use crate::quorum::record::{Denied, Promise, Refusal};
 
 /// What a caller finds before anything is run.
 enum Begun {
     /// The claim is ours.
     Ours(Held, Promise),
-    /// A result stands; `None` if it was too large to be kept.
+    /// The key has a result; `None` if it was too large to be kept.
     Stored(Option<Arc<[u8]>>),
     InFlight(Duration),
     Mismatch,
@@ -48,7 +47,7 @@ enum Past<T> {
     Clear,
     /// An earlier attempt took effect, with this result.
     Effect(T),
-    /// Nobody knows, or nobody may decide.
+    /// Unknown, or a person has to decide.
     Unknown(ParkedReason),
 }
 
@@ -153,7 +152,7 @@ where
     match probe(cx.clone()).await {
         Probed::Found(value) => Past::Effect(value),
         Probed::NotFound if promise.adopt.is_none() => Past::Clear,
-        // "Not found" beside a stored result is a contradiction that a person has to settle.
+        // "Not found" beside a stored result is a contradiction that a person has to resolve.
         Probed::NotFound | Probed::Unknown => Past::Unknown(doubt.reason()),
     }
 }
@@ -169,17 +168,17 @@ fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason) -> Parked {
     parked
 }
 
-/// Claims until it is decided whose the key is.
+/// Claims until it is decided who runs the key.
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
-    let in_flight_end = started + call.wait;
+    let in_flight_end = started + call.in_flight_timeout;
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     loop {
         let refusal = match core.claim(terms, false).await {
-            Claimed::Replay(value) => return Ok(Begun::Stored(value)),
-            Claimed::Promised(held, promise) => match promise.adopt {
+            Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
+            Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
@@ -190,11 +189,11 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
                     }
                 }
             },
-            Claimed::Repair(seen) => match repair(call, terms, seen.value, probing).await? {
+            Err(Denied::Repair(seen)) => match repair(call, terms, seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
-            Claimed::Refused(refusal) => refusal,
+            Err(Denied::Refused(refusal)) => refusal,
         };
         let (retry_after, end) = match refusal {
             Refusal::Mismatch => return Ok(Begun::Mismatch),
@@ -223,19 +222,17 @@ async fn repair(
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // Who runs again what was forgotten accepts that a forgotten result was another one.
+    // A policy that runs forgotten keys accepts that the forgotten result was another one.
     let sure = call.policy.forgotten == Forgotten::Run;
     Ok(match store(call, terms, seen.as_ref(), sure && !probing).await {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // Too few know whether what was seen is the result: that is for the probe to say.
+        // Too few know whether what was seen is the result: the probe decides that.
         Store::Forgotten(_) if probing => match call.of.core.claim(terms, true).await {
-            Claimed::Promised(held, promise) if promise.forgotten.is_some() => {
-                Ok(Begun::Ours(held, promise))
-            }
-            Claimed::Replay(value) => Ok(Begun::Stored(value)),
-            Claimed::Refused(refusal) => Err(refusal),
-            Claimed::Promised(..) | Claimed::Repair(_) => {
+            Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
+            Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
+            Err(Denied::Refused(refusal)) => Err(refusal),
+            Ok(_) | Err(Denied::Repair(_)) => {
                 Err(Refusal::Contended { retry_after: Duration::ZERO })
             }
         },
@@ -247,7 +244,7 @@ async fn repair(
     })
 }
 
-/// Stores what the handler returned, and answers what stands under the key afterwards.
+/// Stores what the handler returned, and answers the stored result.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
@@ -272,15 +269,13 @@ where
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // Held until the result stands: a node that begins a new life takes it only from a holder.
+    // The claim is held until the result is stored: a node with a new data history takes it only
+    // from a holder.
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
-    let (nodes, refused) = match done {
-        Step::Stored => return Ok(executed(value, held.lease.durability())),
-        Step::Overtaken(nodes) => (nodes, true),
-        Step::Unknown(nodes) => (nodes, false),
-        Step::Wait => (vec![NodeOutcome::Silent; core.n()], false),
+    let Err(Unstored { overtaken: refused, nodes }) = done else {
+        return Ok(executed(value, held.lease.durability()));
     };
     tracing::warn!(
         target: "palisade::idempotency",
@@ -289,10 +284,10 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // One's own value is never answered on one's own word (idempotency 1): read what a
-    // majority says.
+    // The own value is never answered before a majority has it (idempotency 1): read what the
+    // majority has.
     let found = core.look(terms).await;
-    // Stored by others, or in pieces: certain is what the level asks for.
+    // Stored by another attempt, or on some nodes: the result has to reach the durability level.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -302,11 +297,11 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node that forgot the promise refuses too: overtaken is who sees a higher one.
+    // A node that forgot the promise refuses as well: only a higher promise means overtaken.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // Overtaken by somebody who only looked and left, or died: nothing is decided, so propose it
-    // again. A claim that runs is not taken away, and a result found on the way is adopted.
+    // Overtaken by a caller that only looked, or died: nothing is decided, so propose it again. A
+    // claim that runs is not taken away, and a result found on the way is adopted.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),
@@ -318,7 +313,7 @@ where
     Err(RunError::NotRecorded(call.not_recorded(ballot, overtaken, nodes)))
 }
 
-/// What a caller hears of a result that stands.
+/// What a caller is answered when the key has a result.
 fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Outcome<T>, RunError> {
     let Some(bytes) = kept else { return Ok(Outcome::NotKept) };
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))

@@ -1,4 +1,4 @@
-//! Putting one value under a key by consensus: what stands there already, else a candidate.
+//! Storing one value under a key by consensus: the value that is there already, else a candidate.
 //!
 //! Repairs of half-stored results, an operator's `resolve`, and a late handler's second try are all
 //! this one protocol: claim with `force`, adopt what the promises show, complete it under the own
@@ -8,28 +8,27 @@ use std::sync::Arc;
 
 use super::policy::Doubt;
 use super::{Call, NotRecorded};
-use crate::driver::claim::{ClaimTerms, Claimed};
+use crate::driver::claim::ClaimTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::complete::Step;
-use crate::quorum::record::Refusal;
+use crate::quorum::record::{Denied, Refusal};
 
-/// What a store came to.
+/// The outcome of a store.
 #[derive(Debug)]
 pub(super) enum Store {
     /// These bytes are the key's result now; they are the candidate's.
     Ours,
-    /// Another result stood there, and stands; `None` if it was too large to be kept.
+    /// The key has another result, which stays; `None` if it was too large to be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes know whether a result stood there; nothing was changed.
+    /// Too few nodes know whether the key has a result; nothing was changed.
     Forgotten(Doubt),
-    /// Somebody is at it, or too few nodes can be asked.
+    /// Another caller is storing, or too few nodes can be asked.
     Refused(Refusal),
     /// Sent, and not known to be stored.
     Unsure(Box<NotRecorded>),
 }
 
-/// Puts `candidate` under the key unless a result is found there. `sure`: the caller answers for it
+/// Puts `candidate` under the key unless a result is found there. `sure`: the caller guarantees
 /// that no forgotten result contradicts the candidate.
 pub(super) async fn store(
     call: &Call,
@@ -42,18 +41,19 @@ pub(super) async fn store(
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     loop {
         let (held, promise) = match core.claim(terms, true).await {
-            Claimed::Promised(held, promise) => (held, promise),
-            Claimed::Replay(value) => return standing(value, candidate),
-            Claimed::Refused(refusal @ Refusal::Contended { .. }) => {
+            Ok(claimed) => claimed,
+            Err(Denied::Replay(value)) => return standing(value, candidate),
+            Err(Denied::Refused(refusal @ Refusal::Contended { .. })) => {
                 if core.env.now() >= end {
                     return Store::Refused(refusal);
                 }
                 tokio::time::sleep(delays.next().unwrap_or_default()).await;
                 continue;
             }
-            Claimed::Refused(refusal) => return Store::Refused(refusal),
-            // Nodes do not refuse a forced claim for a record; one that does has no say here.
-            Claimed::Repair(_) => {
+            Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
+            // Nodes do not refuse a forced claim for a record; the answer of one that does is
+            // ignored.
+            Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
             }
@@ -67,13 +67,12 @@ pub(super) async fn store(
         // A completion may be under way from here on: the claim is not given back.
         held.begin();
         match core.complete(&held.lease, value.as_ref()).await {
-            Step::Stored => return standing(value, candidate),
-            Step::Overtaken(_) if core.env.now() < end => {}
-            Step::Overtaken(nodes) | Step::Unknown(nodes) => {
+            Ok(()) => return standing(value, candidate),
+            Err(why) if why.overtaken && core.env.now() < end => {}
+            Err(why) => {
                 let ballot = (promise.attempt, promise.token);
-                return Store::Unsure(Box::new(call.not_recorded(ballot, false, nodes)));
+                return Store::Unsure(Box::new(call.not_recorded(ballot, false, why.nodes)));
             }
-            Step::Wait => {}
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::driver::lease::Lease;
 use crate::driver::runtime::within;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
-use crate::error::{ExtendError, ReleaseOutcome, Resource};
+use crate::error::{ExtendError, ReleaseError, Resource};
+use crate::lock::{LostSignal, is_lost};
 use crate::receipt::Receipt;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -16,12 +17,13 @@ use crate::token::FencingToken;
 /// A held lock.
 ///
 /// It is a belief with a deadline, not a fact: [`is_valid`](Self::is_valid) and
-/// [`lost`](Self::lost) tell when the belief has ended, at the latest at
+/// [`lost`](Self::lost) report when it has ended, at the latest at
 /// [`valid_until`](Self::valid_until) by this machine's own clock, which is before anyone else can
-/// hold the name. Hand [`fencing_token`](Self::fencing_token) to whatever is written under the
-/// lock, so that a write which is late all the same is refused there.
+/// hold the name. Send [`fencing_token`](Self::fencing_token) with every write under the lock, so
+/// that the resource can refuse a late one.
 ///
-/// Dropping the guard releases in the background; [`release`](Self::release) tells the outcome.
+/// Dropping the guard releases in the background; [`release`](Self::release) says whether it was
+/// held until then.
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct LockGuard {
     core: Arc<Core>,
@@ -67,13 +69,13 @@ impl LockGuard {
         self.lease.token
     }
 
-    /// When belief ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s `Env`.
+    /// When the validity ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s
+    /// `Env`.
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
     }
 
-    /// How durable the lock was when it was granted or renewed last: what a failover after that
-    /// leaves of it.
+    /// How durable the lock was when it was last granted or renewed.
     pub fn durability(&self) -> Achieved {
         self.lease.durability()
     }
@@ -87,12 +89,7 @@ impl LockGuard {
     /// Whether the lock is still held, by a local look at the suspend-proof clock. Never turns true
     /// again once it was false.
     pub fn is_valid(&self) -> bool {
-        let valid = self.lease.is_valid(self.core.env.now());
-        if !valid {
-            // What was false once stays false, also if a renewal's answer is on its way.
-            self.lease.lose();
-        }
-        valid
+        !is_lost(&self.core, &self.lease)
     }
 
     /// Resolves when the lock is lost: at the latest when the validity has ended, earlier if a
@@ -100,9 +97,14 @@ impl LockGuard {
     /// can confirm it any more. Select your work against it.
     ///
     /// # Cancellation safety
-    /// May be dropped and asked again at will.
+    /// May be dropped and called again at any time.
     pub async fn lost(&self) {
         lost(&self.core, &self.lease).await;
+    }
+
+    /// As [`lost`](Self::lost), for tasks that do not have the guard.
+    pub fn lost_signal(&self) -> LostSignal {
+        LostSignal::new(&self.core, &self.lease)
     }
 
     /// Extends now by the lock's ttl, counted from the send, and returns the new deadline. A guard
@@ -110,10 +112,11 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`ExtendError::Lost`] if the lock is gone for good, [`ExtendError::Unknown`] if too few
-    /// nodes answered and the old deadline stands.
+    /// nodes answered; the old deadline still holds.
     ///
     /// # Cancellation safety
-    /// Dropped, the old deadline stands; the nodes may keep the key longer than believed.
+    /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
+    /// assumes.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let result = self.core.extend(&self.lease).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
@@ -122,35 +125,45 @@ impl LockGuard {
         result
     }
 
-    /// Where the last write of this lock that each node confirmed stands, and what became of it if
-    /// the node is another server since. Nodes that never confirmed it are not listed. Asks nobody.
+    /// For each node, where the last confirmed write of this lock is in its data history, and its
+    /// fate if another server has taken over. Nodes that never confirmed one are not listed. Sends
+    /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
         self.core.verdicts.receipts(&self.lease)
     }
 
-    /// Resolves with the next verdict: a node became another server (a failover, a restart), and
-    /// this is what became of the lock's last confirmed write there. Each verdict is told once, in
-    /// order, also those that came before the call; with `None` as soon as the lock is lost or
-    /// released and nothing is left to tell.
+    /// Resolves when a node became another server (a failover, a restart), with the fate of the
+    /// lock's last confirmed write there. Each is reported once, in order, also those from before
+    /// the call. Resolves with `None` once the lock is lost or released and nothing is left to
+    /// report.
     ///
-    /// [`Fate::Survived`](crate::Fate::Survived) asks for nothing. After
+    /// [`Fate::Survived`](crate::Fate::Survived) needs no action. After
     /// [`Fate::Lost`](crate::Fate::Lost) or `Unknown` a guard with automatic renewal is renewed at
-    /// once: it puts the lock back where the node may still be told so, and is
-    /// [lost](Self::lost) at once if no majority can ever confirm it again.
+    /// once: it puts the lock back where the node still accepts that, and is [lost](Self::lost) at
+    /// once if no majority can ever confirm it again.
     ///
     /// # Cancellation safety
-    /// Dropped, it takes no verdict; the next call tells it.
+    /// If dropped, nothing is consumed; the next call reports it.
     pub async fn failover(&self) -> Option<Receipt> {
         failover(&self.core, &self.lease).await
     }
 
     /// Releases on every node that may hold the lock; decided at the majority, finished in the
-    /// background. A guard that was lost before, by its own deadline or otherwise, never answers
-    /// [`ReleaseOutcome::Released`], whatever the nodes find.
+    /// background. `Ok` says that the lock was held until this release.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Lost`] or [`ReleaseError::TakenByOther`] for a guard that was lost before,
+    /// by its own deadline or otherwise, whatever the nodes find; [`ReleaseError::Unconfirmed`] if
+    /// too few nodes answered.
     ///
     /// # Cancellation safety
-    /// Dropped at any await, the release goes on in the background.
-    pub async fn release(self) -> ReleaseOutcome {
+    /// If dropped at any await, the release goes on in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.end().await
+    }
+
+    /// As [`release`](Self::release); the guard is of no use after it.
+    pub(crate) async fn end(&self) -> Result<(), ReleaseError> {
         let held = self.lease.end_held(self.core.env.now());
         self.core.keeper.forget(&self.lease);
         self.core.release(&self.lease, held).await
@@ -169,19 +182,13 @@ impl Drop for LockGuard {
     }
 }
 
-/// The next verdict on a lease; none once it is over and none is left.
+/// The next fate that is to be reported of a lease; none once it is over and none is left.
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
-    let over = || {
-        let over = !lease.is_valid(core.env.now());
-        if over {
-            lease.lose();
-        }
-        over
-    };
+    let over = || is_lost(core, lease);
     loop {
-        // In pieces, as below: a deadline that passes is told by nobody.
+        // In slices, as below: nothing wakes us when the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
-        if let Some(next) = within(left, lease.told.next(over)).await {
+        if let Some(next) = within(left, lease.verdict(over)).await {
             return next;
         }
     }
@@ -195,8 +202,8 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose();
             return;
         }
-        // Never one long sleep: timers stand still while the machine does, and a lease without
-        // renewal has no keeper that would notice.
+        // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease
+        // without renewal has no keeper that would notice.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -1,10 +1,18 @@
-//! Locks: a mutex and the guard of what it holds.
+//! Locks: a mutex, and the guard that holds it.
 
+mod builder;
 mod guard;
 mod mutex;
 mod pauses;
+mod run;
+mod signal;
 
+pub use builder::MutexBuilder;
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
 pub(crate) use mutex::{Bid, acquire_within};
 pub use mutex::{Mutex, TryAcquire};
+pub use run::WorkError;
+pub(crate) use run::while_held;
+pub use signal::LostSignal;
+pub(crate) use signal::is_lost;

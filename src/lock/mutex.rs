@@ -1,4 +1,4 @@
-//! The plain mutex: every other kind of lock is told as a difference from it.
+//! The mutex: one holder at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::driver::close::Verb;
 use crate::driver::hints::Waiting;
 use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
-use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, Resource, Taken};
+use crate::error::{AcquireError, Advice, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::pauses::{Pauses, is_split, spread};
-use crate::name::{LockKeys, check_lock};
+use crate::name::LockKeys;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::time::Moment;
@@ -22,22 +22,22 @@ const WAIT: Duration = Duration::from_secs(30);
 /// … and so long after the end of a quarantine: for two attempts, and the clocks' rounding.
 const AFTER: Duration = Duration::from_secs(1);
 
-/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call.
+/// A named lock, not yet held. Cheap to clone and to make; use one per name or per call. Begun by
+/// [`Redlock::mutex`](crate::Redlock::mutex).
 ///
 /// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
 /// languages (redlock-py, redsync, node-redlock, rslock, redislock).
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    core: Arc<Core>,
-    name: Arc<str>,
-    keys: LockKeys,
-    ttl: Duration,
-    wait: Option<Duration>,
-    renew: bool,
-    max_hold: Option<Duration>,
-    retry: RetryPolicy,
-    level: Durability,
-    bad: Option<ConfigError>,
+    pub(super) core: Arc<Core>,
+    pub(super) name: Arc<str>,
+    pub(super) keys: LockKeys,
+    pub(super) ttl: Duration,
+    pub(super) acquire_timeout: Option<Duration>,
+    pub(super) renew: bool,
+    pub(super) max_hold: Option<Duration>,
+    pub(super) retry: RetryPolicy,
+    pub(super) level: Durability,
 }
 
 /// What [`Mutex::try_acquire`] found.
@@ -61,88 +61,15 @@ impl TryAcquire {
 }
 
 impl Mutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        let keys = LockKeys::prefixed(&core.config.prefix, name);
-        let bad = check_lock(name, &keys).err();
-        Self {
-            keys,
-            ttl: core.config.ttl,
-            wait: None,
-            renew: true,
-            max_hold: None,
-            retry: RetryPolicy::default(),
-            level: Durability::Primary,
-            name: name.into(),
-            core,
-            bad,
-        }
-    }
-
-    /// Lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it bounds how
-    /// long others wait after this process died, not how long the lock may be held.
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// How long [`acquire`](Self::acquire) waits at most. Default: 30 s, and longer while too few
-    /// nodes can grant because of a quarantine whose end is known, until shortly after that end.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// Whether the keeper renews the lock at a quarter of its ttl; default true. Without it the
-    /// lock is lost after one ttl unless [`LockGuard::extend`] is called.
-    #[must_use]
-    pub fn auto_renew(mut self, renew: bool) -> Self {
-        self.renew = renew;
-        self
-    }
-
-    /// The keeper stops renewing this long after the acquire, so that a stuck holder cannot keep
-    /// the name for ever. Default: no limit.
-    #[must_use]
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.max_hold = Some(limit);
-        self
-    }
-
-    /// Waits between attempts when no node gives a hint.
-    #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = policy;
-        self
-    }
-
-    /// How many replicas must have a grant, and each renewal, before it counts; default
-    /// [`Durability::Primary`]. [`LockGuard::durability`] tells how many had it.
-    #[must_use]
-    pub fn durability(mut self, level: Durability) -> Self {
-        self.level = level;
-        self
-    }
-
-    /// Checks name and settings without acquiring anything; the verbs do it too.
-    ///
-    /// # Errors
-    /// The first rule that is broken, with field, value and rule.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        if let Some(bad) = &self.bad {
-            return Err(bad.clone());
-        }
-        self.level.check()?;
-        self.core.config.check_ttl(self.ttl)?;
-        if self.renew { self.core.config.check_renewed(self.ttl) } else { Ok(()) }
+    /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// One attempt.
     ///
     /// # Errors
-    /// [`AcquireError::Config`], [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is
-    /// not an error.
+    /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.
     ///
     /// # Cancellation safety
     /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
@@ -158,15 +85,14 @@ impl Mutex {
         }
     }
 
-    /// Attempts until the lock is held or [`wait`](Self::wait) has passed. Woken by the nodes when
-    /// the lock is released; polls with growing, jittered pauses where hints are not to be had. A
-    /// fresh owner token and a roll-back for each attempt.
+    /// Attempts until the lock is held or [`acquire_timeout`](super::MutexBuilder::acquire_timeout)
+    /// has passed. Woken by the nodes when the lock is released; polls with growing, jittered
+    /// pauses where hints are not to be had. A fresh owner token and a roll-back for each attempt.
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
     /// could be asked until the end (at once if a person has to change a setting),
-    /// [`AcquireError::Config`] for a bad name or setting, [`AcquireError::Closed`] as soon as the
-    /// handle is [closed](crate::Redlock::close).
+    /// [`AcquireError::Closed`] as soon as the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
@@ -174,7 +100,7 @@ impl Mutex {
         let _verb = self.begin()?;
         let of = self.resource();
         let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level };
-        let won = acquire_within(&self.core, bid, self.wait, self.retry).await?;
+        let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
 
@@ -184,22 +110,14 @@ impl Mutex {
 
     /// Begins a verb.
     fn begin(&self) -> Result<Verb<'_>, AcquireError> {
-        self.check().map_err(|e| AcquireError::Config(e.of(self.resource())))?;
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
     fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
-        let (of, meta) = (self.resource(), std::sync::Mutex::new(None));
-        let subject = Subject::Lock { of, keys: self.keys.clone(), meta };
-        let lease = Lease::new(
-            subject,
-            (won.owner, won.token),
-            self.ttl,
-            won.until,
-            renew_until,
-            won.mailbox,
-        );
+        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
+        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let lease = Lease::new(subject, id, times, renew_until, won.mailbox, None);
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
 }
@@ -213,7 +131,8 @@ pub(crate) struct Bid<'a> {
     pub(crate) level: Durability,
 }
 
-/// Attempts until won or until `wait` has passed; without one as [`Mutex::wait`] says.
+/// Attempts until won or until `wait` has passed; without one as
+/// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
     Bid { of, keys, ttl, level }: Bid<'_>,
@@ -268,13 +187,14 @@ pub(crate) async fn acquire_within(
         if woken {
             hold_back(core, &waiting, deadline).await;
         }
-        // The roll-backs of attempts that met are hints, too: to all who met, so that they would
-        // meet for ever. Only the dice bring them apart, over the more round trips the oftener.
+        // The roll-backs of colliding attempts are hints as well, and wake all of them at once, so
+        // they would collide for ever. Random pauses separate them, over more round trips the more
+        // often they collided.
         crowd = if called && asked { crowd + 1 } else { 0 };
         if crowd > 1 || is_split(&loss) {
             let apart = spread(core.env.random(), round_trip, crowd);
             tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
-            // What was told meanwhile is seen by the attempt itself.
+            // The attempt itself sees what changed until now.
             let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {

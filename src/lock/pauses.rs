@@ -1,4 +1,4 @@
-//! How long one who waits for a lock pauses before it asks again.
+//! How long a waiter pauses before it asks again.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Pauses {
             // Asking for hints takes one refused attempt: make it at once.
             Loss::Taken(t) if !asked && t.retry_after != Some(Duration::ZERO) => Duration::ZERO,
             Loss::Taken(Taken { retry_after: Some(d), .. }) if !d.is_zero() => {
-                // Hints can be lost, so never sleep through more than a second on their word.
+                // Hints can be lost, so never wait longer than a second for one.
                 (*d + delay.min(Duration::from_millis(20))).min(Duration::from_secs(1).max(delay))
             }
             Loss::NoQuorum(outcomes) if outcomes.iter().any(is_crowded) => {

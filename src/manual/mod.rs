@@ -1,4 +1,4 @@
-//! The manual: what code alone does not tell.
+//! The manual: what code alone does not say.
 
 #[doc = include_str!("ordinary_deployments.md")]
 pub mod ordinary_deployments {}
@@ -17,3 +17,28 @@ pub mod changing_settings {}
 
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}
+
+#[doc = concat!("[clocks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/clocks.md")]
+#[doc = concat!(
+    "[durability]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/durability.md"
+)]
+#[doc = concat!(
+    "[idempotency]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/idempotency.md"
+)]
+#[doc = concat!("[locks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/locks.md")]
+#[doc = concat!(
+    "[quarantine]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/quarantine.md"
+)]
+#[doc = concat!("[renewal]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/renewal.md")]
+#[doc = concat!("[sentinel]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/sentinel.md")]
+#[doc = include_str!("../../docs/glossary.md")]
+pub mod glossary {}

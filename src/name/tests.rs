@@ -20,7 +20,7 @@ fn side_keys_share_the_slot() {
 }
 
 #[test]
-fn bad_names_are_told_with_field_value_and_rule() {
+fn bad_names_are_reported_with_field_value_and_rule() {
     for (name, rule) in
         [("", "must not be empty"), ("a\nb", "no control characters"), ("\u{7f}", "control")]
     {

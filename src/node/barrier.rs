@@ -2,7 +2,7 @@
 //! (durability 1).
 //!
 //! A yes below its level never counts: it is a fault, and one that may have been executed, so that
-//! whoever asked rolls it back by token on all nodes.
+//! the caller rolls it back by token on all nodes.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) async fn confirm(
 ) -> Result<u32, NodeError> {
     let not_durable = |detail| Err(NodeError::maybe_executed(NodeFault::NotDurable, detail));
     let Some(after) = after else {
-        return not_durable("the node did not say who it is".to_owned());
+        return not_durable("the node did not report its identity".to_owned());
     };
     let limit = deadline.since(env.now()) + GRACE;
     match tokio::time::timeout(limit, node.barrier(after, level, deadline)).await {
@@ -44,9 +44,8 @@ pub(super) async fn confirm(
     }
 }
 
-/// What somebody will believe from now on: a yes, or a result that stands. A result, too, because
-/// it was perhaps written without being confirmed, and once it is answered it may not
-/// be lost (idempotency 1).
+/// What a caller will rely on: a yes, or a stored result. A result, too, because it was perhaps
+/// written without being confirmed, and once it is answered it may not be lost (idempotency 1).
 pub(super) fn must_last(reply: &Reply) -> bool {
     #[cfg(feature = "sim-bugs")]
     if crate::bugs::on(crate::bugs::Bug::YesBeforeReplicas) {

@@ -152,7 +152,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The rule in a few words.
+    /// The rule, in short.
     pub fn name(&self) -> &'static str {
         self.name
     }

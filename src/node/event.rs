@@ -1,23 +1,21 @@
-//! What happens on a node, told without being asked, and how it is logged. Hints only: an event may
-//! be lost, and no promise depends on one.
+//! Events of a node, and how they are logged. An event may be lost, and no promise depends on one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::receipt::Predecessor;
 
-/// Something that happened on a node, told without being asked.
+/// Something that happened on a node.
 ///
 /// All but [`Changed`](Self::Changed) and [`Switched`](Self::Switched) are also logged through
-/// `tracing` by the nodes of this crate that are servers
-/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
-/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
-/// names are kept from version to version.
+/// `tracing` by the nodes of this crate that are servers ([`KeysForgotten`](Self::KeysForgotten):
+/// by the handle), target `palisade::node`, with the fields `node` (its name), `event` (the name
+/// given at each variant) and those named there. These names are stable across versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
-    /// A lock somebody waited for was released, or what its holder says of itself changed. The main
-    /// key of the lock.
+    /// A lock that somebody waits for was released, or its metadata changed. The main key of the
+    /// lock.
     Changed(Arc<str>),
     /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
     /// failed.
@@ -25,9 +23,9 @@ pub enum NodeEvent {
     /// The node was (re)connected. Log: `up`.
     Up,
     /// A new connection met another data history than the one before. Comes before
-    /// [`GenerationChanged`](Self::GenerationChanged), which needs a batch, and says what the new
-    /// server has of the old one's, so that holders hear at once what became of their grants; a
-    /// node that does not tell it leaves that to the facts of its next batch.
+    /// [`GenerationChanged`](Self::GenerationChanged), which needs a batch, and names the history
+    /// that the new server continues, so that holders learn at once the fate of their grants. A
+    /// node that does not send it reports that with its next batch.
     Switched {
         /// The history that it has now.
         generation: u64,
@@ -38,36 +36,36 @@ pub enum NodeEvent {
     /// granted. Log: `generation_changed` with `cause`.
     #[non_exhaustive]
     GenerationChanged {
-        /// Why, as far as can be seen from here.
+        /// The cause, as far as the client can see it.
         cause: GenerationCause,
     },
-    /// The node grants nothing for this long; sitting holders may take their places again. Log:
+    /// The node grants nothing for this long; holders may re-assert their leases. Log:
     /// `quarantine_begun` with `remaining_ms` and `began_empty`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
         remaining: Duration,
-        /// There were no data of palisade's on it: it is new, or was emptied. A new deployment is
-        /// marked as such by `palisade init`, and by `trust_fresh(true)` in tests.
+        /// It had no palisade data: it is new, or was emptied. Mark a new deployment with `palisade
+        /// init`; in tests use `trust_fresh(true)`.
         began_empty: bool,
     },
-    /// The node grants again; told with its first answer after the end. Log: `quarantine_ended`.
+    /// The node grants again; sent with its first answer after the end. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Sitting holders of this handle took their places again in a quarantine. Log: `reasserted`
-    /// with `leases`.
+    /// Holders of this handle re-asserted their leases in a quarantine. Log: `reasserted` with
+    /// `leases`.
     #[non_exhaustive]
     Reasserted {
         /// How many in one batch.
         leases: u64,
     },
-    /// The min-replicas guard is absent, weaker than asked, or cannot be seen. Log: `guard_absent`
+    /// The min-replicas check is off, weaker than required, or cannot be read. Log: `guard_absent`
     /// with `why`.
     #[non_exhaustive]
     GuardAbsent {
-        /// What is wrong and the command that mends it.
+        /// What is wrong, and the command that corrects it.
         why: Arc<str>,
     },
-    /// The guard is as asked again. Log: `guard_restored`.
+    /// The min-replicas check is strong enough again. Log: `guard_restored`.
     GuardRestored,
     /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
     /// window), or this one had a longer one before. The longest counts, until one to two such
@@ -82,9 +80,9 @@ pub enum NodeEvent {
         /// shorter.
         node: Duration,
     },
-    /// A majority of the nodes, this one among them, cannot say of an idempotency key without a
-    /// birth that it is new: they are empty or lost data within the retention. Until that is over
-    /// such keys are answered by the policy for forgotten ones; keys with
+    /// A majority of the nodes, this one among them, cannot know that an idempotency key without a
+    /// birth is new: they are empty, or lost data within the retention. Until then the policy for
+    /// forgotten keys answers such keys; keys with
     /// [`created_at`](crate::idempotency::Call::created_at) run. Sent once per handle, node and
     /// loss. Log: `keys_forgotten` with `remaining_ms`.
     #[non_exhaustive]
@@ -92,11 +90,11 @@ pub enum NodeEvent {
         /// For how long, unless the node loses data again.
         remaining: Duration,
     },
-    /// A lease that this handle keeps alive does not outlive a failover of this node, without which
-    /// the handle has no majority: the holder will lose it although it renews. Sent once. Use a ttl
-    /// of `enough` (and `max_ttl`, in every process), or have the Sentinels replace a master
-    /// sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`, `down_after_ms`,
-    /// `window_ms` and `enough_ms`.
+    /// A renewed lease of this handle would not outlive a failover of this node, and without this
+    /// node the handle has no majority: the holder will lose the lease although it renews. Sent
+    /// once. Use a ttl of `enough` (and `max_ttl`, in every process), or have the Sentinels replace
+    /// a master sooner. Log: `ttl_too_short` with `ttl_ms`, `lasts_ms`, `needed_ms`,
+    /// `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// The lease's ttl.
@@ -144,7 +142,7 @@ const EMPTY: &str = "it has no palisade data: new, or emptied; if the whole depl
                      run `palisade init`";
 
 impl NodeEvent {
-    /// Writes it to the log. What needs a person is a warning.
+    /// Writes it to the log: as a warning if a person has to act.
     pub(crate) fn log(&self, node: &str) {
         macro_rules! say {
             ($level:ident, $event:literal, $words:literal $(, $field:ident = $value:expr)*) => {
@@ -154,8 +152,8 @@ impl NodeEvent {
             };
         }
         match self {
-            // Hints are too many, who lost the node logs the cause, and whom a switch concerns logs
-            // the verdict.
+            // Not logged here: hints are too many, the connection logs the cause of a loss, and a
+            // lease logs the fate of its write after a switch.
             Self::Changed(_) | Self::Down | Self::Switched { .. } => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::GenerationChanged { cause } => {
@@ -178,13 +176,13 @@ impl NodeEvent {
             }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
             Self::Reasserted { leases } => {
-                say!(info, "reasserted", "holders took their places again", leases = *leases);
+                say!(info, "reasserted", "holders re-asserted their leases", leases = *leases);
             }
             Self::GuardAbsent { why } => {
-                say!(warn, "guard_absent", "min-replicas guard absent or too weak", why = &**why);
+                say!(warn, "guard_absent", "min-replicas check off or too weak", why = &**why);
             }
             Self::GuardRestored => {
-                say!(info, "guard_restored", "min-replicas guard is as asked again");
+                say!(info, "guard_restored", "min-replicas check is strong enough again");
             }
             Self::SettingsDisagree { ours, node: kept } => say!(
                 warn,
@@ -196,7 +194,7 @@ impl NodeEvent {
             Self::KeysForgotten { remaining } => say!(
                 warn,
                 "keys_forgotten",
-                "node is new or lost data: until its memory covers a retention, new idempotency \
+                "node is new or lost data: until one retention has passed, new idempotency \
                  keys without `created_at` count as forgotten",
                 remaining_ms = millis(*remaining)
             ),

@@ -1,7 +1,7 @@
 //! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, amnesia.
 //!
-//! What happens to a call is decided by a script, else by dice from a seed handed in; waiting is
-//! only by `tokio::time`. So a history repeats exactly from its seed under a paused clock.
+//! What happens to a call is decided by a script, else at random from a given seed; waiting is only
+//! by `tokio::time`. So a history repeats exactly from its seed under a paused clock.
 
 mod plan;
 #[cfg(test)]
@@ -51,7 +51,7 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// A thaw works through the queue; what comes meanwhile goes behind it.
+    /// A thaw works through the queue; calls that arrive during it go behind it.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,
@@ -103,17 +103,18 @@ impl Fault {
 
 impl FaultControl {
     /// The fate of the next calls, one step each, behind what was scripted before. When the script
-    /// is used up the dice decide again.
+    /// is used up, chance decides again.
     pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.0.state().script.extend(steps);
     }
 
-    /// Lets dice decide from here on: the same seed, odds and order of calls give the same faults.
+    /// Lets chance decide from here on: the same seed, odds and order of calls give the same
+    /// faults.
     pub fn dice(&self, seed: u64, odds: Odds) {
         self.0.state().dice = Some(Dice::new(seed, odds));
     }
 
-    /// No script and no dice any more. A freeze or a cut stays.
+    /// No script and no chance any more. A freeze or a cut stays.
     pub fn calm(&self) {
         let mut state = self.0.state();
         state.script.clear();
@@ -195,7 +196,7 @@ impl Shared {
             let (shared, batch) = (self.clone(), batch.clone());
             tokio::spawn(async move {
                 sleep_some(later).await;
-                // Nobody hears the second answer.
+                // The second answer is dropped.
                 shared.inner.call(batch, shared.env.now() + budget).await;
             });
         }

@@ -1,9 +1,11 @@
 //! The lane: one queue per node, and as many batches in flight as the node keeps in order (group
 //! commit).
 //!
-//! If nothing is in flight a request leaves at once; what arrives meanwhile leaves together as the
-//! next batch. A node that keeps order takes further batches while it works on the first, so that
-//! neither side waits for the other. A release never overtakes its own acquire.
+//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together as
+//! the next batch. A node that keeps order takes further batches while it works on the first, so
+//! that neither side waits for the other. A release never overtakes its own acquire: a batch leaves
+//! with the call of the node, and takes effect behind those of earlier calls. The lane's task polls
+//! the calls, so a connection to a server has its owner here (`dial/wire.rs`).
 //! The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
 //! - tells the node with each batch until when it may take effect, by the node's own clock: what
@@ -18,26 +20,27 @@
 //! - watches the facts of each batch: clock steps, new generations, two nodes on one server
 //!   (clocks 4, quarantine 7, overview 8).
 
+mod alarm;
 mod gather;
 pub(crate) mod load;
 mod owed;
-mod pace;
 mod settle;
 mod sink;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{StreamExt as _, poll};
 use tokio::sync::{broadcast, mpsc};
+use tokio::time::timeout;
 
+use self::alarm::Alarm;
 use self::gather::Gather;
 use self::load::Load;
 use self::owed::{Doubt, Owed, OwedQueue};
-use self::pace::{BATCH_MAX, Pace};
 use self::sink::Asker;
 pub(crate) use self::sink::Sink;
 use crate::durability::Durability;
@@ -46,7 +49,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::mailbox::Stamp;
 use crate::node::probe::Probe;
 use crate::node::tally::{NodeMetrics, Tally};
-use crate::node::{BoxFuture, LockNode, NodeEvent};
+use crate::node::{LockNode, NodeEvent};
 use crate::op::{Batch, Facts, Op, Replies, Reply, Terms};
 use crate::receipt::Server;
 use crate::time::{Drift, Moment, NodeClock};
@@ -69,6 +72,10 @@ const CONFIRMING_MAX: usize = 1_024;
 /// Most bytes that one batch asks the node to store, but one op's at least: other requests wait for
 /// no more than that, and the node says no more about results (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
+/// Most ops in one batch: bounds how long one script may occupy a server.
+const BATCH_MAX: usize = 128;
+/// Most batches under way: while the server works on one, the next one is there.
+const DEPTH: usize = 4;
 /// Most ops of a batch that are asked again: the others must not wait until all large results are
 /// shown.
 const AGAIN_MAX: usize = 16;
@@ -92,8 +99,6 @@ pub(crate) trait Witness: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct LaneSettings {
     pub(crate) env: Arc<dyn Env>,
-    /// How many nodes vote.
-    pub(crate) nodes: usize,
     pub(crate) terms: Terms,
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
@@ -173,7 +178,6 @@ impl Lane {
             clock: None,
             spoke: self.settings.env.now(),
             in_touch: false,
-            pace: Pace::new(self.settings.nodes),
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         // It is empty.
@@ -203,6 +207,14 @@ struct Asked {
     owner: Option<OwnerToken>,
     /// Whose extension names the node's quarantine.
     reasserts: Option<OwnerToken>,
+}
+
+/// What leaves together.
+#[derive(Default)]
+struct Leaving {
+    ops: Vec<Op>,
+    asked: Vec<Asked>,
+    deadline: Moment,
 }
 
 /// A batch that came back.
@@ -244,55 +256,48 @@ struct Worker {
     spoke: Moment,
     /// The node answered the last batch, so its connection stands.
     in_touch: bool,
-    pace: Pace,
 }
 
 impl Worker {
     async fn run(mut self) {
+        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        let (node, env) = (&*node, &*env);
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
+        let mut alarm = Alarm::new();
+        let mut head = None;
         loop {
-            let now = self.settings.env.now();
-            // A batch that has to ask for the time first could be overtaken by the next.
-            let depth = self.pace.depth(&*self.node, self.known_clock(now).is_some());
-            let owed_in = self.owed.due().map(|at| at.since(now));
-            let open = under_way.len() < depth && confirming.len() < CONFIRMING_MAX;
-            let heartbeat = (self.spoke + HEARTBEAT).since(now);
-            if owed_in == Some(Duration::ZERO) && under_way.len() < depth {
-                // Before what is queued: on a busy lane there is always something.
-                let call = self.launch_owed();
-                confirming.extend(self.begin(call, &mut under_way).await);
+            let now = env.now();
+            let room = under_way.len() < self.depth(now);
+            let open = room && confirming.len() < CONFIRMING_MAX;
+            // Owed releases before what is queued: on a busy lane there is always something.
+            let mut next = if room { self.owed_batch(now) } else { None };
+            if next.is_none() && open {
+                next = self.next_batch(head.take(), now);
+            }
+            let beat = self.spoke + HEARTBEAT;
+            if next.is_none() && under_way.is_empty() && beat <= now {
+                next = Some(Leaving {
+                    deadline: now + self.settings.node_deadline,
+                    ..Leaving::default()
+                });
+            }
+            if let Some(batch) = next {
+                under_way.push(self.send(batch, node, env));
                 continue;
             }
-            if !self.again.is_empty() && open {
-                let call = self.launch(None, depth);
-                confirming.extend(self.begin(call, &mut under_way).await);
-                continue;
-            }
+            let owed = self.owed.due().filter(|_| room);
+            let beat = Some(beat).filter(|_| under_way.is_empty());
+            alarm.set_for(owed.into_iter().chain(beat).min(), now);
             tokio::select! {
                 biased;
                 job = self.rx.recv(), if open => match job {
-                    Some(job) => {
-                        let call = self.launch(Some(job), depth);
-                        confirming.extend(self.begin(call, &mut under_way).await);
-                    }
+                    Some(job) => head = Some(job),
                     None => break,
                 },
-                Some(answered) = under_way.next(), if !under_way.is_empty() => {
-                    confirming.extend(self.settle(answered));
-                    if self.pace.is_lone() && !under_way.is_empty() {
-                        // Who got an answer asks the next thing now, and it leaves before the next
-                        // answer is handed out.
-                        tokio::task::yield_now().await;
-                    }
-                }
-                Some(()) = confirming.next(), if !confirming.is_empty() => {}
-                () = sleep_or_forever(owed_in), if under_way.len() < depth => {}
-                () = tokio::time::sleep(heartbeat), if under_way.is_empty() => {
-                    let deadline = self.settings.env.now() + self.settings.node_deadline;
-                    let call = self.send(Vec::new(), Vec::new(), deadline);
-                    confirming.extend(self.begin(Some(call), &mut under_way).await);
-                }
+                Some(answered) = under_way.next() => confirming.extend(self.settle(answered)),
+                Some(()) = confirming.next() => {}
+                () = &mut alarm => {}
             }
         }
         // The handle is gone. What is under way is awaited, what is owed tried once more; then the
@@ -301,45 +306,32 @@ impl Worker {
             // With the handle everybody is gone who could want to know what replicas have.
             self.settle(answered);
         }
-        if let Some(last) = self.launch_owed() {
-            self.settle(last.await);
+        if let Some(last) = self.owed_batch(env.now()) {
+            let answered = self.send(last, node, env).await;
+            self.settle(answered);
         }
     }
 
-    /// Puts a call on its way, before answers are handed out or anything else leaves; what its
-    /// answer leaves to be confirmed, should that be there already.
-    async fn begin(
-        &mut self,
-        call: Option<BoxFuture<'static, Answered>>,
-        under_way: &mut FuturesUnordered<BoxFuture<'static, Answered>>,
-    ) -> Vec<BoxFuture<'static, ()>> {
-        let Some(mut call) = call else { return Vec::new() };
-        match poll!(&mut call) {
-            Poll::Ready(answered) => self.settle(answered),
-            Poll::Pending => {
-                under_way.push(call);
-                Vec::new()
-            }
-        }
+    /// How many batches may be under way. Two that both ask for the node's clock first could
+    /// overtake each other.
+    fn depth(&self, now: Moment) -> usize {
+        let known = self.known_clock(now).is_some();
+        if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
-    /// Takes what is queued into one batch and sends it; `first` is the head of the queue, if it
-    /// was taken already.
-    fn launch(&mut self, first: Option<Job>, depth: usize) -> Option<BoxFuture<'static, Answered>> {
-        let now = self.settings.env.now();
+    /// What is queued, as one batch; `head` is the first of the queue, if it was taken already.
+    fn next_batch(&mut self, mut head: Option<Job>, now: Moment) -> Option<Leaving> {
         // Never less than a node may take: who asks may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
-        let queued = usize::from(first.is_some()) + self.again.len() + self.rx.len();
-        let most = self.pace.most(queued, depth);
-        let (mut first, mut again) = (first, self.again.len().min(AGAIN_MAX));
+        let mut again = self.again.len().min(AGAIN_MAX);
         let (mut gathered, mut bytes) = (Gather::default(), 0);
-        while gathered.len() < most {
+        while gathered.len() < BATCH_MAX {
             let next = if again > 0 {
                 again -= 1;
                 self.again.pop_front()
             } else {
-                first.take().or_else(|| self.rx.try_recv().ok())
+                head.take().or_else(|| self.rx.try_recv().ok())
             };
             let Some(job) = next else { break };
             if job.deadline <= now && job.asker.owed_until().is_none() {
@@ -355,14 +347,11 @@ impl Worker {
             deadline = deadline.max(job.deadline);
             gathered.take(job);
         }
-        if let Some(first) = first {
-            self.again.push_front(first);
+        if let Some(head) = head {
+            self.again.push_front(head);
         }
         let (ops, asked) = gathered.finish();
-        if ops.is_empty() {
-            return None;
-        }
-        Some(self.send(ops, asked, deadline))
+        (!ops.is_empty()).then_some(Leaving { ops, asked, deadline })
     }
 
     /// The node's clock, if it was read so lately that what it may have drifted since is little
@@ -373,9 +362,8 @@ impl Worker {
         self.clock.filter(|c| self.in_touch && drifted(c) <= most)
     }
 
-    /// Sends what is owed again.
-    fn launch_owed(&mut self) -> Option<BoxFuture<'static, Answered>> {
-        let now = self.settings.env.now();
+    /// What is owed and due.
+    fn owed_batch(&mut self, now: Moment) -> Option<Leaving> {
         let due = self.owed.take(now, BATCH_MAX);
         if due.is_empty() {
             return None;
@@ -389,35 +377,46 @@ impl Worker {
             again: None,
             asker: None,
         });
-        Some(self.send(ops, asked.collect(), now + self.settings.node_deadline))
+        let deadline = now + self.settings.node_deadline;
+        Some(Leaving { ops, asked: asked.collect(), deadline })
     }
 
-    /// One call of the node; always one reply per op, always by the deadline plus grace.
-    fn send(
+    /// One call of the node, which begins now; always one reply per op, always by the deadline plus
+    /// grace.
+    fn send<'n>(
         &mut self,
-        ops: Vec<Op>,
-        asked: Vec<Asked>,
-        deadline: Moment,
-    ) -> BoxFuture<'static, Answered> {
-        self.pace.sent(ops.len());
-        let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
+        Leaving { ops, asked, deadline }: Leaving,
+        node: &'n dyn LockNode,
+        env: &'n dyn Env,
+    ) -> impl Future<Output = Answered> + use<'n> {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
         let sent = env.now();
         self.spoke = sent;
-        let clock = self.known_clock(sent);
-        Box::pin(async move {
-            let limit = deadline.since(sent) + GRACE;
-            let (mut clock, mut greeting) = (clock, None);
-            let answer = tokio::time::timeout(limit, async {
-                if clock.is_none() && !ops.is_empty() {
-                    greeting = greet(&*node, &*env, terms, deadline).await;
-                    clock = greeting.as_ref().map(Spoken::clock);
+        let mut clock = self.known_clock(sent);
+        let not_after =
+            move |clock: Option<NodeClock>| clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
+        let call = move |ops, clock| {
+            node.call(Batch { terms, not_after: Some(not_after(clock)), ops }, deadline)
+        };
+        let begun = if clock.is_some() || ops.is_empty() {
+            Either::Left(call(ops, clock))
+        } else {
+            Either::Right(ops)
+        };
+        async move {
+            let mut greeting = None;
+            let answer = timeout(deadline.since(sent) + GRACE, async {
+                match begun {
+                    Either::Left(begun) => begun.await,
+                    Either::Right(ops) => {
+                        greeting = greet(node, env, terms, deadline).await;
+                        clock = greeting.as_ref().map(Spoken::clock);
+                        call(ops, clock).await
+                    }
                 }
-                let not_after = clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
-                node.call(Batch { terms, not_after: Some(not_after), ops }, deadline).await
             });
             let answer = answer.await;
-            let not_after = clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
+            let not_after = not_after(clock);
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
@@ -430,7 +429,7 @@ impl Worker {
             }
             let received = env.now();
             Answered { asked, greeting, replies, deadline, not_after, sent, received }
-        })
+        }
     }
 }
 
@@ -451,13 +450,6 @@ async fn greet(
     let facts =
         node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline).await.facts?;
     Some(Spoken { facts, sent, received: env.now() })
-}
-
-async fn sleep_or_forever(wait: Option<Duration>) {
-    match wait {
-        Some(d) => tokio::time::sleep(d).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Forwards a node's hints until the receiver is gone; nothing where some were missed.

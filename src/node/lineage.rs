@@ -1,8 +1,8 @@
 //! Which servers each node of a handle has been, as far as receipts need it.
 //!
-//! Two sources tell of a server, in any order and any number of times: the facts of a batch, and
-//! the node's hint when it connected. What they say is only ever compared by
-//! [`receipt::fate`](crate::receipt::fate), so a late word of an earlier server changes nothing.
+//! Two sources report a server, in any order and any number of times: the facts of a batch, and the
+//! node's hint when it connected. What they say is only ever compared by
+//! [`receipt::fate`](crate::receipt::fate), so a late report of an earlier server changes nothing.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,8 +41,8 @@ impl Lineage {
     }
 
     /// Somebody says what server the node is. True for the first one, and for another one than
-    /// before; not for an earlier one, whose answer came late or who does not know yet that it was
-    /// replaced.
+    /// before; not for an earlier one, whose answer came late or which does not know yet that it
+    /// was replaced.
     pub(crate) fn hear(&self, node: usize, server: Server) -> bool {
         let line = &self.lines[node];
         if line.present.load(Ordering::Acquire) == server.generation && server.generation != 0 {
@@ -67,7 +67,7 @@ impl Lineage {
         true
     }
 
-    /// Whether no node has ever become another server, so that every write stands.
+    /// Whether no node has ever become another server, so that every write is there.
     pub(crate) fn is_calm(&self) -> bool {
         self.switches.load(Ordering::Acquire) == 0
     }

@@ -5,19 +5,25 @@
 //! [`tend`] keeps the node connected. Connecting runs in a task of its own,
 //! so that a call with a short deadline does not start it over; a failed try is not repeated before
 //! a jittered pause, and calls in between are answered at once with the last cause.
+//!
+//! Batches leave in the order of the calls. One that finds no connection waits in a queue, and the
+//! queue is sent before the new connection is open to others.
 
 mod open;
+mod order;
 mod tend;
 
+use std::collections::VecDeque;
+use std::future::ready;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::poll;
+use tokio::runtime::Handle;
 use tokio::sync::{broadcast, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use self::order::{Place, Waiting};
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
 use super::redis::encode::Guarding;
@@ -120,16 +126,17 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeEvent>,
     state: Mutex<State>,
-    /// Whose turn it is to send: calls leave in the order in which they were made, also those that
-    /// waited for a connection.
-    order: tokio::sync::Mutex<()>,
     /// Counts the tries to connect that have ended.
     turns: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
-    current: Option<Current>,
+    current: Option<Arc<Current>>,
+    /// Batches that wait for a connection, in the order of their calls.
+    waiting: VecDeque<Waiting>,
+    /// When the resolver last judged the server, or began to.
+    judged: Moment,
     /// The bounds of the last batch.
     terms: Option<Terms>,
     /// Where the last connection led.
@@ -159,7 +166,6 @@ struct Failed {
     epoch: u64,
 }
 
-#[derive(Clone)]
 struct Current {
     session: Arc<Session>,
     /// `host:port` of the server.
@@ -169,8 +175,6 @@ struct Current {
     /// The resolver's word when the session's address was asked for.
     epoch: u64,
     opened: Moment,
-    /// When the resolver last judged the server, or began to.
-    judged: Moment,
 }
 
 impl<R: Resolver> Link<R> {
@@ -183,7 +187,6 @@ impl<R: Resolver> Link<R> {
             changed,
             events: broadcast::Sender::new(EVENTS),
             state: Mutex::default(),
-            order: tokio::sync::Mutex::default(),
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -211,66 +214,48 @@ impl<R: Resolver> Link<R> {
         self.shared.events.subscribe()
     }
 
-    /// Executes a batch by `deadline`.
-    pub(crate) async fn call(&self, batch: Batch, deadline: Moment) -> Replies {
-        let n = batch.ops.len();
-        let shared = &*self.shared;
-        shared.state().terms = Some(batch.terms);
-        let turn = if let Ok(turn) = shared.order.try_lock() {
-            turn
-        } else {
-            let wait = deadline.since(shared.options.env.now());
-            let Ok(turn) = timeout(wait, shared.order.lock()).await else {
-                return Replies::fail(n, &shared.too_late());
+    /// Executes a batch by `deadline`. It leaves now, or behind those that wait for a connection.
+    pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if Handle::try_current().is_err() {
+            // Called before the runtime is entered: it leaves when it is polled.
+            return Box::pin(async move { self.call(batch, deadline).await });
+        }
+        let (shared, n) = (&self.shared, batch.ops.len());
+        let rest = deadline.since(shared.options.env.now());
+        let place = match shared.place(Arc::new(batch)) {
+            Place::Refused(cause) => return Box::pin(ready(Replies::fail(n, &cause))),
+            Place::Sent((current, sent)) => Ok((Doubt::new(shared, current), sent)),
+            Place::Waits(sent) => Err(sent),
+        };
+        Box::pin(async move {
+            let late = sleep(rest);
+            tokio::pin!(late);
+            let (mut doubt, sent) = match place {
+                Ok(on_its_way) => on_its_way,
+                Err(waits) => match shared.wait(waits, late.as_mut()).await {
+                    Ok(on_its_way) => on_its_way,
+                    Err(cause) => return Replies::fail(n, &cause),
+                },
             };
-            turn
-        };
-        let current = match self.current(deadline).await {
-            Ok(current) => current,
-            Err(e) => return Replies::fail(n, &e),
-        };
-        let mut rest = deadline.since(shared.options.env.now());
-        if !current.session.is_in_order() {
-            let _ = timeout(rest, current.session.in_order()).await;
-            rest = deadline.since(shared.options.env.now());
-        }
-        if rest.is_zero() {
-            let detail = "the deadline passed before the request was sent";
-            return Replies::fail(n, &NodeError::not_executed(NodeFault::Timeout, detail));
-        }
-        let mut doubt = Doubt { shared, current: &current, standing: true };
-        let mut changed = shared.changed.clone();
-        let call = current.session.call(&batch, shared.guarding());
-        tokio::pin!(call);
-        // Its first step puts it on the way; then the next one may leave.
-        let first = poll!(call.as_mut());
-        drop(turn);
-        let answer = async {
-            match first {
-                Poll::Ready(done) => done,
-                Poll::Pending => call.await,
+            let done = tokio::select! {
+                biased;
+                done = sent.answer() => done,
+                () = late => {
+                    let detail = format!("no answer within {rest:?}");
+                    Err(NodeError::maybe_executed(NodeFault::Timeout, detail))
+                }
+            };
+            if done.is_ok() && n > 0 && doubt.current.session.prove() {
+                shared.state().flaps = 0;
             }
-        };
-        let done = tokio::select! {
-            biased;
-            done = answer => done,
-            () = moved_on(&mut changed, current.epoch) => {
-                let detail = "the Sentinels took this master down while the request was under way";
-                Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
-            }
-            () = sleep(rest) => {
-                let detail = format!("no answer within {rest:?}");
-                Err(NodeError::maybe_executed(NodeFault::Timeout, detail))
-            }
-        };
-        if done.is_ok() && n > 0 && current.session.prove() {
-            shared.state().flaps = 0;
-        }
-        doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
-        done.unwrap_or_else(|e| match e.fault() {
-            // For a person, who has to know which server to change.
-            NodeFault::Auth | NodeFault::NoPermission => Replies::fail(n, &e.at(&current.at, "")),
-            _ => Replies::fail(n, &e),
+            doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
+            done.unwrap_or_else(|e| match e.fault() {
+                // For a person, who has to know which server to change.
+                NodeFault::Auth | NodeFault::NoPermission => {
+                    Replies::fail(n, &e.at(&doubt.current.at, ""))
+                }
+                _ => Replies::fail(n, &e),
+            })
         })
     }
 
@@ -309,61 +294,67 @@ impl<R: Resolver> Link<R> {
             }
         }
     }
-
-    /// The present session, or a new one by `deadline`.
-    async fn current(&self, deadline: Moment) -> Result<Current, NodeError> {
-        let env = &self.shared.options.env;
-        let mut turns = self.shared.turns.subscribe();
-        loop {
-            let connect = {
-                let mut state = self.shared.state();
-                if let Some(mut current) = state.current.clone() {
-                    if !current.session.is_lost() && *self.shared.changed.borrow() == current.epoch
-                    {
-                        let now = env.now();
-                        if now.since(current.judged) >= JUDGE_EVERY {
-                            current.judged = now;
-                            state.current = Some(current.clone());
-                            tokio::spawn(Shared::judge(Arc::clone(&self.shared), current.clone()));
-                        }
-                        return Ok(current);
-                    }
-                    if current.session.is_lost() {
-                        self.shared.flapped(&mut state, &current);
-                    }
-                    current.session.abandon();
-                    state.current = None;
-                }
-                let idle = !state.connecting;
-                if idle {
-                    match &state.failed {
-                        Some(f)
-                            if env.now() < f.until && f.epoch == *self.shared.changed.borrow() =>
-                        {
-                            return Err(f.cause.clone());
-                        }
-                        _ => {}
-                    }
-                    state.connecting = true;
-                }
-                idle
-            };
-            if connect {
-                // Outside of the lock: a runtime that shuts down drops the task here and now.
-                tokio::spawn(Turn::new(&self.shared).connect());
-            }
-            let rest = deadline.since(env.now());
-            if timeout(rest, turns.changed()).await.is_err() {
-                return Err(self.shared.too_late());
-            }
-        }
-    }
 }
 
 impl<R: Resolver> Shared<R> {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that holds the lock can panic halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present connection, unless it is lost or led to a server that is no longer the one.
+    fn usable(self: &Arc<Self>, terms: Terms) -> Option<Arc<Current>> {
+        let now = self.options.env.now();
+        let (current, judge) = {
+            let mut state = self.state();
+            state.terms = Some(terms);
+            let current = state.current.clone()?;
+            let judge = now.since(state.judged) >= JUDGE_EVERY;
+            if judge {
+                state.judged = now;
+            }
+            (current, judge)
+        };
+        if !self.is_usable(&current) {
+            self.part_with(&current, current.session.is_lost());
+            return None;
+        }
+        if judge {
+            tokio::spawn(Self::judge(Arc::clone(self), Arc::clone(&current)));
+        }
+        Some(current)
+    }
+
+    fn is_usable(&self, current: &Current) -> bool {
+        !current.session.is_lost() && *self.changed.borrow() == current.epoch
+    }
+
+    /// Uses a connection no longer; `broke`: it may have been broken before it answered anything.
+    fn part_with(&self, current: &Arc<Current>, broke: bool) {
+        {
+            let mut state = self.state();
+            if state.current.as_ref().is_some_and(|c| Arc::ptr_eq(c, current)) {
+                state.current = None;
+                if broke {
+                    self.flapped(&mut state, current);
+                }
+            }
+        }
+        if *self.changed.borrow() == current.epoch {
+            current.session.abandon();
+        } else {
+            current
+                .session
+                .end("the Sentinels took this master down while the request was under way");
+        }
+    }
+
+    /// Why nothing connects at present, if that is so.
+    fn pausing(&self, state: &State) -> Option<NodeError> {
+        let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
+        let pauses =
+            self.options.env.now() < failed.until && failed.epoch == *self.changed.borrow();
+        pauses.then(|| failed.cause.clone())
     }
 
     fn too_late(&self) -> NodeError {
@@ -376,20 +367,17 @@ impl<R: Resolver> Shared<R> {
         Guarding { trust_fresh, ..self.resolver.guarding() }
     }
 
-    fn ended(&self, epoch: u64, outcome: Result<Current, NodeError>) {
-        let mut state = self.state();
-        state.connecting = false;
-        match outcome {
+    fn ended(&self, epoch: u64, outcome: Result<Arc<Current>, NodeError>) {
+        let refused = match outcome {
             Ok(current) => {
-                state.address = Some(Arc::clone(&current.at));
-                state.trying = None;
-                state.current = Some(current);
-                state.failures = 0;
-                state.failed = None;
+                self.open_to_all(&current);
                 NodeEvent::Up.log(&self.options.name);
                 let _ = self.events.send(NodeEvent::Up);
+                VecDeque::new()
             }
             Err(cause) => {
+                let mut state = self.state();
+                state.connecting = false;
                 if state.failures == 0 {
                     let node = &*self.options.name;
                     tracing::warn!(
@@ -400,12 +388,22 @@ impl<R: Resolver> Shared<R> {
                 let pause = self.pause(state.failures);
                 state.failures = state.failures.saturating_add(1);
                 let until = self.options.env.now() + pause;
+                let waiting = std::mem::take(&mut state.waiting);
+                let waiting = waiting.into_iter().map(|w| (w, cause.clone())).collect();
                 state.failed = Some(Failed { until, cause, epoch });
+                waiting
             }
+        };
+        for (waiting, cause) in refused {
+            // Nobody waits for it any more: nothing to do.
+            let _ = waiting.sent.send(Err(cause));
         }
-        drop(state);
         self.turns.send_modify(|n| *n = n.wrapping_add(1));
     }
+}
+
+fn cut_off() -> NodeError {
+    NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
 /// A try to connect; ends even if its task is cut off by the end of its runtime before it has run.
@@ -423,20 +421,19 @@ impl<R: Resolver> Turn<R> {
     }
 
     async fn connect(mut self) {
-        let epoch = self.epoch;
         let limit = self.shared.options.connect_timeout;
         let mut changed = self.shared.changed.clone();
-        let outcome = tokio::select! {
-            biased;
-            done = self.shared.open(epoch) => done,
-            // No use in waiting for a frozen server that is no longer the one.
-            () = moved_on(&mut changed, epoch) => {
-                let detail = "another master was named while connecting";
-                Err(NodeError::not_executed(NodeFault::NotMaster, detail))
-            }
-            () = sleep(limit) => {
-                let detail = self.shared.late(&format!("no connection within {limit:?}"));
-                Err(NodeError::not_executed(NodeFault::Unreachable, detail))
+        let outcome = loop {
+            let epoch = self.epoch;
+            tokio::select! {
+                biased;
+                done = self.shared.open(epoch) => break done,
+                // No use in waiting for a frozen server that is no longer the one.
+                () = moved_on(&mut changed, epoch) => self.epoch = *changed.borrow(),
+                () = sleep(limit) => {
+                    let detail = self.shared.late(&format!("no connection within {limit:?}"));
+                    break Err(NodeError::not_executed(NodeFault::Unreachable, detail));
+                }
             }
         };
         let connected = outcome.is_ok();
@@ -453,8 +450,8 @@ impl<R: Resolver> Turn<R> {
 
 impl<R: Resolver> Drop for Turn<R> {
     fn drop(&mut self) {
-        let cut = || Err(NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off"));
-        self.shared.ended(self.epoch, self.outcome.take().unwrap_or_else(cut));
+        let outcome = self.outcome.take().unwrap_or_else(|| Err(cut_off()));
+        self.shared.ended(self.epoch, outcome.map(Arc::new));
     }
 }
 
@@ -462,22 +459,21 @@ impl<R: Resolver> Drop for Turn<R> {
 /// leaves an answer behind that nobody awaits, and after a time-out nobody knows what may come.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
-    current: &'a Current,
+    current: Arc<Current>,
     standing: bool,
+}
+
+impl<'a, R: Resolver> Doubt<'a, R> {
+    fn new(shared: &'a Shared<R>, current: Arc<Current>) -> Self {
+        Self { shared, current, standing: true }
+    }
 }
 
 impl<R: Resolver> Drop for Doubt<'_, R> {
     fn drop(&mut self) {
-        if !self.standing {
-            return;
+        if self.standing {
+            self.shared.part_with(&self.current, true);
         }
-        let mut state = self.shared.state();
-        if state.current.as_ref().is_some_and(|c| Arc::ptr_eq(&c.session, &self.current.session)) {
-            state.current = None;
-            self.shared.flapped(&mut state, self.current);
-        }
-        drop(state);
-        self.current.session.abandon();
     }
 }
 

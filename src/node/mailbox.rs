@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use crate::durability::{Achieved, Durability};
 use crate::error::{NodeError, NodeFault};
@@ -40,79 +40,89 @@ impl Stamp {
     }
 }
 
-/// Replies of one attempt, by node.
+/// Replies of one round of questions, by node.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     level: Durability,
     /// What is asked for takes something back. No vote is counted, so it does not matter that two
     /// nodes are one server, of which only one still finds something to take back.
     takes_back: bool,
+    /// Until when a node that says yes in this round certainly keeps it.
+    until: Moment,
+    /// The mailbox of the grant, if this is a renewal of it, and which one.
+    grant: Option<(Arc<Mailbox>, u64)>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    nodes: Vec<Node>,
     inbox: VecDeque<(usize, Result<Reply, NodeError>)>,
     waker: Option<Waker>,
-    /// Nodes whose first answer has come.
-    answered: u32,
-    /// Nodes that granted, or may have.
-    may_hold: u32,
-    /// Nodes that certainly granted or prolonged.
-    confirmed: u32,
-    /// Nodes that answered from a quarantine, with it; also those that answered late.
-    quarantined: Vec<(usize, Quarantine)>,
-    /// How many replicas had what the node said yes to; nothing at `Primary`.
-    kept: Vec<u32>,
-    /// Where in a node's history its last yes stands.
-    written: Vec<(usize, Written)>,
-    /// Which server process answers for which node.
-    servers: Vec<(usize, Arc<str>)>,
+    /// How many replicas had what was said yes to, the least of them; nothing at `Primary`.
+    kept: Option<u32>,
+    /// How often it was renewed.
+    rounds: u64,
 }
 
-impl State {
-    /// The node for which the same server process has answered already: two addresses of one
-    /// server are one vote, that of the first to answer.
-    fn twin(&mut self, node: usize, server: Option<Arc<str>>) -> Option<usize> {
-        let server = server?;
-        let twin = self.servers.iter().find(|(n, s)| *n != node && *s == server).map(|(n, _)| *n);
-        if twin.is_none() {
-            self.servers.retain(|(n, _)| *n != node);
-            self.servers.push((node, server));
-        }
-        twin
-    }
+/// What one node has said: in this round, and in the mailbox of a grant also in its renewals, of
+/// which answers may come late and in any order.
+#[derive(Clone, Debug)]
+struct Node {
+    /// Its first answer has come, or would say nothing any more.
+    answered: bool,
+    /// Which server process answers for it.
+    server: Option<Arc<str>>,
+    /// It granted, or may have.
+    may_hold: bool,
+    /// Until when it certainly keeps what it granted or prolonged; zero if it never did.
+    confirmed_until: Moment,
+    /// The round of its last yes, and where in its history that stands.
+    written: Option<(u64, Written)>,
+    /// The last round in which it answered out of a quarantine, and that.
+    quarantine: Option<(u64, Quarantine)>,
 }
 
 impl Mailbox {
     /// A mailbox for `n` nodes, all of which are about to be asked for a grant.
     pub(crate) fn new(n: usize) -> Arc<Self> {
-        Self::at(n, Durability::Primary)
+        Self::at(n, Durability::Primary, Moment::default())
     }
 
     /// A mailbox for `n` nodes that are asked to take something back.
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
-        Arc::new(Self { takes_back: true, ..Self::empty(n, Durability::Primary) })
+        let mailbox = Self::empty(n, Durability::Primary, Moment::default());
+        Arc::new(Self { takes_back: true, ..mailbox })
     }
 
-    /// A mailbox for `n` nodes whose yes counts at this level.
-    pub(crate) fn at(n: usize, level: Durability) -> Arc<Self> {
-        Arc::new(Self::empty(n, level))
+    /// A mailbox for `n` nodes whose yes counts at this level, and holds until then.
+    pub(crate) fn at(n: usize, level: Durability, until: Moment) -> Arc<Self> {
+        Arc::new(Self::empty(n, level, until))
     }
 
-    fn empty(n: usize, level: Durability) -> Self {
-        let state = Mutex::new(State {
-            inbox: VecDeque::with_capacity(n),
-            waker: None,
-            answered: 0,
-            confirmed: 0,
-            quarantined: Vec::new(),
-            kept: Vec::new(),
-            written: Vec::new(),
-            servers: Vec::new(),
-            may_hold: if n >= 32 { u32::MAX } else { (1 << n) - 1 },
-        });
-        Self { level, takes_back: false, state }
+    /// A mailbox for the next renewal of this grant, until then.
+    pub(crate) fn next_round(self: &Arc<Self>, until: Moment) -> Arc<Self> {
+        let (n, round) = {
+            let mut s = self.lock();
+            s.rounds += 1;
+            (s.nodes.len(), s.rounds)
+        };
+        let grant = Some((Arc::clone(self), round));
+        Arc::new(Self { grant, ..Self::empty(n, self.level, until) })
+    }
+
+    fn empty(n: usize, level: Durability, until: Moment) -> Self {
+        let node = Node {
+            answered: false,
+            server: None,
+            may_hold: true,
+            confirmed_until: Moment::default(),
+            written: None,
+            quarantine: None,
+        };
+        let (nodes, inbox) = (vec![node; n], VecDeque::with_capacity(n));
+        let state = Mutex::new(State { nodes, inbox, waker: None, kept: None, rounds: 0 });
+        Self { level, takes_back: false, until, grant: None, state }
     }
 
     /// At which level an answer counts.
@@ -122,12 +132,13 @@ impl Mailbox {
 
     /// So many replicas have what a node is about to say yes to.
     pub(crate) fn keep(&self, replicas: u32) {
-        self.lock().kept.push(replicas);
+        let mut s = self.lock();
+        s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
     /// What every yes so far is good for: the least of them, so never too much.
     pub(crate) fn achieved(&self) -> Achieved {
-        let replicas = self.lock().kept.iter().min().copied().unwrap_or(0);
+        let replicas = self.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
@@ -138,94 +149,110 @@ impl Mailbox {
 
     /// A lane has an answer.
     pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, stamp: Stamp) {
-        let mut s = self.lock();
         let Stamp { at, written, server } = stamp;
-        let reply = match s.twin(node, server.filter(|_| !self.takes_back)) {
+        let mut s = self.lock();
+        // Two addresses of one server are one vote, that of the first to answer.
+        let server = server.filter(|_| !self.takes_back);
+        let same = |(i, n): &(usize, &Node)| *i != node && server.is_some() && n.server == server;
+        let twin = s.nodes.iter().enumerate().find(same).map(|(i, _)| i);
+        let reply = match twin {
             Some(twin) if reply.is_ok() => Err(NodeError::maybe_executed(
                 NodeFault::SameServer,
                 format!("same run_id as node number {}", twin + 1),
             )),
             _ => reply,
         };
-        let bit = 1 << node;
-        if s.answered & bit == 0 {
-            s.answered |= bit;
-            let refused = match &reply {
-                Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => false,
-                Ok(_) => true,
-                Err(e) => !e.is_ambiguous(),
-            };
-            if refused {
-                s.may_hold &= !bit;
-            }
+        let of = &mut s.nodes[node];
+        if server.is_some() && twin.is_none() {
+            of.server = server;
         }
-        if matches!(&reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)) {
-            s.confirmed |= bit;
-            s.written.retain(|(n, _)| *n != node);
-            s.written.extend(written.map(|w| (node, w)));
-        }
-        if let Ok(Reply::Quarantined { remaining, id, .. }) = &reply {
-            s.quarantined.push((node, Quarantine { id: *id, ends: at + *remaining }));
+        let first = !std::mem::replace(&mut of.answered, true);
+        if let Some((grant, round)) = &self.grant {
+            grant.lock().nodes[node].learn(*round, self.until, &reply, (at, written));
+        } else {
+            of.may_hold &= !first || may_hold(&reply);
+            of.learn(0, self.until, &reply, (at, written));
         }
         s.inbox.push_back((node, reply));
-        if let Some(waker) = s.waker.take() {
-            drop(s);
+        let waker = s.waker.take();
+        drop(s);
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// The next answer.
-    ///
-    /// # Cancellation safety
-    /// Dropping the future loses nothing: an answer is taken only when it is returned.
-    pub(crate) async fn recv(&self) -> (usize, Result<Reply, NodeError>) {
-        std::future::poll_fn(|cx| {
-            let mut s = self.lock();
-            if let Some(mail) = s.inbox.pop_front() {
-                return Poll::Ready(mail);
-            }
-            s.waker = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
+    /// The next answer. It is taken only when it is returned.
+    pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Result<Reply, NodeError>)> {
+        let mut s = self.lock();
+        if let Some(mail) = s.inbox.pop_front() {
+            return Poll::Ready(mail);
+        }
+        s.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Whether the node may hold something of this attempt.
     pub(crate) fn may_hold(&self, node: usize) -> bool {
+        let s = self.lock();
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::LateGrantsStay) {
-            return self.lock().confirmed & (1 << node) != 0;
+            return s.nodes[node].confirmed_until > Moment::default();
         }
-        self.lock().may_hold & (1 << node) != 0
+        s.nodes[node].may_hold
     }
 
-    /// Whether the node said yes in this round.
-    pub(crate) fn confirmed(&self, node: usize) -> bool {
-        self.lock().confirmed & (1 << node) != 0
+    /// Until when the node certainly keeps what it granted or prolonged; zero if it never did.
+    pub(crate) fn confirmed_until(&self, node: usize) -> Moment {
+        self.lock().nodes[node].confirmed_until
     }
 
-    /// Where in the node's history its last yes of this round stands.
+    /// Where in the node's history its last yes stands.
     pub(crate) fn written(&self, node: usize) -> Option<Written> {
-        self.lock().written.iter().find(|(n, _)| *n == node).map(|(_, w)| *w)
+        self.lock().nodes[node].written.map(|(_, written)| written)
     }
 
-    /// The same of all nodes.
-    pub(crate) fn all_written(&self) -> Vec<(usize, Written)> {
-        self.lock().written.clone()
-    }
-
-    /// The quarantine out of which the node answered last in this round.
+    /// The quarantine out of which the node answered last.
     pub(crate) fn quarantine(&self, node: usize) -> Option<Quarantine> {
-        let s = self.lock();
-        s.quarantined.iter().rev().find(|(n, _)| *n == node).map(|(_, q)| *q)
+        self.lock().nodes[node].quarantine.map(|(_, quarantine)| quarantine)
     }
 
-    /// An extension was sent to the node: it may re-create the key there.
+    /// An extension was sent to the node: it may re-create the key there, and a first answer that
+    /// comes after this says nothing about what the extension did.
     pub(crate) fn mark(&self, node: usize) {
         let mut s = self.lock();
-        s.may_hold |= 1 << node;
-        // A first answer that comes after this says nothing about what the extension did.
-        s.answered |= 1 << node;
+        (s.nodes[node].may_hold, s.nodes[node].answered) = (true, true);
+    }
+}
+
+fn is_yes(reply: &Result<Reply, NodeError>) -> bool {
+    matches!(reply, Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done))
+}
+
+/// Whether who is asked first, and says this, may hold something now.
+fn may_hold(reply: &Result<Reply, NodeError>) -> bool {
+    is_yes(reply) || matches!(reply, Err(e) if e.is_ambiguous())
+}
+
+impl Node {
+    /// It answered in this round, at `at`.
+    fn learn(
+        &mut self,
+        round: u64,
+        until: Moment,
+        reply: &Result<Reply, NodeError>,
+        (at, written): (Moment, Option<Written>),
+    ) {
+        if is_yes(reply) {
+            self.confirmed_until = self.confirmed_until.max(until);
+            if self.written.is_none_or(|(last, _)| last <= round) {
+                self.written = written.map(|written| (round, written));
+            }
+        }
+        if let Ok(Reply::Quarantined { remaining, id, .. }) = reply
+            && self.quarantine.is_none_or(|(last, _)| last <= round)
+        {
+            self.quarantine = Some((round, Quarantine { id: *id, ends: at + *remaining }));
+        }
     }
 }
 
@@ -244,18 +271,21 @@ mod tests {
 
     #[test]
     fn two_addresses_of_one_server_are_one_vote_whichever_answers_first() {
-        let mailbox = Mailbox::new(3);
+        let mailbox = Mailbox::at(3, Durability::Primary, Moment::from_nanos(1));
         let from = |server: &str| Stamp { server: Some(server.into()), ..Stamp::default() };
         mailbox.post(1, Ok(Reply::Done), from("x"));
         mailbox.post(0, Ok(Reply::Done), from("x"));
         mailbox.post(2, Ok(Reply::Done), from("y"));
-        assert_eq!([0, 1, 2].map(|n| mailbox.confirmed(n)), [false, true, true]);
+        assert_eq!(
+            [0, 1, 2].map(|n| mailbox.confirmed_until(n) > Moment::default()),
+            [false, true, true]
+        );
         let answers: Vec<_> = mailbox.lock().inbox.drain(..).collect();
         assert_eq!(answers[0].1, Ok(Reply::Done));
         assert_eq!(answers[1].1.as_ref().unwrap_err().fault(), NodeFault::SameServer);
         assert!(mailbox.may_hold(0), "it may have executed it");
         // The node has become another server.
         mailbox.post(1, Ok(Reply::Done), from("z"));
-        assert!(mailbox.confirmed(1));
+        assert!(mailbox.confirmed_until(1) > Moment::default());
     }
 }

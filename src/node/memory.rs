@@ -1,12 +1,12 @@
 //! A node in this process's memory: the reference semantics of every op, and the embedded default.
 //!
-//! It answers at once and expires by the clock of its [`Env`]. What an operator or a fault does to
-//! a real server (restart, flush, failover, a stepped clock) it offers as methods, so that tests
-//! and simulations meet quarantines as production does.
+//! It answers at once and expires by the clock of its [`Env`].
 
 mod builder;
-mod guard;
+#[cfg(feature = "test-util")]
+mod faults;
 mod locks;
+mod quarantine;
 mod records;
 mod shelf;
 #[cfg(test)]
@@ -19,8 +19,10 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 pub use self::builder::MemoryNodeBuilder;
-use self::guard::{Clock, Header, Marker, Nature, Windows};
+#[cfg(feature = "test-util")]
+pub use self::faults::MemorySnapshot;
 use self::locks::Locks;
+use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
@@ -61,9 +63,9 @@ struct State {
     offset: Duration,
     /// First part of every identity this node will have.
     seed: u64,
-    /// Lives of the process so far.
+    /// Data histories so far.
     lives: u64,
-    /// What this life's data went on from.
+    /// The history that this one continues.
     predecessor: Option<Predecessor>,
     windows: Windows,
     data: Data,
@@ -80,10 +82,6 @@ struct Data {
     /// In which generation the last of them was; `None` before the first.
     history: Option<u64>,
 }
-
-/// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
-#[derive(Clone, Debug)]
-pub struct MemorySnapshot(Data);
 
 impl Default for MemoryNode {
     fn default() -> Self {
@@ -108,78 +106,6 @@ impl MemoryNode {
         MemoryNodeBuilder::new()
     }
 
-    /// The process dies and comes back without its data: quarantine, floor.
-    pub fn restart_empty(&self) {
-        self.reborn(|state| state.data = Data::default());
-    }
-
-    /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
-    pub fn restart_keeping(&self) {
-        self.reborn(|_| ());
-    }
-
-    /// Closes the node for a planned handover: until [`Self::hand_over`], and for `span` at the
-    /// longest, it answers nothing.
-    ///
-    /// False if it is not closed: it is in a quarantine, or settles after another handover.
-    #[must_use = "it may not be closed"]
-    pub fn close(&self, span: Duration) -> bool {
-        let mut state = self.state();
-        let now = self.clock(&state).now;
-        state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
-    }
-
-    /// Another server takes over in a new history, with data that are certainly complete.
-    pub fn hand_over(&self) {
-        let now = self.clock(&self.state()).now;
-        self.reborn(|state| {
-            // The life that begins.
-            let generation = state.seed.wrapping_add(state.lives + 1);
-            if let Some(marker) = &mut state.data.marker {
-                marker.go_on(generation, now);
-            }
-        });
-    }
-
-    /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
-    pub fn flush_all(&self) {
-        let mut state = self.state();
-        // As on a server: the history goes on, and nobody can see what is gone.
-        let (written, history) = (state.data.written, state.data.history);
-        state.data = Data { written, history, ..Data::default() };
-    }
-
-    /// A copy of the data as it stands.
-    pub fn snapshot(&self) -> MemorySnapshot {
-        MemorySnapshot(self.state().data.clone())
-    }
-
-    /// The node goes back to `snapshot` in a new generation: it lost its last writes, or a replica
-    /// that lagged behind was promoted.
-    pub fn restore(&self, snapshot: MemorySnapshot) {
-        self.reborn(|state| state.data = snapshot.0);
-    }
-
-    /// The node's clocks, both of them, step forward.
-    pub fn jump_clock(&self, forwards: Duration) {
-        self.state().offset += forwards;
-    }
-
-    /// L as the sender of the next batches knows it: by all servers of the group whose settings it
-    /// has read, and with what the others may have.
-    #[doc(hidden)]
-    pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
-        self.state().windows = Windows { read, longest: read.max(unread) };
-    }
-
-    /// Another program's lock stands under `key`, for `ttl` or without an end.
-    pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
-        let mut state = self.state();
-        let now = self.clock(&state).now;
-        let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
-        state.data.locks.put_foreign(key, now, till);
-    }
-
     /// How many names are in memory, those included that expired and were not yet swept out.
     pub fn len(&self) -> usize {
         let state = self.state();
@@ -191,21 +117,8 @@ impl MemoryNode {
         self.len() == 0
     }
 
-    fn reborn(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        change(&mut state);
-        state.lives += 1;
-        let offset = state.data.written + 1;
-        state.predecessor = state.data.history.map(|generation| Predecessor { generation, offset });
-        let (generation, predecessor) = (state.generation(), state.predecessor);
-        drop(state);
-        self.tell(NodeEvent::Down);
-        self.tell(NodeEvent::Up);
-        self.tell(NodeEvent::Switched { generation, predecessor });
-    }
-
     fn tell(&self, event: NodeEvent) {
-        // The only failure is that nobody listens.
+        // The only failure is that there is no listener.
         let _ = self.0.events.send(event);
     }
 

@@ -1,28 +1,27 @@
 //! Nodes: independent lock servers, one vote each.
 //!
-//! [`LockNode`] is the seam: one method takes a batch of ops and a deadline, another waits until
-//! replicas have what a batch did. Fault injection, metrics and quarantine in memory are wrappers.
-//! [`MemoryNode`] is the reference semantics and the embedded default; `contract` (feature
-//! `test-util`) is the suite that every node kind passes, and with which a third party's node can
-//! be tested.
+//! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`MemoryNode`] the
+//! memory of this process, for tests and embedded use. Other kinds implement
+//! [`LockNode`](spi::LockNode): see [`spi`].
 
 mod barrier;
 #[cfg(feature = "test-util")]
-pub mod contract;
+pub(crate) mod contract;
 mod event;
 mod failover;
 #[cfg(feature = "test-util")]
-pub mod fault;
-mod guard;
+pub(crate) mod fault;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
-mod memory;
+pub(crate) mod memory;
+mod min_replicas;
 mod probe;
 mod recall;
 mod redis;
 mod sentinel;
+pub mod spi;
 pub(crate) mod tally;
 
 use std::future::Future;
@@ -40,25 +39,27 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};
 use crate::time::Moment;
 
-pub use memory::{MemoryNode, MemoryNodeBuilder, MemorySnapshot};
-pub use sentinel::{MinReplicas, SentinelNode, SentinelStatus};
+pub use memory::{MemoryNode, MemoryNodeBuilder};
+pub use sentinel::{MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};
 
 /// A boxed future, as object-safe async methods need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One independent lock server.
 ///
-/// For implementers: `call` executes the ops in order, each atomically and by the rules written at
-/// [`Op`](crate::op::Op), and answers all of them by `deadline`. An op that may have been executed
-/// although no answer came is reported as *maybe executed*
+/// One method takes a batch of ops and a deadline, another waits until replicas have what a batch
+/// did. For implementers: `call` executes the ops in order, each atomically and by the rules
+/// written at [`Op`](crate::op::Op), and answers all of them by `deadline`. An op that may have
+/// been executed although no answer came is reported as *maybe executed*
 /// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)). Nothing is ever
 /// repeated by the node itself after it may have been executed. The future may be dropped at any
 /// await; the request may then still take effect.
 pub trait LockNode: Send + Sync + 'static {
-    /// Executes a batch.
+    /// Executes a batch. Where [`depth`](Self::depth) is more than one, a batch takes effect behind
+    /// those of all earlier calls, in the order of the calls and not of the first polls.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
-    /// Waits until at least as many replicas as `level` asks for have everything that stood on the
+    /// Waits until at least as many replicas as `level` asks for have everything that was on the
     /// node at `after`, and answers how many have it; an error by `deadline` if it is fewer, if
     /// nobody knows, or if the node may have another past than `after` says. Never asked at
     /// `Primary`. As the batch was executed, an error is always *maybe executed*.
@@ -72,13 +73,14 @@ pub trait LockNode: Send + Sync + 'static {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let _ = (after, deadline);
-        let detail = format!("this kind of node cannot tell who has it; asked for: {level}");
+        let detail =
+            format!("this kind of node does not know which replicas have it; asked for: {level}");
         let error = NodeError::maybe_executed(NodeFault::Unsupported, detail);
         Box::pin(std::future::ready(Err(error)))
     }
 
     /// How many batches may be under way at once. More than one only where they are executed in the
-    /// order in which they were sent, whatever happens: else a release could overtake its acquire.
+    /// order of the calls, whatever happens: else a release could overtake its acquire.
     fn depth(&self) -> usize {
         1
     }
@@ -98,7 +100,8 @@ pub trait LockNode: Send + Sync + 'static {
     }
 
     /// Where the server is that answers for this node now, as `host:port`; `None` if that means
-    /// nothing here. Only for operators: it tells a restart from a switch to another server.
+    /// nothing here. Only for operators: it distinguishes a restart from a switch to another
+    /// server.
     fn address(&self) -> Option<Arc<str>> {
         None
     }

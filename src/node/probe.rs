@@ -17,7 +17,7 @@ use crate::token::OwnerToken;
 
 /// Most that a silence may add to what a clock may have wandered, besides what any crystal does.
 const WANDER_MAX: Duration = Duration::from_secs(1);
-/// What a clock that nobody disciplines may wander however long the silence is.
+/// What an undisciplined clock may wander, however long the silence is.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// What a batch said of the node's clock.
@@ -46,9 +46,9 @@ pub(crate) struct Probe {
     address: Option<Arc<str>>,
     generation: Option<u64>,
     in_quarantine: bool,
-    /// Whose leases stand again on this life of the node.
+    /// Owners whose leases are back in this data history of the node.
     reasserted: BTreeSet<OwnerToken>,
-    /// The disagreement told last: ours and the node's.
+    /// The disagreement reported last: ours and the node's.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     tally: Arc<Tally>,
@@ -111,7 +111,7 @@ impl Probe {
         self.reasserted.insert(owner)
     }
 
-    /// Sitting holders of this handle took their places again.
+    /// Holders of this handle re-asserted their leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
@@ -163,7 +163,7 @@ impl Probe {
     }
 
     /// All clients of a node must agree on the quarantine's length (quarantine 7): the node uses
-    /// the longest, so whoever asks for another one is told, once.
+    /// the longest, so each handle with another one reports it once.
     fn settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts in whole milliseconds.
@@ -176,7 +176,7 @@ impl Probe {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // Nobody listening is no fault.
+        // It is no fault if there is no listener.
         let _ = self.events.send((Arc::clone(&self.name), event));
     }
 
@@ -233,7 +233,6 @@ mod tests {
 
     fn settings() -> LaneSettings {
         LaneSettings {
-            nodes: 1,
             env: Arc::new(SystemEnv),
             terms: Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) },
             drift: Drift::DEFAULT,
@@ -345,7 +344,7 @@ mod tests {
         assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000), &nowhere).is_none());
     }
 
-    /// What was told of the node.
+    /// The events sent.
     fn told(s: &LaneSettings, run: impl FnOnce(&mut Probe)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut probe(s));
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_transition_is_told_once_and_with_its_cause() {
+    fn each_transition_is_reported_once_and_with_its_cause() {
         use NodeEvent as E;
         let s = settings();
         let begun =
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disagreement_is_told_once_to_the_shorter_and_to_who_raised_it() {
+    fn a_disagreement_is_reported_once_to_the_shorter_and_to_who_raised_it() {
         let s = settings();
         let (ours, node) = (Duration::from_secs(30), Duration::from_secs(60));
         let shorter = Facts { quarantine_len: node, ..facts(1, "x") };

@@ -1,8 +1,8 @@
 //! Whether a node knows of every claim of a key that it does not have.
 //!
-//! Only time tells: a record that is here may be an old copy of itself, without the result it had.
-//! So it depends on when the node's data history began, which each answer of the node says, and on
-//! how old the key is at most.
+//! Only time decides: a record that is here may be an old copy of itself, without the result it
+//! had. So it depends on when the node's data history began, which each answer of the node says,
+//! and on how old the key is at most.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Recall {
     /// `since`: when the history began by the node's clock in milliseconds; zero if the node never
     /// lost anything. `window` (L): how long a server that it replaced may have taken claims since.
     pub(crate) fn new(since: u64, window: Duration, clock_error: Duration, now: u64) -> Self {
-        // The clocks of servers, and of who makes a request, differ by twice E.
+        // The clocks of servers, and of the maker of a request, differ by up to twice E.
         let lost_until =
             since.saturating_add(millis(window)).saturating_add(millis(2 * clock_error));
         #[cfg(feature = "sim-bugs")]
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(unsure(1_000, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(1_000, None, 11_501), 0);
         assert_eq!(unsure(1_000, Some(1_500), 11_501), 0, "an old birth is as none");
-        // A birth that does not help tells the same of keys without one.
+        // With a birth that does not help, the answer for keys without one is the same.
         assert_eq!(unsure(1_000, Some(1_500), 2_000), unsure(1_000, None, 2_000));
     }
 }

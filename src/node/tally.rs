@@ -35,9 +35,9 @@ pub struct NodeMetrics {
     pub keys_forgotten: u64,
     /// Leases of this handle that were put back into a node in quarantine.
     pub reassertions: u64,
-    /// How often another server answered than before (a failover), as far as the node can tell.
+    /// How often another server answered than before (a failover), as far as the node knows.
     pub switches: u64,
-    /// Waits for replicas, for a durability level; one for all of a batch's that asked for it.
+    /// Waits for replicas, for a durability level; one for all ops of a batch that need it.
     pub barriers: u64,
     /// Those of them that too few replicas confirmed in time: what had been granted was undone.
     pub barriers_failed: u64,

@@ -7,8 +7,10 @@ use super::facts::is_plain;
 use super::gather::{Lone, Watch, Ways};
 use super::login::{self, Certificates, Login};
 use crate::error::ConfigError;
+use crate::node::SentinelNodeBuilder;
+use crate::node::spi::LockNode as _;
 use crate::shown::Secrets;
-use crate::{LockNode as _, RedisNode, SentinelNode};
+use crate::{RedisNode, SentinelNode};
 
 /// The nodes that an operation is about, as whom to log in, and how long to wait.
 ///
@@ -124,7 +126,7 @@ impl Deployment {
     }
 
     /// Where an address that Sentinels tell is reached from here (NAT, container networks), both as
-    /// `host:port`; what the application says by `SentinelNode::map_address`.
+    /// `host:port`; what the application says by `SentinelNodeBuilder::map_address`.
     pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
         self.map.insert(told.into(), reached.into());
         self
@@ -177,7 +179,7 @@ impl Deployment {
         // The nodes as an application makes them refuse what cannot work, in their own words.
         for watch in &self.watches {
             for master in &watch.masters {
-                self.group_node(watch, master)?;
+                self.group_node(watch, master).build()?;
             }
         }
         let (data, sentinels) = (self.data.clone(), self.sentinels.clone());
@@ -203,13 +205,9 @@ impl Deployment {
     }
 
     /// A group as an application makes it.
-    pub(super) fn group_node(
-        &self,
-        watch: &Watch,
-        master: &str,
-    ) -> Result<SentinelNode, ConfigError> {
-        let node = SentinelNode::new(master, watch.sentinels.iter().cloned())?;
-        let mut node = node.map_address(self.map.clone())?;
+    pub(super) fn group_node(&self, watch: &Watch, master: &str) -> SentinelNodeBuilder {
+        let node = SentinelNode::builder(master, watch.sentinels.iter().cloned());
+        let mut node = node.map_address(self.map.clone());
         if let Some(name) = &self.data.username {
             node = node.username(name);
         }
@@ -225,13 +223,13 @@ impl Deployment {
         #[cfg(feature = "tls")]
         {
             if let Some(Certificates { root, client }) = self.tls.clone() {
-                node = node.tls(root, client)?;
+                node = node.tls(root, client);
             }
             if let Some(Certificates { root, client }) = self.sentinel_tls.clone() {
-                node = node.sentinel_tls(root, client)?;
+                node = node.sentinel_tls(root, client);
             }
         }
-        Ok(node)
+        node
     }
 
     /// A lone server as an application makes it.

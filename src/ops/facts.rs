@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::sentinel::guard::LAG_SLACK;
+use crate::sentinel::min_replicas::LAG_SLACK;
 
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels tell them.
 pub(crate) type Fields = BTreeMap<String, String>;
@@ -114,7 +114,12 @@ pub(crate) struct Server {
     pub(crate) user: Read<String>,
     /// `ACL DRYRUN` of what the library sends: the command and, if it may not be sent, why.
     pub(crate) may: Read<Vec<(String, Option<String>)>>,
+    /// `ACL DRYRUN` of [`REPLAYED`] for the user `default`: why it may not, if so.
+    pub(crate) replays: Read<Option<String>>,
 }
+
+/// What an append-only file holds, as the user `default` replays it.
+pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
 /// The settings that are read. `CONFIG GET *` would also bring the passwords.
 pub(crate) const SETTINGS: &[&str] = &[

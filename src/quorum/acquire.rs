@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
-use crate::op::Reply;
+use crate::op::{Op, Reply};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::majority::{Tally, Verdict, majority};
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -31,23 +32,11 @@ enum Vote {
     Failed(NodeError),
 }
 
-/// What to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing until the next reply, or until this moment.
-    Wait(Moment),
-    /// Send `raise(owner, token)` to these nodes.
-    Raise {
-        /// The token to raise to.
-        token: FencingToken,
-        /// The nodes below it.
-        nodes: Vec<usize>,
-    },
-    /// Held, with this token, until the validity that began with the send.
-    Won(FencingToken),
-    /// Not held. Everything that may have been granted must be released.
-    Lost(Loss),
-}
+/// The token with which the lock is held until the end of the validity that began with the send; or
+/// it is not held, and everything that may have been granted must be released.
+pub type Outcome = Result<FencingToken, Loss>;
+
+type Step = Progress<Outcome>;
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,11 +57,10 @@ enum Phase {
 }
 
 /// The machine of one attempt.
-///
-/// Feed every reply to [`on_reply`](Self::on_reply) and call [`on_time`](Self::on_time) at the
-/// moment the last [`Step::Wait`] named; stop at the first `Won` or `Lost`.
 #[derive(Clone, Debug)]
 pub struct Acquire {
+    /// What raises a node to a token.
+    raise: Op,
     sent: Moment,
     /// When belief ends: after it nothing may be won (invariant 1).
     until: Moment,
@@ -81,6 +69,8 @@ pub struct Acquire {
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
+    /// The largest fence that was granted.
+    largest: Option<u64>,
     phase: Phase,
 }
 
@@ -89,55 +79,38 @@ const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_
 
 impl Acquire {
     /// An attempt over `n` nodes, sent at `sent`, worth something until `until`; an answer is
-    /// awaited for `patience` from when it was asked for.
-    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
-        let by = until.min(sent + patience);
-        Self { sent, until, patience, by, votes: vec![Vote::Silent; n], phase: Phase::Asking }
+    /// awaited for `patience` from when it was asked for. `raise` is sent, with the token set, to
+    /// nodes that have to be raised.
+    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
+        let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
+        Self { raise, sent, until, patience, by, votes, largest: None, phase: Phase::Asking }
     }
 
     /// Until when those that were asked last are waited for.
-    pub fn by(&self) -> Moment {
+    pub(super) fn by(&self) -> Moment {
         self.by
+    }
+
+    /// The largest fence that a node granted.
+    pub fn largest(&self) -> Option<u64> {
+        self.largest
+    }
+
+    /// The same question, with no answer yet.
+    pub(super) fn anew(&self) -> Self {
+        Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
+    }
+
+    fn raise_to(&self, token: u64, nodes: &[usize]) -> Step {
+        let mut op = self.raise.clone();
+        if let Op::Raise { token: to, .. } | Op::RaiseClaim { token: to, .. } = &mut op {
+            *to = FencingToken::new(token);
+        }
+        Step::Send(nodes.iter().map(|node| (*node, op.clone())).collect(), self.by)
     }
 
     fn n(&self) -> usize {
         self.votes.len()
-    }
-
-    /// A node answered `Acquire` or `Raise`, or failed to.
-    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
-        let raising = match self.phase {
-            Phase::Raising(t) => Some(t),
-            _ => None,
-        };
-        let vote = match (&self.votes[node], reply) {
-            (Vote::Silent, Ok(Reply::Granted { fence } | Reply::Claimed { fence, .. })) => {
-                Vote::Granted(*fence)
-            }
-            (Vote::Silent, Ok(Reply::Held { remaining, foreign })) => {
-                Vote::Held { remaining: *remaining, foreign: *foreign }
-            }
-            (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
-                Vote::Held { remaining: Some(*remaining), foreign: false }
-            }
-            (Vote::Silent, Ok(Reply::Quarantined { remaining, began_empty, .. })) => {
-                Vote::Quarantined(*remaining, *began_empty)
-            }
-            (Vote::Silent, Ok(_)) => Vote::Refused,
-            (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),
-            (Vote::Granted(_), Ok(Reply::Done | Reply::Completed(_))) if raising.is_some() => {
-                Vote::Settled
-            }
-            (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
-            (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
-            // A repeated answer changes nothing.
-            (vote, _) => vote.clone(),
-        };
-        self.votes[node] = vote;
-        if let (Some(t), Vote::Granted(f)) = (raising, self.votes[node].clone()) {
-            return self.late_grant(now, node, f, t);
-        }
-        self.decide(now)
     }
 
     /// A grant that came while the others are being raised: an extra vote if it fits.
@@ -146,16 +119,11 @@ impl Acquire {
             self.votes[node] = Vote::Settled;
         } else if fence < token && now < self.until {
             self.by = self.until.min(now + self.patience);
-            return Step::Raise { token: FencingToken::new(token), nodes: vec![node] };
+            return self.raise_to(token, &[node]);
         } else {
             // Above T: raising it is refused by rule, so it can never stand at T.
             self.votes[node] = Vote::Fell(None);
         }
-        self.decide(now)
-    }
-
-    /// The moment named by the last `Wait` has come.
-    pub fn on_time(&mut self, now: Moment) -> Step {
         self.decide(now)
     }
 
@@ -192,7 +160,7 @@ impl Acquire {
                 match settle(self.n(), grants) {
                     Settled::Agreed(t) => {
                         self.phase = Phase::Over;
-                        Step::Won(FencingToken::new(t))
+                        Step::Decided(Ok(FencingToken::new(t)))
                     }
                     Settled::Raise(t) => self.hedge_or_raise(now, t),
                 }
@@ -221,7 +189,7 @@ impl Acquire {
                 _ => {}
             }
         }
-        Step::Raise { token: FencingToken::new(token), nodes }
+        self.raise_to(token, &nodes)
     }
 
     fn decide_raise(&mut self, now: Moment, token: u64) -> Step {
@@ -235,7 +203,7 @@ impl Acquire {
             Verdict::Pending => Step::Wait(self.by),
             Verdict::Won => {
                 self.phase = Phase::Over;
-                Step::Won(FencingToken::new(token))
+                Step::Decided(Ok(FencingToken::new(token)))
             }
             Verdict::Lost => self.lose(now),
         }
@@ -257,7 +225,10 @@ impl Acquire {
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
-        if spoke >= need { Step::Lost(Loss::Taken(self.taken(late))) } else { self.no_quorum() }
+        if spoke < need {
+            return self.no_quorum();
+        }
+        Step::Decided(Err(Loss::Taken(self.taken(late))))
     }
 
     fn lose_silent(&mut self) -> Step {
@@ -311,6 +282,50 @@ impl Acquire {
             Vote::Fell(None) | Vote::Refused => NodeOutcome::Refused,
             Vote::Fell(Some(e)) | Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         });
-        Step::Lost(Loss::NoQuorum(outcomes.collect()))
+        Step::Decided(Err(Loss::NoQuorum(outcomes.collect())))
+    }
+}
+
+impl Machine for Acquire {
+    type Decision = Outcome;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
+        let raising = match self.phase {
+            Phase::Raising(t) => Some(t),
+            _ => None,
+        };
+        let vote = match (&self.votes[node], reply) {
+            (Vote::Silent, Ok(Reply::Granted { fence } | Reply::Claimed { fence, .. })) => {
+                self.largest = self.largest.max(Some(*fence));
+                Vote::Granted(*fence)
+            }
+            (Vote::Silent, Ok(Reply::Held { remaining, foreign })) => {
+                Vote::Held { remaining: *remaining, foreign: *foreign }
+            }
+            (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
+                Vote::Held { remaining: Some(*remaining), foreign: false }
+            }
+            (Vote::Silent, Ok(Reply::Quarantined { remaining, began_empty, .. })) => {
+                Vote::Quarantined(*remaining, *began_empty)
+            }
+            (Vote::Silent, Ok(_)) => Vote::Refused,
+            (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),
+            (Vote::Granted(_), Ok(Reply::Done | Reply::Completed(_))) if raising.is_some() => {
+                Vote::Settled
+            }
+            (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
+            (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
+            // A repeated answer changes nothing.
+            (vote, _) => vote.clone(),
+        };
+        self.votes[node] = vote;
+        if let (Some(t), Vote::Granted(f)) = (raising, self.votes[node].clone()) {
+            return self.late_grant(now, node, f, t);
+        }
+        self.decide(now)
+    }
+
+    fn on_time(&mut self, now: Moment) -> Step {
+        self.decide(now)
     }
 }

@@ -6,36 +6,95 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
-use crate::op::{RecordState, Reply, StoredRecord};
+use crate::op::{Op, RecordState, Reply, StoredRecord};
 use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
 
-/// What the answers so far mean.
+/// First pause before nodes that failed are asked again; doubled each time.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Not decided.
-    Wait,
-    /// A majority accepted: this is the key's result.
-    Stored,
-    /// So many promised a higher ballot that a majority is out of reach for this one.
-    Overtaken(Vec<NodeOutcome>),
-    /// Too few answers. The failed nodes may be asked again.
-    Unknown(Vec<NodeOutcome>),
+pub struct Unstored {
+    /// So many promised a higher ballot that a majority is out of reach for this one. Otherwise too
+    /// few answered.
+    pub overtaken: bool,
+    /// What each node said.
+    pub nodes: Vec<NodeOutcome>,
 }
 
 /// The machine of phase 2.
 #[derive(Clone, Debug)]
 pub struct Complete {
+    op: Op,
+    /// When it is given up.
+    end: Moment,
+    /// When the nodes that gave no answer are asked again: the op is idempotent by ballot.
+    again: Option<Moment>,
+    pause: Duration,
     votes: Vec<NodeOutcome>,
+    /// Refusals were looked into.
+    examined: bool,
 }
 
 impl Complete {
-    /// A completion over `n` nodes.
-    pub fn new(n: usize) -> Self {
-        Self { votes: vec![NodeOutcome::Silent; n] }
+    /// A completion over `n` nodes, all of which were asked with `op`; given up at `end`.
+    pub fn new(n: usize, op: Op, end: Moment) -> Self {
+        let votes = vec![NodeOutcome::Silent; n];
+        Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// A node answered, or failed to.
-    pub fn on_reply(&mut self, node: usize, reply: &Result<Reply, NodeError>) -> Step {
+    /// Whether a node refused: a higher ballot was promised there, or its promise of this one is of
+    /// an earlier life. Which of the two, a renewal of the promise shows, so a completion that is
+    /// refused is decided at once, and may be gone on with. True once.
+    pub fn take_refusal(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.examined, true);
+        first && self.votes.contains(&NodeOutcome::Refused)
+    }
+
+    /// The promise was renewed: whoever has not accepted is asked again.
+    pub fn renewed(&mut self, now: Moment) {
+        self.forget(|vote| *vote != NodeOutcome::Granted);
+        self.again = Some(now);
+    }
+
+    /// These are silent again. What was accepted stays accepted.
+    fn forget(&mut self, whom: impl Fn(&NodeOutcome) -> bool) {
+        self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
+    }
+
+    /// Too few have answered; asks them again after a pause, if there is time.
+    fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
+        match self.again {
+            Some(at) if now < at => Progress::Wait(at),
+            Some(_) => {
+                self.again = None;
+                self.forget(|vote| matches!(vote, NodeOutcome::Failed(_)));
+                let silent = self.votes.iter().enumerate().filter(|v| *v.1 == NodeOutcome::Silent);
+                let asks = silent.map(|(node, _)| (node, self.op.clone())).collect();
+                Progress::Send(asks, self.end)
+            }
+            None if now + self.pause < self.end => {
+                let at = now + self.pause;
+                self.again = Some(at);
+                self.pause *= 2;
+                Progress::Wait(at)
+            }
+            None => self.unstored(false),
+        }
+    }
+
+    fn unstored(&self, overtaken: bool) -> Progress<Result<(), Unstored>> {
+        Progress::Decided(Err(Unstored { overtaken, nodes: self.votes.clone() }))
+    }
+}
+
+impl Machine for Complete {
+    /// Stored means that a majority accepted: this is the key's result.
+    type Decision = Result<(), Unstored>;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
         // What was accepted stays accepted, whatever becomes of a repeated request.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = match reply {
@@ -44,61 +103,32 @@ impl Complete {
                 Err(e) => NodeOutcome::Failed(e.clone()),
             };
         }
-        self.verdict(false)
+        self.on_time(now)
     }
 
-    /// Nothing more will come: what it is now.
-    pub fn give_up(&self) -> Step {
-        self.verdict(true)
-    }
-
-    fn verdict(&self, last: bool) -> Step {
+    fn on_time(&mut self, now: Moment) -> Progress<Self::Decision> {
         let n = self.votes.len();
         let need = majority(n);
-        let count = |f: &dyn Fn(&NodeOutcome) -> bool| self.votes.iter().filter(|v| f(v)).count();
-        if count(&|v| *v == NodeOutcome::Granted) >= need {
-            Step::Stored
-        } else if count(&|v| *v == NodeOutcome::Refused) > n - need {
-            Step::Overtaken(self.votes.clone())
-        } else if last || count(&|v| *v == NodeOutcome::Silent) == 0 {
-            Step::Unknown(self.votes.clone())
+        let count = |o: &NodeOutcome| self.votes.iter().filter(|v| *v == o).count();
+        let (accepted, refused) = (count(&NodeOutcome::Granted), count(&NodeOutcome::Refused));
+        let silent = count(&NodeOutcome::Silent);
+        if accepted >= need {
+            Progress::Decided(Ok(()))
+        } else if refused > n - need {
+            self.unstored(true)
+        } else if silent > 0 && now < self.end && self.again.is_none() {
+            Progress::Wait(self.end)
+        } else if refused > 0 && !self.examined {
+            self.unstored(false)
         } else {
-            Step::Wait
+            self.ask_again(now)
         }
-    }
-
-    /// Whether a node refused: a higher ballot was promised there, or its promise of this one is of
-    /// an earlier life. Which of the two, a renewal of the promise tells.
-    pub fn is_refused(&self) -> bool {
-        self.votes.contains(&NodeOutcome::Refused)
-    }
-
-    /// The nodes that gave no answer that counts, silent again: the op is idempotent by ballot, so
-    /// they may be asked once more. What was accepted stays accepted.
-    pub fn again(&mut self) -> Vec<usize> {
-        self.ask_again(|v| matches!(v, NodeOutcome::Failed(_) | NodeOutcome::Silent))
-    }
-
-    /// As [`again`](Self::again) after the promise was renewed: those that refused, too.
-    pub fn renewed(&mut self) -> Vec<usize> {
-        self.ask_again(|v| *v != NodeOutcome::Granted)
-    }
-
-    fn ask_again(&mut self, whom: impl Fn(&NodeOutcome) -> bool) -> Vec<usize> {
-        let mut nodes = Vec::new();
-        for (node, vote) in self.votes.iter_mut().enumerate().filter(|(_, v)| whom(v)) {
-            *vote = NodeOutcome::Silent;
-            nodes.push(node);
-        }
-        nodes
     }
 }
 
 /// What a look at the key found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Not decided.
-    Wait,
     /// A majority shows this record: it is the key's result.
     Stored(StoredRecord),
     /// A majority answered and no result is certain.
@@ -133,32 +163,15 @@ enum Seen {
 /// The machine of a look at the key.
 #[derive(Clone, Debug)]
 pub struct Look {
+    /// Until when answers are awaited.
+    by: Moment,
     votes: Vec<Seen>,
 }
 
 impl Look {
-    /// A look at `n` nodes.
-    pub fn new(n: usize) -> Self {
-        Self { votes: vec![Seen::Silent; n] }
-    }
-
-    /// A node answered, or failed to.
-    pub fn on_reply(&mut self, node: usize, reply: &Result<Reply, NodeError>) -> Found {
-        self.votes[node] = match reply {
-            Ok(Reply::Record { state, unsure }) => Seen::State(state.clone(), *unsure),
-            Ok(Reply::Mismatch) => Seen::Mismatch,
-            Ok(_) => {
-                let detail = "an answer to another question than a look";
-                Seen::Failed(NodeError::maybe_executed(NodeFault::Protocol, detail))
-            }
-            Err(e) => Seen::Failed(e.clone()),
-        };
-        self.found(false)
-    }
-
-    /// Nothing more will come: what it is now.
-    pub fn give_up(&self) -> Found {
-        self.found(true)
+    /// A look at `n` nodes; answers are awaited until `by`.
+    pub fn new(n: usize, by: Moment) -> Self {
+        Self { by, votes: vec![Seen::Silent; n] }
     }
 
     fn states(&self) -> impl Iterator<Item = &RecordState> {
@@ -183,40 +196,6 @@ impl Look {
         spans.get(majority(self.votes.len()) - 1).copied().filter(|span| !span.is_zero())
     }
 
-    fn found(&self, last: bool) -> Found {
-        let need = majority(self.votes.len());
-        let shown = || self.states().filter_map(|s| s.record.as_ref());
-        let mismatches = self.count(|v| matches!(v, Seen::Mismatch));
-        if mismatches >= need {
-            return Found::Mismatch;
-        }
-        if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One word is enough that it may be another request's.
-            return if mismatches > 0 { Found::Mismatch } else { Found::Stored(sure.clone()) };
-        }
-        if !last && self.count(|v| matches!(v, Seen::Silent)) > 0 {
-            return Found::Wait;
-        }
-        let states = self.count(|v| matches!(v, Seen::State(..)));
-        if states + mismatches < need {
-            return Found::NoQuorum(self.outcomes());
-        }
-        // As for a claim: what a minority has under another fingerprint was never a request's only
-        // claim, as long as a majority knows of all and shows no result.
-        if mismatches > 0
-            && (states < need || shown().next().is_some() || self.forgotten().is_some())
-        {
-            return Found::Mismatch;
-        }
-        Found::Open {
-            attempt: self.states().map(|s| s.attempt).max().unwrap_or(0),
-            lease: self.states().filter_map(|s| s.lease).max(),
-            partial: shown().next().is_some(),
-            promised: self.states().map(|s| s.fence).max().unwrap_or(0),
-            forgotten: self.forgotten(),
-        }
-    }
-
     fn outcomes(&self) -> Vec<NodeOutcome> {
         let outcome = |v: &Seen| match v {
             Seen::Silent => NodeOutcome::Silent,
@@ -225,5 +204,57 @@ impl Look {
             Seen::Failed(e) => NodeOutcome::Failed(e.clone()),
         };
         self.votes.iter().map(outcome).collect()
+    }
+}
+
+impl Machine for Look {
+    type Decision = Found;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Found> {
+        self.votes[node] = match reply {
+            Ok(Reply::Record { state, unsure }) => Seen::State(state.clone(), *unsure),
+            Ok(Reply::Mismatch) => Seen::Mismatch,
+            Ok(_) => {
+                let detail = "an answer to another question than a look";
+                Seen::Failed(NodeError::maybe_executed(NodeFault::Protocol, detail))
+            }
+            Err(e) => Seen::Failed(e.clone()),
+        };
+        self.on_time(now)
+    }
+
+    fn on_time(&mut self, now: Moment) -> Progress<Found> {
+        let need = majority(self.votes.len());
+        let shown = || self.states().filter_map(|s| s.record.as_ref());
+        let mismatches = self.count(|v| matches!(v, Seen::Mismatch));
+        if mismatches >= need {
+            return Progress::Decided(Found::Mismatch);
+        }
+        if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
+            // One word is enough that it may be another request's.
+            let stored = || Found::Stored(sure.clone());
+            return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
+        }
+        if now < self.by && self.count(|v| matches!(v, Seen::Silent)) > 0 {
+            return Progress::Wait(self.by);
+        }
+        let states = self.count(|v| matches!(v, Seen::State(..)));
+        if states + mismatches < need {
+            return Progress::Decided(Found::NoQuorum(self.outcomes()));
+        }
+        // As for a claim: what a minority has under another fingerprint was never a request's only
+        // claim, as long as a majority knows of all and shows no result.
+        if mismatches > 0
+            && (states < need || shown().next().is_some() || self.forgotten().is_some())
+        {
+            return Progress::Decided(Found::Mismatch);
+        }
+        Progress::Decided(Found::Open {
+            attempt: self.states().map(|s| s.attempt).max().unwrap_or(0),
+            lease: self.states().filter_map(|s| s.lease).max(),
+            partial: shown().next().is_some(),
+            promised: self.states().map(|s| s.fence).max().unwrap_or(0),
+            forgotten: self.forgotten(),
+        })
     }
 }

@@ -3,18 +3,17 @@
 //! Counts from its own send; needs a majority before the old validity ends *and* inside the new
 //! one; revives nothing; releases nothing.
 
-use crate::error::{NodeError, NodeOutcome};
+use crate::error::NodeOutcome;
 use crate::op::Reply;
 use crate::quorum::majority::{Tally, Verdict};
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// What to do next.
+/// What an extension comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing until the next reply, or until this moment.
-    Wait(Moment),
+pub enum Extension {
     /// Held until this new deadline.
-    Extended(Moment),
+    Until(Moment),
     /// A majority belongs to somebody else: certainly lost.
     Lost,
     /// Too few answers; the old deadline stands.
@@ -42,8 +41,19 @@ impl Extend {
         Self { old, new, deadline: deadline.min(old), votes: vec![NodeOutcome::Silent; n] }
     }
 
-    /// A node answered, or failed to.
-    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
+    fn too_late(&self) -> Progress<Extension> {
+        let said = |vote: &NodeOutcome| match vote {
+            NodeOutcome::Silent => NodeOutcome::no_answer(),
+            said => said.clone(),
+        };
+        Progress::Decided(Extension::Unknown(self.votes.iter().map(said).collect()))
+    }
+}
+
+impl Machine for Extend {
+    type Decision = Extension;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Extension> {
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
             // Forgotten, not given to another: no vote, and no proof of a loss either.
@@ -56,8 +66,7 @@ impl Extend {
         self.on_time(now)
     }
 
-    /// The moment named by the last `Wait` has come.
-    pub fn on_time(&mut self, now: Moment) -> Step {
+    fn on_time(&mut self, now: Moment) -> Progress<Extension> {
         if now >= self.old || now >= self.new {
             return self.too_late();
         }
@@ -65,20 +74,14 @@ impl Extend {
         let n = self.votes.len();
         let (yes, refused) = (count(&NodeOutcome::Granted), count(&NodeOutcome::Refused));
         let no = n - yes - count(&NodeOutcome::Silent);
-        match (Tally { n, yes, no }).verdict() {
-            Verdict::Won => Step::Extended(self.new),
-            _ if (Tally { n, yes: refused, no: 0 }).verdict() == Verdict::Won => Step::Lost,
-            Verdict::Lost if count(&NodeOutcome::Silent) == 0 => Step::Unknown(self.votes.clone()),
-            _ if now >= self.deadline => self.too_late(),
-            _ => Step::Wait(self.deadline),
-        }
-    }
-
-    fn too_late(&self) -> Step {
-        let said = |vote: &NodeOutcome| match vote {
-            NodeOutcome::Silent => NodeOutcome::no_answer(),
-            said => said.clone(),
-        };
-        Step::Unknown(self.votes.iter().map(said).collect())
+        Progress::Decided(match (Tally { n, yes, no }).verdict() {
+            Verdict::Won => Extension::Until(self.new),
+            _ if (Tally { n, yes: refused, no: 0 }).verdict() == Verdict::Won => Extension::Lost,
+            Verdict::Lost if count(&NodeOutcome::Silent) == 0 => {
+                Extension::Unknown(self.votes.clone())
+            }
+            _ if now >= self.deadline => return self.too_late(),
+            _ => return Progress::Wait(self.deadline),
+        })
     }
 }

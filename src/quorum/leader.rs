@@ -11,13 +11,16 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeOutcome};
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::op::{Holder, Reply};
 use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
 use crate::token::OwnerToken;
 
 /// What one node said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<W> {
+enum Said<W> {
     /// The key is one of our locks.
     Held {
         /// Whose.
@@ -38,8 +41,6 @@ pub enum Answer<W> {
 /// What the answers so far mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// Not decided.
-    Pending,
     /// A majority names one owner, who has said this.
     Leads {
         /// The latest of its words.
@@ -57,43 +58,40 @@ pub enum Sight<W> {
 
 /// The machine of one read.
 #[derive(Clone, Debug)]
-pub struct Leading<W> {
-    answers: Vec<Option<Answer<W>>>,
+pub struct Leading<W, R> {
+    /// Until when answers are awaited.
+    by: Moment,
+    read: R,
+    answers: Vec<Option<Said<W>>>,
 }
 
-impl<W: Clone> Leading<W> {
-    /// A read over `n` nodes.
-    pub fn new(n: usize) -> Self {
-        Self { answers: (0..n).map(|_| None).collect() }
+impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
+    /// A read over `n` nodes; answers are awaited until `by`. `read` picks the owner's own words,
+    /// with their number, out of what a node keeps; it must refuse what another owner left behind.
+    pub fn new(n: usize, by: Moment, read: R) -> Self {
+        Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
 
-    /// A node answered, or failed to.
-    pub fn on_answer(&mut self, node: usize, answer: Answer<W>) -> Sight<W> {
-        self.answers[node] = Some(answer);
-        self.sight(false)
-    }
-
-    /// The deadline has come: whoever is silent stays so.
-    pub fn on_time(&mut self) -> Sight<W> {
-        self.sight(true)
-    }
-
-    fn sight(&self, last: bool) -> Sight<W> {
-        let need = majority(self.answers.len());
-        let silent = self.answers.iter().filter(|a| a.is_none()).count();
-        let (votes, owner) = self.favourite();
-        if let Some(owner) = owner.filter(|_| votes >= need) {
-            if let Some(words) = self.words_of(owner) {
-                return Sight::Leads { words, remaining: self.remaining_of(owner, need) };
+    fn answer(&self, reply: &Answer) -> Said<W> {
+        match reply {
+            Ok(Reply::Holder(Some(holder))) => match holder.owner {
+                Some(owner) => Said::Held {
+                    owner,
+                    remaining: holder.remaining.unwrap_or_default(),
+                    words: (self.read)(owner, holder),
+                },
+                None => Said::Absent,
+            },
+            Ok(Reply::Holder(None)) => Said::Absent,
+            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
+                Said::Quarantined(*remaining, *began_empty)
             }
-            // A node that is still silent may be the one that has the words.
-            return if silent == 0 || last { Sight::Mute } else { Sight::Pending };
+            Ok(_) => Said::Failed(NodeError::not_executed(
+                NodeFault::Protocol,
+                "not an answer to the question who holds the name",
+            )),
+            Err(e) => Said::Failed(e.clone()),
         }
-        let unknown = self.answers.iter().filter(|a| may_be_anybodys(a.as_ref())).count();
-        if votes + unknown < need {
-            return Sight::Vacant;
-        }
-        if silent == 0 || last { Sight::NoQuorum(self.outcomes()) } else { Sight::Pending }
     }
 
     /// The owner named most often, and how often.
@@ -106,7 +104,7 @@ impl<W: Clone> Leading<W> {
 
     fn held(&self) -> impl Iterator<Item = (OwnerToken, Duration, Option<&(u64, W)>)> {
         self.answers.iter().filter_map(|a| match a {
-            Some(Answer::Held { owner, remaining, words }) => {
+            Some(Said::Held { owner, remaining, words }) => {
                 Some((*owner, *remaining, words.as_ref()))
             }
             _ => None,
@@ -127,46 +125,89 @@ impl<W: Clone> Leading<W> {
     }
 
     fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |a: &Option<Answer<W>>| match a {
+        let outcome = |a: &Option<Said<W>>| match a {
             None => NodeOutcome::no_answer(),
-            Some(Answer::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
-            Some(Answer::Absent) => NodeOutcome::Refused,
-            Some(Answer::Quarantined(rest, empty)) => NodeOutcome::quarantined(*rest, *empty),
-            Some(Answer::Failed(e)) => NodeOutcome::Failed(e.clone()),
+            Some(Said::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
+            Some(Said::Absent) => NodeOutcome::Refused,
+            Some(Said::Quarantined(rest, empty)) => NodeOutcome::quarantined(*rest, *empty),
+            Some(Said::Failed(e)) => NodeOutcome::Failed(e.clone()),
         };
         self.answers.iter().map(outcome).collect()
     }
 }
 
-fn may_be_anybodys<W>(answer: Option<&Answer<W>>) -> bool {
-    matches!(answer, None | Some(Answer::Quarantined(..) | Answer::Failed(_)))
+impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<W, R> {
+    type Decision = Sight<W>;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Sight<W>> {
+        self.answers[node] = Some(self.answer(reply));
+        self.on_time(now)
+    }
+
+    fn on_time(&mut self, now: Moment) -> Progress<Sight<W>> {
+        let need = majority(self.answers.len());
+        let last = now >= self.by || self.answers.iter().all(Option::is_some);
+        let (votes, owner) = self.favourite();
+        let owner = owner.filter(|_| votes >= need);
+        let unknown = self.answers.iter().filter(|a| may_be_anybodys(a.as_ref())).count();
+        Progress::Decided(if let Some(owner) = owner {
+            match self.words_of(owner) {
+                Some(words) => Sight::Leads { words, remaining: self.remaining_of(owner, need) },
+                None if last => Sight::Mute,
+                // A node that is still silent may be the one that has the words.
+                None => return Progress::Wait(self.by),
+            }
+        } else if votes + unknown < need {
+            Sight::Vacant
+        } else if last {
+            Sight::NoQuorum(self.outcomes())
+        } else {
+            return Progress::Wait(self.by);
+        })
+    }
+}
+
+fn may_be_anybodys<W>(answer: Option<&Said<W>>) -> bool {
+    matches!(answer, None | Some(Said::Quarantined(..) | Said::Failed(_)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::NodeFault;
+    use crate::op::QuarantineId;
 
     /// One letter a node: `a`/`b` held without words, `a1` with words number 1, `-` absent,
     /// `q` quarantined, `x` failed, `.` silent.
-    fn answer(cell: &str, node: usize) -> Option<Answer<String>> {
-        let held = |owner: u128, words: &str| Answer::Held {
-            owner: OwnerToken::from_random(owner),
-            remaining: Duration::from_secs(10 + node as u64),
-            words: words.parse().ok().map(|n| (n, cell.to_owned())),
+    fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
+        let held = |owner: u128, words: &str| Holder {
+            owner: Some(OwnerToken::from_random(owner)),
+            fence: 1,
+            remaining: Some(Duration::from_secs(10 + node as u64)),
+            meta: words.parse::<u64>().ok().map(|_| cell.as_bytes().into()),
         };
-        Some(match cell.split_at(1) {
+        Some(Ok(Reply::Holder(match cell.split_at(1) {
             (".", _) => return None,
-            ("-", _) => Answer::Absent,
-            ("q", _) => Answer::Quarantined(Duration::from_secs(3), false),
-            ("x", _) => Answer::Failed(NodeError::not_executed(NodeFault::Unreachable, "")),
-            (owner, words) => held(u128::from(owner.as_bytes()[0]), words),
-        })
+            ("-", _) => None,
+            ("q", _) => {
+                let (remaining, id) =
+                    (Duration::from_secs(3), QuarantineId { history: 1, since: 1 });
+                return Some(Ok(Reply::Quarantined { remaining, id, began_empty: false }));
+            }
+            ("x", _) => return Some(Err(NodeError::not_executed(NodeFault::Unreachable, ""))),
+            (owner, words) => Some(held(u128::from(owner.as_bytes()[0]), words)),
+        })))
     }
 
-    fn told(sight: &Sight<String>) -> String {
+    fn read(_: OwnerToken, holder: &Holder) -> Option<(u64, String)> {
+        let words = String::from_utf8(holder.meta.as_ref()?.to_vec()).unwrap();
+        Some((words[1..].parse().unwrap(), words))
+    }
+
+    const BY: Moment = Moment::from_nanos(1);
+
+    fn told(progress: &Progress<Sight<String>>) -> String {
+        let Progress::Decided(sight) = progress else { return "pending".into() };
         match sight {
-            Sight::Pending => "pending".into(),
             Sight::Leads { words, remaining } => format!("{words} for {}", remaining.as_secs()),
             Sight::Mute => "mute".into(),
             Sight::Vacant => "vacant".into(),
@@ -207,25 +248,27 @@ mod tests {
             ("a1 a1 b1 b1 -", "vacant", "vacant"),
             ("- - - . .", "vacant", "vacant"),
         ] {
-            let mut machine = Leading::new(cells.split(' ').count());
-            let mut sight = machine.sight(false);
+            let mut machine = Leading::new(cells.split(' ').count(), BY, read);
+            let mut sight = machine.on_time(Moment::default());
             for (node, cell) in cells.split(' ').enumerate() {
-                if let Some(answer) = answer(cell, node) {
-                    sight = machine.on_answer(node, answer);
+                if let Some(reply) = reply(cell, node) {
+                    sight = machine.on_reply(Moment::default(), node, &reply);
                 }
             }
             assert_eq!(told(&sight), early, "{cells}");
-            assert_eq!(told(&machine.on_time()), late, "{cells} at the deadline");
+            assert_eq!(told(&machine.on_time(BY)), late, "{cells} at the deadline");
         }
     }
 
     #[test]
     fn no_quorum_keeps_every_cause() {
-        let mut machine = Leading::new(3);
+        let mut machine = Leading::new(3, BY, read);
         for (node, cell) in ["q", "x", "a1"].into_iter().enumerate() {
-            machine.on_answer(node, answer(cell, node).unwrap());
+            machine.on_reply(Moment::default(), node, &reply(cell, node).unwrap());
         }
-        let Sight::NoQuorum(outcomes) = machine.on_time() else { panic!("a verdict") };
+        let Progress::Decided(Sight::NoQuorum(outcomes)) = machine.on_time(BY) else {
+            panic!("a verdict")
+        };
         assert!(matches!(
             &outcomes[..],
             [NodeOutcome::Quarantined { .. }, NodeOutcome::Failed(_), NodeOutcome::Held(Some(_))]

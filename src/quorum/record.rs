@@ -19,36 +19,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeOutcome};
-use crate::op::{Reply, StoredRecord};
+use crate::op::{Op, Reply, StoredRecord};
 use crate::quorum::acquire::{self, Acquire};
 use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
 /// How soon to ask again while an owner is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// What to do next.
+/// Why there is no promise. What was granted must be given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing until the next reply, or until this moment.
-    Wait(Moment),
-    /// Send `raise_claim(owner, token)` to these nodes.
-    Raise {
-        /// The token to raise to.
-        token: FencingToken,
-        /// The nodes below it.
-        nodes: Vec<usize>,
-    },
-    /// A majority promised.
-    Promised(Promise),
+pub enum Denied {
     /// This is the key's result, for ever; `None` if it was too large to be kept.
     Replay(Option<Arc<[u8]>>),
     /// A result was seen, but not on a majority: claim again with `force`, and complete what is
     /// found then, or this if nothing is.
     Repair(StoredRecord),
-    /// Not claimed. What was granted must be given back.
+    /// Not claimed.
     Refused(Refusal),
+}
+
+type Step = Progress<Result<Promise, Denied>>;
+
+fn refused(refusal: Refusal) -> Step {
+    Step::Decided(Err(Denied::Refused(refusal)))
 }
 
 /// What a majority promised.
@@ -107,14 +103,8 @@ enum Vote {
 }
 
 /// The machine of one claim.
-///
-/// Feed every reply to [`on_reply`](Self::on_reply) and call [`on_time`](Self::on_time) at the
-/// moment the last [`Step::Wait`] named; stop at the first step that neither waits nor raises.
 #[derive(Clone, Debug)]
 pub struct Record {
-    sent: Moment,
-    until: Moment,
-    patience: Duration,
     votes: Vec<Vote>,
     /// The best record among the promises.
     adopt: Option<StoredRecord>,
@@ -130,59 +120,33 @@ pub struct Record {
 
 impl Record {
     /// A claim over `n` nodes, sent at `sent`, worth something until `until`; an answer is awaited
-    /// for `patience` from when it was asked for.
-    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration) -> Self {
+    /// for `patience` from when it was asked for. `raise` is sent, with the ballot set, to nodes
+    /// that have to be raised.
+    pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
-            sent,
-            until,
-            patience,
             votes: vec![Vote::Silent; n],
             adopt: None,
-            grants: Acquire::new(n, sent, until, patience),
+            grants: Acquire::new(n, sent, until, patience, raise),
             relaxed: false,
             lost: false,
             won: None,
         }
     }
 
-    /// Until when those that were asked last are waited for.
-    pub fn by(&self) -> Moment {
+    /// The largest fence that a node granted.
+    pub fn largest(&self) -> Option<u64> {
+        let granted = self.votes.iter().filter_map(|v| match v {
+            Vote::Granted { fence, .. } => Some(*fence),
+            _ => None,
+        });
+        granted.max()
+    }
+
+    fn by(&self) -> Moment {
         self.grants.by()
     }
 
-    /// A node answered the claim or the raise, or failed to.
-    pub fn on_reply(&mut self, now: Moment, node: usize, reply: &Result<Reply, NodeError>) -> Step {
-        if self.votes[node] != Vote::Silent {
-            // The answer to a raise; a record that came up since the grant must be adopted.
-            if let Ok(Reply::Completed(record)) = reply {
-                self.see(record);
-            }
-            let step = self.grants.on_reply(now, node, reply);
-            return self.judge(now, step);
-        }
-        self.votes[node] = self.vote(reply);
-        if let Some(step) = self.majority_says() {
-            return step;
-        }
-        let step = if self.must_relax() {
-            self.relax(now)
-        } else if !self.relaxed
-            && matches!(self.votes[node], Vote::Granted { unsure, .. } if !unsure.is_zero())
-        {
-            self.grants.on_time(now)
-        } else {
-            self.grants.on_reply(now, node, reply)
-        };
-        self.judge(now, step)
-    }
-
-    /// The moment named by the last `Wait` has come.
-    pub fn on_time(&mut self, now: Moment) -> Step {
-        let step = self.grants.on_time(now);
-        self.judge(now, step)
-    }
-
-    fn vote(&mut self, reply: &Result<Reply, NodeError>) -> Vote {
+    fn vote(&mut self, reply: &Answer) -> Vote {
         match reply {
             Ok(Reply::Claimed { fence, attempt, record, unsure }) => {
                 if let Some(record) = record {
@@ -239,19 +203,19 @@ impl Record {
         if crate::bugs::on(crate::bugs::Bug::RecordOfOneNode)
             && let Some((record, _)) = self.shown().next()
         {
-            return Some(Step::Replay(record.value.clone()));
+            return Some(Step::Decided(Err(Denied::Replay(record.value.clone()))));
         }
         let mismatches = self.mismatches();
         if mismatches >= self.need() {
-            return Some(Step::Refused(Refusal::Mismatch));
+            return Some(refused(Refusal::Mismatch));
         }
         // A record on a majority is the result, whatever a repair may be adding above it. But one
         // word is enough that it may be another request's.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(if mismatches > 0 {
-                Step::Refused(Refusal::Mismatch)
+                refused(Refusal::Mismatch)
             } else {
-                Step::Replay(record.value.clone())
+                Step::Decided(Err(Denied::Replay(record.value.clone())))
             });
         }
         None
@@ -289,10 +253,10 @@ impl Record {
     }
 
     /// Starts over with every grant so far.
-    fn relax(&mut self, now: Moment) -> acquire::Step {
+    fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
-        self.grants = Acquire::new(self.votes.len(), self.sent, self.until, self.patience);
-        let mut step = acquire::Step::Wait(self.by());
+        self.grants = self.grants.anew();
+        let mut step = Progress::Wait(self.by());
         for (node, vote) in self.votes.iter().enumerate() {
             let reply = match vote {
                 Vote::Silent => continue,
@@ -302,40 +266,42 @@ impl Record {
                 _ => Ok(Reply::Mismatch),
             };
             let next = self.grants.on_reply(now, node, &reply);
-            if !matches!(step, acquire::Step::Won(_) | acquire::Step::Lost(_)) {
+            if !matches!(step, Progress::Decided(_)) {
                 step = next;
             }
         }
         step
     }
 
-    fn judge(&mut self, now: Moment, step: acquire::Step) -> Step {
+    fn judge(&mut self, now: Moment, step: Progress<acquire::Outcome>) -> Step {
         let step = match (step, self.won) {
-            (acquire::Step::Wait(_), Some(token)) => acquire::Step::Won(token),
+            (Progress::Wait(_), Some(token)) => Progress::Decided(Ok(token)),
             (step, _) => step,
         };
         match step {
-            acquire::Step::Wait(at) if !self.lost => Step::Wait(at),
+            Progress::Wait(at) if !self.lost => Step::Wait(at),
+            Progress::Send(asks, by) => Step::Send(asks, by),
             // Too few remember: whoever has not spoken yet may have the result that they forgot.
-            acquire::Step::Won(token) if self.relaxed && self.awaits(now) => {
+            Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            acquire::Step::Raise { token, nodes } => Step::Raise { token, nodes },
             // A majority that remembers never saw the key: what a minority has under another
             // fingerprint was never a request's only claim. Else it may have been.
-            acquire::Step::Won(_)
+            Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
-                Step::Refused(Refusal::Mismatch)
+                refused(Refusal::Mismatch)
             }
-            acquire::Step::Won(token) if self.shown().next().is_none() => Step::Promised(Promise {
-                token,
-                attempt: self.attempt(),
-                adopt: self.adopt.clone(),
-                forgotten: self.relaxed.then(|| self.forgotten()),
-            }),
-            acquire::Step::Wait(_) | acquire::Step::Won(_) | acquire::Step::Lost(_) => {
+            Progress::Decided(Ok(token)) if self.shown().next().is_none() => {
+                Step::Decided(Ok(Promise {
+                    token,
+                    attempt: self.attempt(),
+                    adopt: self.adopt.clone(),
+                    forgotten: self.relaxed.then(|| self.forgotten()),
+                }))
+            }
+            Progress::Wait(_) | Progress::Decided(_) => {
                 self.lost = true;
                 self.refuse(now)
             }
@@ -368,21 +334,23 @@ impl Record {
             return Step::Wait(self.by());
         }
         if spoke < need {
-            return Step::Refused(Refusal::NoQuorum(self.outcomes()));
+            return refused(Refusal::NoQuorum(self.outcomes()));
         }
         if mismatched > 0 && (completed > 0 || leases.is_empty()) {
-            return Step::Refused(Refusal::Mismatch);
+            return refused(Refusal::Mismatch);
         }
         if let Some((best, _)) = self.shown().max_by_key(|(r, _)| r.token) {
             // While leases run elsewhere the owner is storing its result right now.
             return match leases.iter().min() {
-                Some(left) => Step::Refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
-                None if completed + granted >= need => Step::Repair(best.clone()),
-                None => Step::Refused(Refusal::NoQuorum(self.outcomes())),
+                Some(left) => refused(Refusal::InFlight { retry_after: SOON.min(*left) }),
+                None if completed + granted >= need => {
+                    Step::Decided(Err(Denied::Repair(best.clone())))
+                }
+                None => refused(Refusal::NoQuorum(self.outcomes())),
             };
         }
         if too_old > 0 && leases.is_empty() {
-            return Step::Refused(Refusal::TooOld);
+            return refused(Refusal::TooOld);
         }
         let running = leases.len();
         // As for locks: those in quarantine are free when that ends, and what failed is not counted
@@ -394,7 +362,7 @@ impl Record {
         let free = self.votes.len() - leases.len() - failed - late;
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
-        Step::Refused(if running >= need {
+        refused(if running >= need {
             Refusal::InFlight { retry_after }
         } else {
             Refusal::Contended { retry_after }
@@ -413,6 +381,40 @@ impl Record {
             Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         };
         self.votes.iter().map(outcome).collect()
+    }
+}
+
+impl Machine for Record {
+    type Decision = Result<Promise, Denied>;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
+        if self.votes[node] != Vote::Silent {
+            // The answer to a raise; a record that came up since the grant must be adopted.
+            if let Ok(Reply::Completed(record)) = reply {
+                self.see(record);
+            }
+            let step = self.grants.on_reply(now, node, reply);
+            return self.judge(now, step);
+        }
+        self.votes[node] = self.vote(reply);
+        if let Some(step) = self.majority_says() {
+            return step;
+        }
+        let step = if self.must_relax() {
+            self.relax(now)
+        } else if !self.relaxed
+            && matches!(self.votes[node], Vote::Granted { unsure, .. } if !unsure.is_zero())
+        {
+            self.grants.on_time(now)
+        } else {
+            self.grants.on_reply(now, node, reply)
+        };
+        self.judge(now, step)
+    }
+
+    fn on_time(&mut self, now: Moment) -> Step {
+        let step = self.grants.on_time(now);
+        self.judge(now, step)
     }
 }
 

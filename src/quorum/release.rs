@@ -3,12 +3,12 @@
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;
 use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
 
 /// What a majority said to a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Not decided yet.
-    Pending,
     /// A majority still held our token and deleted it.
     Released,
     /// Gone on a majority.
@@ -22,6 +22,8 @@ pub enum Found {
 /// The machine of one release.
 #[derive(Clone, Debug)]
 pub struct Release {
+    /// Until when answers are awaited.
+    by: Moment,
     votes: Vec<Vote>,
 }
 
@@ -35,53 +37,17 @@ enum Vote {
 }
 
 impl Release {
-    /// A release over `n` nodes.
-    pub fn new(n: usize) -> Self {
-        Self { votes: vec![Vote::Silent; n] }
+    /// A release over `n` nodes; answers are awaited until `by`.
+    pub fn new(n: usize, by: Moment) -> Self {
+        Self { by, votes: vec![Vote::Silent; n] }
     }
 
-    /// A node answered, or failed to.
-    pub fn on_reply(&mut self, node: usize, reply: &Result<Reply, NodeError>) -> Found {
-        self.votes[node] = match reply {
-            Ok(Reply::Done) => Vote::Deleted,
-            Ok(Reply::Absent) => Vote::Absent,
-            Ok(_) => Vote::Other,
-            Err(e) => Vote::Failed(e.clone()),
-        };
-        self.found()
-    }
-
-    /// A node that certainly never had the lock: nothing to ask.
-    pub fn never_granted(&mut self, node: usize) -> Found {
+    /// The node certainly never had the lock, and is not asked.
+    pub fn never_granted(&mut self, node: usize) {
         self.votes[node] = Vote::Absent;
-        self.found()
     }
 
-    /// What the answers so far mean. A majority of "deleted" proves the hold; a minority that never
-    /// granted says "absent" and must not hide that.
-    pub fn found(&self) -> Found {
-        let count = |v: &Vote| self.votes.iter().filter(|x| *x == v).count();
-        let n = self.votes.len();
-        let need = majority(n);
-        let (deleted, absent, other) =
-            (count(&Vote::Deleted), count(&Vote::Absent), count(&Vote::Other));
-        let silent = count(&Vote::Silent);
-        if deleted >= need {
-            Found::Released
-        } else if n - absent - other >= need {
-            // The silent and the failed may still have been a majority.
-            if silent > 0 { Found::Pending } else { self.unknown() }
-        } else if other >= need {
-            Found::Other
-        } else if other + silent >= need {
-            Found::Pending
-        } else {
-            Found::Gone
-        }
-    }
-
-    /// Gives up on the silent ones.
-    pub fn unknown(&self) -> Found {
+    fn unknown(&self) -> Found {
         let outcome = |v: &Vote| match v {
             Vote::Silent => NodeOutcome::no_answer(),
             Vote::Deleted => NodeOutcome::Granted,
@@ -89,5 +55,43 @@ impl Release {
             Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         };
         Found::Unknown(self.votes.iter().map(outcome).collect())
+    }
+}
+
+impl Machine for Release {
+    type Decision = Found;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Found> {
+        self.votes[node] = match reply {
+            Ok(Reply::Done) => Vote::Deleted,
+            Ok(Reply::Absent) => Vote::Absent,
+            Ok(_) => Vote::Other,
+            Err(e) => Vote::Failed(e.clone()),
+        };
+        self.on_time(now)
+    }
+
+    /// A majority of "deleted" proves the hold; a minority that never granted says "absent" and
+    /// must not hide that.
+    fn on_time(&mut self, now: Moment) -> Progress<Found> {
+        let count = |v: &Vote| self.votes.iter().filter(|x| *x == v).count();
+        let n = self.votes.len();
+        let need = majority(n);
+        let (deleted, absent, other) =
+            (count(&Vote::Deleted), count(&Vote::Absent), count(&Vote::Other));
+        let silent = count(&Vote::Silent);
+        // The silent and the failed may still have been a majority, or may say "other".
+        let held = n - absent - other >= need;
+        Progress::Decided(if deleted >= need {
+            Found::Released
+        } else if other >= need {
+            Found::Other
+        } else if !held && other + silent < need {
+            Found::Gone
+        } else if silent == 0 || now >= self.by {
+            self.unknown()
+        } else {
+            return Progress::Wait(self.by);
+        })
     }
 }

@@ -6,12 +6,15 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
-use crate::op::{QuarantineId, Reply};
-use crate::quorum::acquire::{Acquire, Loss, Step};
-use crate::quorum::extend::{self, Extend};
+use crate::name::LockKeys;
+use crate::op::{Op, QuarantineId, Reply};
+use crate::quorum::acquire::{Acquire, Loss};
+use crate::quorum::extend::{Extend, Extension};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::release::{Found, Release};
+use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
+use crate::token::{FencingToken, OwnerToken};
 
 struct Event {
     node: Option<usize>,
@@ -74,31 +77,44 @@ fn at(millis: u64) -> Moment {
     Moment::from_nanos(millis * 1_000_000)
 }
 
+fn attempt(n: usize) -> Acquire {
+    let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(0));
+    let raise = Op::Raise { keys: LockKeys::new("k"), owner, token };
+    Acquire::new(n, at(0), at(100), Duration::from_millis(60), raise)
+}
+
+/// Runs a history up to its decision, where the driver stops, too.
+fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
+    let mut last = machine.on_time(at(0));
+    for e in &case.events {
+        last = match e.node {
+            Some(node) => machine.on_reply(e.at, node, &e.reply),
+            None => machine.on_time(e.at),
+        };
+        if matches!(last, Progress::Decided(_)) {
+            break;
+        }
+    }
+    last
+}
+
 #[test]
 fn acquire() {
     for case in cases(include_str!("testdata/acquire.txt")) {
-        let mut m = Acquire::new(case.n, at(0), at(100), Duration::from_millis(60));
-        let mut last = String::from("wait");
-        for e in &case.events {
-            let step = match e.node {
-                Some(node) => m.on_reply(e.at, node, &e.reply),
-                None => m.on_time(e.at),
-            };
-            last = match step {
-                Step::Wait(_) => "wait".into(),
-                Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
-                Step::Won(t) => format!("won {t}"),
-                Step::Lost(Loss::NoQuorum(_)) => "no quorum".into(),
-                Step::Lost(Loss::Taken(t)) => match t.retry_after {
-                    Some(d) => format!("taken {}", d.as_millis()),
-                    None => "taken for ever".into(),
-                },
-            };
-            // The driver stops at the first decision, too.
-            if !last.starts_with("wait") && !last.starts_with("raise") {
-                break;
+        let last = match run(attempt(case.n), &case) {
+            Progress::Wait(_) => "wait".into(),
+            Progress::Send(asks, _) => {
+                let Op::Raise { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
+                let nodes: Vec<_> = asks.iter().map(|(node, _)| *node).collect();
+                format!("raise {token} on {nodes:?}")
             }
-        }
+            Progress::Decided(Ok(t)) => format!("won {t}"),
+            Progress::Decided(Err(Loss::NoQuorum(_))) => "no quorum".into(),
+            Progress::Decided(Err(Loss::Taken(t))) => match t.retry_after {
+                Some(d) => format!("taken {}", d.as_millis()),
+                None => "taken for ever".into(),
+            },
+        };
         assert_eq!(last, case.expect, "{}", case.line);
     }
 }
@@ -107,20 +123,14 @@ fn acquire() {
 fn extend() {
     for case in cases(include_str!("testdata/extend.txt")) {
         // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms.
-        let mut m = Extend::new(case.n, at(60), at(100), at(40));
-        let mut last = String::from("wait");
-        for e in &case.events {
-            let step = match e.node {
-                Some(node) => m.on_reply(e.at, node, &e.reply),
-                None => m.on_time(e.at),
-            };
-            last = match step {
-                extend::Step::Wait(_) => "wait".into(),
-                extend::Step::Extended(until) => format!("until {}", until.as_nanos() / 1_000_000),
-                extend::Step::Lost => "lost".into(),
-                extend::Step::Unknown(_) => "unknown".into(),
-            };
-        }
+        let last = match run(Extend::new(case.n, at(60), at(100), at(40)), &case) {
+            Progress::Decided(Extension::Until(until)) => {
+                format!("until {}", until.as_nanos() / 1_000_000)
+            }
+            Progress::Decided(Extension::Lost) => "lost".into(),
+            Progress::Decided(Extension::Unknown(_)) => "unknown".into(),
+            Progress::Wait(_) | Progress::Send(..) => "wait".into(),
+        };
         assert_eq!(last, case.expect, "{}", case.line);
     }
 }
@@ -128,17 +138,12 @@ fn extend() {
 #[test]
 fn release() {
     for case in cases(include_str!("testdata/release.txt")) {
-        let mut m = Release::new(case.n);
-        let mut last = m.found();
-        for e in &case.events {
-            last = m.on_reply(e.node.expect("a release has no timer"), &e.reply);
-        }
-        let last = match last {
-            Found::Pending => "pending",
-            Found::Released => "released",
-            Found::Gone => "gone",
-            Found::Other => "other",
-            Found::Unknown(_) => "unknown",
+        let last = match run(Release::new(case.n, at(100)), &case) {
+            Progress::Decided(Found::Released) => "released",
+            Progress::Decided(Found::Gone) => "gone",
+            Progress::Decided(Found::Other) => "other",
+            Progress::Decided(Found::Unknown(_)) => "unknown",
+            Progress::Wait(_) | Progress::Send(..) => "pending",
         };
         assert_eq!(last, case.expect, "{}", case.line);
     }
@@ -172,7 +177,7 @@ fn acquire_wins_only_with_a_majority_at_the_token() {
         (Just(n), proptest::collection::vec((0..n, 0_u64..130, vote.clone()), 0..12))
     });
     proptest!(|((n, events) in history)| {
-        let mut m = Acquire::new(n, at(0), at(100), Duration::from_millis(60));
+        let mut m = attempt(n);
         let mut fences = vec![None; n];
         let mut seen = vec![false; n];
         let mut now = 0;
@@ -183,18 +188,21 @@ fn acquire_wins_only_with_a_majority_at_the_token() {
                 if let Ok(Reply::Granted { fence }) = &r { fences[node] = Some(*fence); }
             }
             match m.on_reply(at(now), node, &r) {
-                Step::Won(t) => {
+                Progress::Decided(Ok(t)) => {
                     prop_assert!(now < 100);
                     let holders = fences.iter().flatten().filter(|f| **f <= t.get()).count();
                     prop_assert!(holders > n / 2);
                     break;
                 }
-                Step::Raise { token, nodes } => {
-                    for i in nodes { prop_assert!(fences[i].is_some_and(|f| f < token.get())); }
+                Progress::Send(asks, _) => {
+                    for (i, op) in asks {
+                        let Op::Raise { token, .. } = op else { panic!("asks {op:?}") };
+                        prop_assert!(fences[i].is_some_and(|f| f < token.get()));
+                    }
                     break;
                 }
-                Step::Lost(_) => break,
-                Step::Wait(_) => {}
+                Progress::Decided(Err(_)) => break,
+                Progress::Wait(_) => {}
             }
         }
     });

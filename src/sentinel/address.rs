@@ -1,4 +1,4 @@
-//! A server's address, as Sentinels tell it and people write it.
+//! A server's address, as Sentinels report it and people write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,34 +11,34 @@ const HOST_MAX: usize = 255;
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Address {
+pub(crate) struct Address {
     host: Box<str>,
     port: u16,
 }
 
 impl Address {
     /// From parts that a server said; `None` for an empty host or port 0.
-    pub fn new(host: &str, port: u16) -> Option<Self> {
+    pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
         (!bad && !odd).then(|| Self { host: host.into(), port })
     }
 
     /// The host.
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
     /// The port, never 0.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Reads `host:port`, `[v6]:port`; the port may not be left out.
     ///
     /// # Errors
-    /// Names the field, what stood there, and the form that is expected.
-    pub fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
+    /// Names the field, its value, and the form that is expected.
+    pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
                         and nothing else: no scheme, no password, no path";
@@ -47,8 +47,8 @@ impl Address {
     }
 }
 
-/// What may be shown of a text that is no address: what stands before an `@` may be a password, and
-/// without one what stands where a port belongs.
+/// What may be shown of a text that is no address: the part before an `@` may be a password, and
+/// without one the part in place of a port.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

@@ -25,7 +25,7 @@ pub(crate) struct Inquiry {
     pub(crate) access: Access,
     /// How long each Sentinel may take, connecting included.
     pub(crate) within: Duration,
-    /// Where we reach the addresses that Sentinels tell.
+    /// Where this client reaches the addresses that Sentinels report.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
     open: BTreeMap<Address, SentinelConn>,
-    /// Who gave no answer in the last round.
+    /// The Sentinels that gave no answer in the last round.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
     told_poll_only: AtomicBool,
@@ -125,12 +125,12 @@ impl Asker {
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once
-    /// what has come decides, the others get a fifth of the deadline more: one might know of
-    /// a higher epoch, but a frozen minority shall not make everybody wait. A minority that was
-    /// silent in the last round too gets that much while nothing is decided, because the others may
-    /// be in the middle of a switch and will soon say something else, and nothing once it is. Else
-    /// each has its whole deadline, so that a far one gets connected at all. A connection whose
-    /// answer is not waited for is dropped with its future.
+    /// what has come decides, the others get a fifth of the deadline more: one might know of a
+    /// higher epoch, but a frozen minority must not make everybody wait. A minority that was silent
+    /// in the last round too gets that much while nothing is decided, because the others may be in
+    /// the middle of a switch and will soon say something else, and nothing once it is. Else each
+    /// has its whole deadline, so that a far one gets connected at all. A connection whose answer
+    /// is not waited for is dropped with its future.
     async fn ask(
         &mut self,
         whom: &[Address],

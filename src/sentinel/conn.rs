@@ -38,7 +38,7 @@ pub(crate) struct Access {
     pub(crate) password: Option<String>,
     /// Plain TCP if `None`.
     pub(crate) tls: Option<Tls>,
-    /// The name that is looked for in a certificate, if it is not the host.
+    /// The name expected in the certificate, if it is not the host.
     pub(crate) tls_name: Option<Arc<str>>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct SentinelConn {
     id: Option<Box<str>>,
 }
 
-/// Whether events can be heard, besides the connection itself.
+/// Whether events can be received, besides the connection itself.
 pub(crate) enum Heard {
     Events,
     /// The user may not subscribe: the poll alone has to do.
@@ -152,15 +152,15 @@ impl SentinelConn {
     }
 }
 
-/// The addresses in `SENTINEL REPLICAS`; who has none cannot be reached anyway.
+/// The addresses in `SENTINEL REPLICAS`; a replica without one cannot be reached anyway.
 fn places(answer: &Value) -> Vec<Address> {
     let Value::Array(items) = answer else { return Vec::new() };
     let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
     items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
 }
 
-/// What garbage stands in counts for nothing: an answer without its epoch would be a vote that no
-/// higher epoch can outdate. Only who may not ask for the facts votes without them.
+/// An answer that contains garbage does not count: without its epoch it would be a vote that no
+/// higher epoch can outdate. Only a client that may not read the facts decides without them.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -183,7 +183,7 @@ fn judged(
     let facts = match facts {
         Ok(value) => match fields(&value).as_ref().and_then(master_facts) {
             Some(facts) => Some(facts),
-            None => return strange("SENTINEL MASTER tells no epoch or counts that can be read"),
+            None => return strange("SENTINEL MASTER shows no epoch or counts that can be read"),
         },
         Err(e) if matches!(kind(&e), Trouble::NoPermission) => None,
         Err(e) => return failed(&e),

@@ -1,8 +1,8 @@
 //! The decision which server is the master: a pure machine over what the Sentinels say.
 //!
-//! One Sentinel's word is not enough: a Sentinel that is cut off together with the old master goes
-//! on naming it. So a master counts only if a majority of the *known* Sentinels name it, none of
-//! them under an older configuration epoch than was decided upon before. Nor can one Sentinel's
+//! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
+//! goes on naming it. So a master counts only if a majority of the *known* Sentinels name it, none
+//! of them under an older configuration epoch than was decided upon before. Nor can one Sentinel's
 //! word prevent that: epochs, peers and their number count as far as more Sentinels say so than a
 //! minority. No clock, no IO, and the order of the answers never matters.
 
@@ -14,11 +14,11 @@ use super::address::Address;
 use crate::error::{NodeError, NodeFault};
 
 /// Most Sentinels that are remembered, the configured ones included.
-pub const SENTINELS_MAX: usize = 16;
+pub(crate) const SENTINELS_MAX: usize = 16;
 
 /// What one Sentinel answered in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Where it was asked.
     pub from: Address,
     /// Its own id (`SENTINEL MYID`): one Sentinel under two addresses has one voice.
@@ -29,10 +29,10 @@ pub struct Answer {
 
 /// See [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Said {
+pub(crate) enum Said {
     /// It names a master.
     Master {
-        /// The address as the Sentinel tells it.
+        /// The address as the Sentinel reports it.
         at: Address,
         /// `SENTINEL MASTER`, if the user may ask for it.
         facts: Option<MasterFacts>,
@@ -47,7 +47,7 @@ pub enum Said {
 
 /// Why a Sentinel gave no answer that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// No connection, or it broke.
     Unreachable,
     /// No answer in time.
@@ -64,9 +64,9 @@ pub enum Trouble {
     Strange,
 }
 
-/// What `SENTINEL MASTER` tells.
+/// The answer to `SENTINEL MASTER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MasterFacts {
+pub(crate) struct MasterFacts {
     /// Grows by at least one with every failover.
     pub epoch: u64,
     /// How many Sentinels must agree that the master is down.
@@ -81,9 +81,9 @@ pub struct MasterFacts {
     pub troubled: bool,
 }
 
-/// Another Sentinel, as one of them tells.
+/// Another Sentinel, as one of them reports it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Where.
     pub at: Address,
     /// Its id.
@@ -92,12 +92,12 @@ pub struct Peer {
 
 /// The master that a majority names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Master {
-    /// Where it is, in the Sentinels' words.
+pub(crate) struct Master {
+    /// Its address, as the Sentinels report it.
     pub at: Address,
-    /// Under which configuration epoch; `None` if no Sentinel may tell.
+    /// Under which configuration epoch; `None` if no Sentinel shows it.
     pub epoch: Option<u64>,
-    /// The shortest `down-after-milliseconds` that any of the Sentinels told.
+    /// The shortest `down-after-milliseconds` that any Sentinel reported.
     pub down_after: Option<Duration>,
     /// The most replicas that any of them knows.
     pub replicas: Option<u32>,
@@ -105,7 +105,7 @@ pub struct Master {
 
 /// The memory of discovery: which Sentinels there are, and the highest epoch decided so far.
 #[derive(Clone, Debug)]
-pub struct Discovery {
+pub(crate) struct Discovery {
     /// In the order in which they are to be named; the first replier comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
@@ -118,7 +118,7 @@ pub struct Discovery {
 
 impl Discovery {
     /// Begins with the configured Sentinels.
-    pub fn new(sentinels: Vec<Address>) -> Self {
+    pub(crate) fn new(sentinels: Vec<Address>) -> Self {
         Self {
             configured: sentinels.len(),
             sentinels,
@@ -130,17 +130,12 @@ impl Discovery {
     }
 
     /// Whom to ask, in order.
-    pub fn sentinels(&self) -> &[Address] {
+    pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
 
-    /// The highest epoch that was decided upon.
-    pub fn epoch(&self) -> Option<u64> {
-        self.seen
-    }
-
     /// Puts the first replier to the head of the list (client guideline, step 1).
-    pub fn first_replier(&mut self, at: &Address) {
+    pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
@@ -148,7 +143,7 @@ impl Discovery {
 
     /// Remembers ids, appends Sentinels not known yet (guideline, step 9), forgets learned ones
     /// that turn out to be a known one under another address. True if there are new ones to ask.
-    pub fn learn(&mut self, answers: &[Answer]) -> bool {
+    pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
                 self.ids.insert(a.from.clone(), id.clone());
@@ -190,10 +185,10 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// How many Sentinels there are: as many as were configured or answer, or as they tell if that
-    /// is more. Sentinels never forget each other by themselves, so the side that lost the others
-    /// still counts them: that is what makes a minority recognisable. Where more than a majority
-    /// answers, the highest numbers do not count: as many as may be lies.
+    /// How many Sentinels there are: as many as were configured or answer, or as they report if
+    /// that is more. Sentinels never forget each other by themselves, so the side that lost the
+    /// others still counts them: that is what makes a minority recognisable. Where more than a
+    /// majority answers, the highest numbers do not count: as many as may be lies.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut told: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         told.sort_unstable_by(|a, b| b.cmp(a));
@@ -206,8 +201,8 @@ impl Discovery {
     /// Decides from the answers of one round.
     ///
     /// # Errors
-    /// The fault that says what to do, with every Sentinel's words in the detail.
-    pub fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
+    /// The fault that says what to do, with every Sentinel's answer in the detail.
+    pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
         let needed = known / 2 + 1;
@@ -216,11 +211,11 @@ impl Discovery {
         let Some((first, _)) = named.first() else {
             return Err(nobody_named(&voices, answers));
         };
-        // A voice below the epoch that was decided upon before is stale: it has not heard of the
-        // last failover and would lead back to the master that was replaced (sentinel 1). A higher
-        // one that no majority tells decides nothing: soon the others have heard of it, or it is a
-        // lie.
-        // Epochs go back only when somebody resets the Sentinels; then all of them say so.
+        // An answer below the epoch that was decided upon before is stale: that Sentinel does not
+        // know of the last failover and would lead back to the master that was replaced (sentinel
+        // 1). A higher one that no majority reports decides nothing: soon the others know of it, or
+        // it is a lie. Epochs go back only when somebody resets the Sentinels; then all of them say
+        // so.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let everybody =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
@@ -234,7 +229,7 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        // Any Sentinel may begin the next failover, also one that has not heard of the last.
+        // Any Sentinel may begin the next failover, also one that does not know of the last.
         let told = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = told.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
@@ -245,7 +240,7 @@ impl Discovery {
             at: at.clone(),
             epoch,
             down_after,
-            // Whoever knows of one more may be the one that has it promoted.
+            // A Sentinel that knows of one more may be the one that has it promoted.
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
@@ -256,7 +251,7 @@ pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// The highest epoch that so many of these have reached, or all that may tell theirs.
+/// The highest epoch that so many of these have reached, or all that show theirs.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
@@ -280,7 +275,7 @@ impl Voice<'_> {
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
     // Of two that say they are the same Sentinel, the one counts that others know under this id,
-    // and then the latest word (two connections to it may straddle a switch). Which that is must
+    // and then the latest answer (two connections to it may straddle a switch). Which that is must
     // not depend on which came first: hence a total order.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
@@ -326,7 +321,7 @@ impl Answer {
     }
 
     /// It sees the master as down, or a failover running: ask again soon.
-    pub fn troubled(&self) -> bool {
+    pub(crate) fn troubled(&self) -> bool {
         match &self.said {
             Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
             _ => false,

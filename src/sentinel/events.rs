@@ -1,5 +1,5 @@
-//! What Sentinels tell without being asked: a reason to ask all of them, and no more than that. One
-//! Sentinel is reason enough once a second, whatever it tells; only several make it urgent.
+//! Events that Sentinels send: a reason to ask all of them, and no more than that. One Sentinel
+//! counts as a reason once a second, whatever it sends; only several make it urgent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::address::Address;
 
 /// A Sentinel is a reason to ask no sooner than so long after it was one.
 const EACH: Duration = Duration::from_secs(1);
-/// Sentinels that tell something within this time tell of the same thing.
+/// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
 
 /// The ears for all Sentinels of a group.
@@ -31,7 +31,7 @@ pub(crate) struct Ear {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// It sent an event that nobody has asked about yet.
+    /// It sent an event after which no question was asked yet.
     waits: bool,
     /// When it was last a reason to ask.
     asked: Option<Instant>,
@@ -63,7 +63,7 @@ impl Events {
         lock(&self.by).retain(|at, _| known.contains(at));
     }
 
-    /// Ends when there is a reason to ask; how many Sentinels tell of it.
+    /// Ends when there is a reason to ask; how many Sentinels sent one.
     ///
     /// # Cancellation safety
     /// May be dropped; the reason stays.

@@ -1,12 +1,12 @@
-//! Who is the master of a Sentinel group right now, and how strong is its guard?
+//! Which server is the master of a Sentinel group now, and how strong its min-replicas check is.
 //!
 //! [`discovery`] decides from the Sentinels' answers (pure), `ask` fetches the answers, `watch`
-//! keeps asking and listens for events, [`guard`] judges the min-replicas facts (pure).
+//! keeps asking and listens for events, [`min_replicas`] judges the min-replicas settings (pure).
 
-pub mod address;
+pub(crate) mod address;
 pub(crate) mod ask;
 pub(crate) mod conn;
-pub mod discovery;
+pub(crate) mod discovery;
 pub(crate) mod events;
-pub mod guard;
+pub(crate) mod min_replicas;
 pub(crate) mod watch;

@@ -14,7 +14,7 @@ use super::events::Events;
 use crate::env::Env;
 use crate::error::NodeError;
 
-/// When Sentinels begin to see trouble, or tell of it, the poll comes this often at least,
+/// When Sentinels see trouble, or send events of it, the poll comes at least this often,
 const ALARMED: Duration = Duration::from_millis(150);
 /// for so many polls.
 const ALARM_POLLS: u32 = 20;
@@ -42,7 +42,7 @@ struct Shared {
     asker: AsyncMutex<Asker>,
     events: Arc<Events>,
     seen: Mutex<Seen>,
-    /// Grows whenever the present connection shall not be used any longer.
+    /// Grows when the present connection must not be used any longer.
     generation: watch::Sender<u64>,
 }
 
@@ -148,7 +148,7 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
             biased;
             by = shared.events.reason() => {
                 told = true;
-                // One alone is asked about and no more: it might tell something for ever.
+                // One alone causes a question and no more: it might send events for ever.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }

@@ -4,13 +4,13 @@
 //! use std::sync::Arc;
 //! use palisade::idempotency::Context;
 //! use palisade::streams::{Consumer, Message};
-//! use palisade::{Failed, Idempotency, Redlock, RedisNode};
+//! use palisade::{Failed, RedisNode, Redlock};
 //!
 //! # async fn book(body: &[u8], fence: u64) -> Result<(), std::io::Error> { Ok(()) }
 //! # async fn shutdown() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let redlock = Redlock::builder().node(RedisNode::new("redis://127.0.0.1")?).build()?;
-//! let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
+//! let orders = redlock.idempotency("orders").at_most_once().build()?;
 //! let consumer = Consumer::builder("redis://127.0.0.1", "orders", "billing", orders).build()?;
 //! let handler = |cx: Context, message: Arc<Message>| async move {
 //!     book(message.body(), cx.fencing_token().get()).await?;

@@ -20,14 +20,14 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 pub(crate) struct Tls {
     config: Arc<ClientConfig>,
-    /// The name that is looked for in the server's certificate, if it is not the host.
+    /// The name expected in the server's certificate, if it is not the host.
     name: Option<Arc<str>>,
 }
 
 impl Tls {
     /// With this root certificate, else the system's, and this client certificate with its key, all
-    /// PEM. Says nothing of what is in the PEM, not even rustls' words: they may quote the line
-    /// that holds the key.
+    /// PEM. Shows nothing of the PEM, not even rustls' message: it may quote the line that holds
+    /// the key.
     pub(crate) fn new(
         field: &'static str,
         root: Option<&[u8]>,
@@ -126,7 +126,7 @@ fn shown(
     Ok((chain, key))
 }
 
-/// A name that can stand in a certificate.
+/// A name that a certificate can contain.
 pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| {
         let shown: String = name.chars().take(64).collect();

@@ -12,7 +12,7 @@ use palisade::idempotency::consumer::{DeadLetterReason, Delivery, Disposition, S
 use tokio::time::{Instant, sleep};
 
 /// How long a delivery may stay unacknowledged.
-pub const ACK_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const ACK_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 struct Message {
@@ -37,10 +37,10 @@ struct State {
 
 /// The queue.
 #[derive(Clone, Default)]
-pub struct Broker(Arc<Mutex<State>>);
+pub(crate) struct Broker(Arc<Mutex<State>>);
 
 /// One consumer's connection.
-pub struct Connection {
+pub(crate) struct Connection {
     broker: Broker,
     cut: Arc<AtomicBool>,
     silent: bool,
@@ -48,7 +48,7 @@ pub struct Connection {
 }
 
 /// A message that was handed over.
-pub struct Handed {
+pub(crate) struct Handed {
     broker: Broker,
     cut: Arc<AtomicBool>,
     silent: bool,
@@ -60,7 +60,7 @@ pub struct Handed {
 
 /// The connection is gone.
 #[derive(Debug)]
-pub struct Gone;
+pub(crate) struct Gone;
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +75,7 @@ impl Broker {
         self.0.lock().expect("no one panics with it")
     }
 
-    pub fn publish(&self, key: &str, body: &str) {
+    pub(crate) fn publish(&self, key: &str, body: &str) {
         let mut state = self.state();
         let id = state.messages.last_key_value().map_or(0, |(id, _)| id + 1);
         let (key, body) = (key.to_owned(), body.to_owned());
@@ -84,33 +84,33 @@ impl Broker {
     }
 
     /// A way to it, and what cuts that.
-    pub fn connect(&self) -> (Connection, Arc<AtomicBool>) {
+    pub(crate) fn connect(&self) -> (Connection, Arc<AtomicBool>) {
         let cut = Arc::new(AtomicBool::new(false));
         let (broker, silent) = (self.clone(), false);
         (Connection { broker, cut: Arc::clone(&cut), silent, created: None }, cut)
     }
 
     /// Messages that are not acknowledged.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.state().messages.len()
     }
 
-    pub fn dead(&self) -> Vec<(String, DeadLetterReason)> {
+    pub(crate) fn dead(&self) -> Vec<(String, DeadLetterReason)> {
         self.state().dead.clone()
     }
 
-    pub fn log(&self) -> Vec<(String, Disposition)> {
+    pub(crate) fn log(&self) -> Vec<(String, Disposition)> {
         self.state().log.clone()
     }
 
-    pub fn extended(&self) -> u32 {
+    pub(crate) fn extended(&self) -> u32 {
         self.state().extended
     }
 }
 
 impl Connection {
     /// Nothing that is said of a delivery is answered.
-    pub fn silent(self) -> Self {
+    pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
 
@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// Each message says that it was made then.
-    pub fn created(self, at: SystemTime) -> Self {
+    pub(crate) fn created(self, at: SystemTime) -> Self {
         Self { created: Some(at), ..self }
     }
 }
@@ -160,7 +160,7 @@ impl Source for Connection {
 }
 
 impl Handed {
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.message.body
     }
 

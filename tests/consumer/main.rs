@@ -2,6 +2,8 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
+#[cfg(feature = "streams")]
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -48,7 +50,7 @@ impl Ledger {
 }
 
 fn once(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
+    redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
 fn worker(redlock: &Redlock, rules: Rules) -> Worker {
@@ -133,13 +135,13 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, arrow: Arrow) {
         let (died, faults, cut) = (Arc::clone(&died), handle.faults.clone(), Arc::clone(&cut));
         move || {
             cut.store(true, SeqCst);
-            faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
             died.notify_one();
         }
     };
     if arrow == Arrow::Fetched {
         // Nothing reaches a node: what was fetched is not even claimed.
-        handle.faults.iter().for_each(palisade::node::fault::FaultControl::cut);
+        handle.faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
     }
     if arrow == Arrow::Completed {
         // The result is stored; the acknowledgement does not arrive.

@@ -51,6 +51,35 @@ fn files_that_cannot_be_written() {
     );
 }
 
+/// The file is replayed in the name of `default`: what scripts wrote is gone if he may not.
+#[test]
+fn a_user_default_that_may_not_write() {
+    let users = "user default off ~* &* +@all\nuser admin on >pw ~* &* +@all\n";
+    let args = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut server = Server::start_with_users(users, &args, ("admin", "pw"));
+    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--user").arg("admin");
+    let bench = Bench::new(patient.secret("PALISADE_PASSWORD", "pw"));
+    let subject = format!("node {}", server.addr());
+    let report = bench.exactly(
+        "a user default without rights",
+        &[("aof-replay", Error, subject.clone())],
+        || drop(server.cli(&["acl", "setuser", "default", "-@all"])),
+        || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
+    );
+    assert!(report.of("aof-replay", &subject).says.contains("loses every lock"));
+    // It is as the check says, on this server: one script writes two keys.
+    for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
+        server.cli(&["acl", "setuser", "default", rights]);
+        assert_eq!(server.cli(&["acl", "save"]), "OK");
+        server.cli(&["flushall"]);
+        let script = "redis.call('set', 'a', '1') redis.call('set', 'b', '1')";
+        server.cli(&["eval", script, "0"]);
+        server.restart();
+        let found = server.cli(&["exists", "a", "b"]);
+        assert_eq!(found, kept, "default has {rights}");
+    }
+}
+
 /// 11: a supervisor is faster than any Sentinel. It is told by a datagram that the server is ready.
 #[test]
 fn an_empty_server_that_is_started_again_by_itself() {

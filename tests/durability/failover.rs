@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palisade::env::{Env as _, SystemEnv};
+use palisade::Moment;
+use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode};
-use palisade::time::Moment;
 
-use super::support::group::{Groups, cli};
 use super::*;
+
+use crate::support::group::{Groups, cli};
 
 /// Long enough that no lock of a test ends by itself before it is looked for.
 const HELD: Duration = Duration::from_secs(29);
 
 /// One handle over one group, without a guard that could refuse anything.
 fn redlock(groups: &Groups, group: usize) -> Redlock {
-    let node = SentinelNode::new(groups.name(group), groups.sentinels(group)).unwrap();
-    let node = node.guard(MinReplicas::Off).trust_fresh(true);
+    let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
+    let node = node.guard(MinReplicas::Off).trust_fresh(true).build().unwrap();
     let node_deadline = Duration::from_secs(1);
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
@@ -44,7 +45,8 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
                     break;
                 }
                 let name = format!("{caller}-{turn}");
-                let mutex = redlock.mutex(&name).auto_renew(false).durability(level);
+                let mutex =
+                    redlock.mutex(&name).auto_renew(false).durability(level).build().unwrap();
                 match mutex.try_acquire().await {
                     Ok(TryAcquire::Acquired(guard)) => {
                         granted.insert(name, guard.valid_until());
@@ -130,9 +132,10 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     let groups = Groups::up_with(1, 3_000, 0, &[]);
     let redlock = redlock(&groups, 0);
     let servers = groups.servers(0);
-    let attempt =
-        async |name: &str, level| redlock.mutex(name).durability(level).try_acquire().await;
-    let all = redlock.mutex("a").durability(Durability::AllReplicas);
+    let attempt = async |name: &str, level| {
+        redlock.mutex(name).durability(level).build().unwrap().try_acquire().await
+    };
+    let all = redlock.mutex("a").durability(Durability::AllReplicas).build().unwrap();
     let guard = all.acquire().await.unwrap();
     assert_eq!(guard.durability().replicas, 2);
     for server in &servers[1..] {
@@ -160,20 +163,28 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert!(e.detail().contains("only 1 connected"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b", "d"]) == "0");
 
-    // Who may not ask how many there are cannot wait for all of them, and is told what to allow.
+    // A user that may not read how many there are cannot wait for all of them; the error names the
+    // missing right.
     for sentinel in groups.sentinels(0) {
         let words = ["ACL", "SETUSER", "default", "-sentinel|master"];
         assert_eq!(cli(&sentinel, &words), "OK");
     }
     let blind = self::redlock(&groups, 0);
-    let all = blind.mutex("e").durability(Durability::AllReplicas);
+    let all = blind.mutex("e").durability(Durability::AllReplicas).build().unwrap();
     let error = all.try_acquire().await.unwrap_err();
     assert_eq!(error.advice(), Advice::Misconfigured);
     let e = word(error);
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
     assert!(e.detail().contains("sentinel|master"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "e"]) == "0");
-    let one = blind.mutex("f").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    let one = blind
+        .mutex("f")
+        .durability(Durability::Replicas(1))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     assert_eq!(one.durability().replicas, 1);
 }
 
@@ -183,7 +194,7 @@ async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
     let groups = Groups::up_with(1, 3_000, 0, &[]);
     let redlock = redlock(&groups, 0);
     let servers = groups.servers(0);
-    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas).build().unwrap();
     assert_eq!(all("a").acquire().await.unwrap().durability().replicas, 2);
     groups.break_("kill", 0, &["--server", "a3"]);
     let info = || cli(&servers[0], &["INFO", "replication"]);
@@ -195,6 +206,13 @@ async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
     assert_eq!(e.fault(), NodeFault::NotDurable);
     assert!(e.detail().contains(&format!("not attached: {}", servers[2])), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b"]) == "0");
-    let one = redlock.mutex("c").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    let one = redlock
+        .mutex("c")
+        .durability(Durability::Replicas(1))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     assert!(one.durability().replicas >= 1, "who asks for any gets any");
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use palisade::durability::BarrierPoint;
-use palisade::env::{Env as _, SystemEnv};
-use palisade::node::LockNode;
-use palisade::op::{Batch, Op, Terms};
+use palisade::node::spi::BarrierPoint;
+use palisade::node::spi::LockNode;
+use palisade::node::spi::{Batch, Op, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     let trio = Trio::start();
     let redlock = trio.redlock();
     trio.replicas[0].freeze();
-    let all = redlock.mutex("k").durability(Durability::AllReplicas);
+    let all = redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let refused = tokio::time::timeout(TTL / 2, all.try_acquire()).await.expect("in time");
     let error = refused.unwrap_err();
     assert!(matches!(error.advice(), Advice::RetryAfter(_)), "{error}");
@@ -33,14 +33,27 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     // One is enough for who asks for one.
     for turn in 0..20 {
         let name = format!("one-{turn}");
-        let one = redlock.mutex(&name).durability(Durability::Replicas(1)).try_acquire().await;
+        let one = redlock
+            .mutex(&name)
+            .durability(Durability::Replicas(1))
+            .build()
+            .unwrap()
+            .try_acquire()
+            .await;
         let guard = one.unwrap().acquired().unwrap();
         assert_eq!(guard.durability().replicas, 1);
         assert_eq!(trio.replicas[1].cli(&["EXISTS", &name]), "1");
     }
 
     // A held lock is not renewed, and not lost before its time.
-    let held = redlock.mutex("held").durability(Durability::Replicas(1)).acquire().await.unwrap();
+    let held = redlock
+        .mutex("held")
+        .durability(Durability::Replicas(1))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     trio.replicas[1].freeze();
     let until = held.valid_until();
     let error = held.extend().await.unwrap_err();
@@ -58,13 +71,17 @@ async fn nobody_waits_for_a_replica_that_only_others_need() {
     let trio = Trio::start();
     let redlock = trio.redlock_within(Duration::from_secs(5));
     trio.replicas[0].freeze();
-    let all = redlock.mutex("all").durability(Durability::AllReplicas);
+    let all = redlock.mutex("all").durability(Durability::AllReplicas).build().unwrap();
     let stuck = tokio::spawn(async move { all.try_acquire().await });
     until("somebody waits for both", || {
         trio.master.cli(&["INFO", "clients"]).contains("blocked_clients:1")
     });
     for turn in 0..100 {
-        let one = redlock.mutex(format!("one-{turn}")).durability(Durability::Replicas(1));
+        let one = redlock
+            .mutex(format!("one-{turn}"))
+            .durability(Durability::Replicas(1))
+            .build()
+            .unwrap();
         assert!(one.try_acquire().await.unwrap().acquired().is_some());
     }
     assert!(!stuck.is_finished(), "a hundred locks later it still waits");
@@ -84,7 +101,9 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         builder.node_deadline(node_deadline).build().unwrap()
     };
     let (seen, told) = (node(None), node(Some(2)));
-    let all = |r: &Redlock, name: &str| r.mutex(name).durability(Durability::AllReplicas);
+    let all = |r: &Redlock, name: &str| {
+        r.mutex(name).durability(Durability::AllReplicas).build().unwrap()
+    };
     assert!(all(&seen, "a").try_acquire().await.unwrap().acquired().is_some());
     trio.replicas[0].kill();
     until("it is gone", || {
@@ -96,7 +115,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // Who neither was told nor ever saw it cannot know. A third one counts as soon as it is there.
+    // A node that never saw it cannot know of it. A third one counts as soon as it is there.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -116,7 +135,7 @@ async fn a_master_demoted_while_it_waits_grants_nothing() {
     let attempts: Vec<_> = [("k", Durability::AllReplicas), ("j", Durability::Replicas(1))]
         .into_iter()
         .map(|(name, level)| {
-            let mutex = redlock.mutex(name).durability(level);
+            let mutex = redlock.mutex(name).durability(level).build().unwrap();
             tokio::spawn(async move { mutex.try_acquire().await })
         })
         .collect();
@@ -177,7 +196,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_user_without_the_permission_is_told_which() {
+async fn a_missing_permission_is_named() {
     let trio = Trio::start();
     let grants = [
         "-@all",
@@ -208,7 +227,7 @@ async fn a_user_without_the_permission_is_told_which() {
     let node = RedisNode::builder(trio.master.url()).username("palisade").password("pw");
     let node = node.trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
-    let all = redlock.mutex("k").durability(Durability::AllReplicas);
+    let all = redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let error = all.try_acquire().await.unwrap_err();
     assert_eq!(error.advice(), Advice::Misconfigured);
     let e = word(error);
@@ -219,7 +238,7 @@ async fn a_user_without_the_permission_is_told_which() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// What gives replicas something to confirm is written over whatever stands there.
+/// What gives replicas something to confirm overwrites what is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_a_lock_where_barriers_are_written() {
     let server = Server::start(&[]);
@@ -231,16 +250,15 @@ async fn nobody_holds_a_lock_where_barriers_are_written() {
         [("", "palisade:barrier"), ("palisade:", "barrier"), ("palisade:", "generation")]
     {
         let (mine, rival) = (handle(prefix), handle(prefix));
-        let lock = mine.mutex(name).auto_renew(false).try_acquire().await;
-        let held = match lock {
-            Err(AcquireError::Config(_)) => continue,
+        let Ok(lock) = mine.mutex(name).auto_renew(false).build() else { continue };
+        let held = match lock.try_acquire().await {
             Ok(TryAcquire::Acquired(held)) => held,
             other => panic!("{prefix}{name}: nobody has it: {other:?}"),
         };
-        let all = mine.mutex("other").durability(Durability::AllReplicas);
+        let all = mine.mutex("other").durability(Durability::AllReplicas).build().unwrap();
         drop(all.acquire().await.unwrap());
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        let second = rival.mutex(name).try_acquire().await.unwrap().acquired();
+        let second = rival.mutex(name).build().unwrap().try_acquire().await.unwrap().acquired();
         assert!(held.is_valid() && second.is_none(), "{prefix}{name} is held twice");
     }
 }
@@ -249,14 +267,17 @@ async fn nobody_holds_a_lock_where_barriers_are_written() {
 async fn a_new_connection_forgets_no_replica_of_the_same_server() {
     let mut trio = Trio::start();
     let redlock = trio.redlock();
-    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    let all = |name: &str| {
+        let mutex = redlock.mutex(name).durability(Durability::AllReplicas);
+        mutex.acquire_timeout(Duration::from_secs(2)).build().unwrap()
+    };
     assert!(all("a").try_acquire().await.unwrap().acquired().is_some());
     trio.replicas[0].kill();
     until("it is gone", || {
         trio.master.cli(&["INFO", "replication"]).contains("connected_slaves:1")
     });
     for (turn, name) in ["b", "c"].into_iter().enumerate() {
-        let refused = all(name).wait(Duration::from_secs(2)).acquire().await;
+        let refused = all(name).acquire().await;
         let e = word(refused.expect_err(&format!("{turn} new connections, one replica lacks it")));
         assert_eq!(e.fault(), NodeFault::NotDurable);
         trio.master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -271,7 +292,10 @@ async fn a_backup_that_came_and_went_is_not_waited_for() {
     use std::io::{Read as _, Write as _};
     let trio = Trio::start();
     let redlock = trio.redlock();
-    let all = |name: &str| redlock.mutex(name).durability(Durability::AllReplicas);
+    let all = |name: &str| {
+        let mutex = redlock.mutex(name).durability(Durability::AllReplicas);
+        mutex.acquire_timeout(Duration::from_secs(2)).build().unwrap()
+    };
     assert!(all("a").try_acquire().await.unwrap().acquired().is_some());
     let connected = |n| {
         let line = format!("connected_slaves:{n}");

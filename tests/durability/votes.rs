@@ -3,11 +3,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use palisade::durability::BarrierPoint;
-use palisade::node::fault::Fault;
-use palisade::node::{BoxFuture, LockNode, NodeEvent};
-use palisade::op::{Batch, Replies};
-use palisade::time::Moment;
+use palisade::Moment;
+use palisade::node::spi::BarrierPoint;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::test_util::fault::Fault;
 use tokio::sync::broadcast;
 
 use super::*;
@@ -21,7 +24,7 @@ enum Says {
     Nothing,
 }
 
-/// A node in memory with replicas that are only told of.
+/// A node in memory that claims to have replicas.
 #[derive(Clone)]
 struct Told {
     memory: MemoryNode,
@@ -82,7 +85,7 @@ impl Three {
     /// The rollback has arrived everywhere: anybody gets the name at once.
     async fn nothing_stands(&self, name: &str) {
         for _ in 0..200 {
-            match self.redlock.mutex(name).try_acquire().await.unwrap() {
+            match self.redlock.mutex(name).build().unwrap().try_acquire().await.unwrap() {
                 TryAcquire::Acquired(_) => return,
                 TryAcquire::Taken(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
@@ -92,16 +95,16 @@ impl Three {
 }
 
 #[tokio::test]
-async fn a_majority_at_the_level_is_enough_and_the_least_of_it_is_told() {
+async fn a_majority_at_the_level_is_enough_and_the_lowest_count_is_reported() {
     let t = three([Says::Have(5), Says::Have(2), Says::Nothing]);
-    let mutex = t.redlock.mutex("k").durability(Durability::Replicas(2));
+    let mutex = t.redlock.mutex("k").durability(Durability::Replicas(2)).build().unwrap();
     let guard = mutex.try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 2);
     let before = guard.valid_until();
     *t.nodes[1].says.lock().unwrap() = Says::Have(3);
     assert!(guard.extend().await.unwrap() > before);
     assert_eq!(guard.durability().replicas, 3, "the renewal's own word");
-    assert!(guard.release().await.is_released());
+    assert!(guard.release().await.is_ok());
     for node in &t.nodes {
         let asked = node.asked.lock().unwrap();
         assert!(asked.iter().all(|l| *l == Durability::Replicas(2)), "{asked:?}");
@@ -111,7 +114,7 @@ async fn a_majority_at_the_level_is_enough_and_the_least_of_it_is_told() {
 #[tokio::test]
 async fn the_default_asks_nobody() {
     let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
-    let guard = t.redlock.mutex("k").acquire().await.unwrap();
+    let guard = t.redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     guard.extend().await.unwrap();
     assert_eq!(guard.durability(), palisade::Achieved::default());
     assert!(t.nodes.iter().all(|n| n.asked.lock().unwrap().is_empty()));
@@ -121,7 +124,8 @@ async fn the_default_asks_nobody() {
 async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
     // Too few, said as if it were enough; a fault that claims nothing was executed; enough.
     let t = three([Says::Have(1), Says::NotExecuted(NodeFault::NotMaster), Says::Have(2)]);
-    let mutex = t.redlock.mutex("k").durability(Durability::Replicas(2)).auto_renew(false);
+    let mutex =
+        t.redlock.mutex("k").durability(Durability::Replicas(2)).auto_renew(false).build().unwrap();
     let error = mutex.try_acquire().await.unwrap_err();
     let AcquireError::NoQuorum(no) = &error else { panic!("{error}") };
     let faults: Vec<_> = no
@@ -139,7 +143,7 @@ async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
 #[tokio::test(start_paused = true)]
 async fn a_barrier_that_never_answers_ends_and_is_rolled_back() {
     let t = three([Says::Have(2), Says::Nothing, Says::Nothing]);
-    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas);
+    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let refused = tokio::time::timeout(TTL, mutex.try_acquire()).await.expect("in time");
     assert!(matches!(refused, Err(AcquireError::NoQuorum(_))), "{refused:?}");
     t.nothing_stands("k").await;
@@ -148,7 +152,7 @@ async fn a_barrier_that_never_answers_ends_and_is_rolled_back() {
 #[tokio::test]
 async fn a_caller_that_leaves_while_replicas_are_asked_leaves_nothing_behind() {
     let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
-    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas);
+    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let gone = tokio::time::timeout(Duration::from_millis(50), mutex.try_acquire()).await;
     assert!(gone.is_err());
     assert!(t.nodes.iter().all(|n| !n.asked.lock().unwrap().is_empty()), "they were asked");
@@ -158,13 +162,13 @@ async fn a_caller_that_leaves_while_replicas_are_asked_leaves_nothing_behind() {
 #[tokio::test]
 async fn others_do_not_wait_behind_a_barrier() {
     let t = three([Says::Nothing, Says::Nothing, Says::Nothing]);
-    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas);
+    let mutex = t.redlock.mutex("k").durability(Durability::AllReplicas).build().unwrap();
     let stuck = tokio::spawn(async move { mutex.try_acquire().await });
     while t.nodes.iter().any(|n| n.asked.lock().unwrap().is_empty()) {
         tokio::task::yield_now().await;
     }
     for turn in 0..100 {
-        assert!(t.redlock.mutex(format!("{turn}")).acquire().await.is_ok());
+        assert!(t.redlock.mutex(format!("{turn}")).build().unwrap().acquire().await.is_ok());
     }
     assert!(!stuck.is_finished(), "all of that while the node was asked");
     stuck.abort();
@@ -174,14 +178,14 @@ async fn others_do_not_wait_behind_a_barrier() {
 async fn a_result_counts_only_at_the_level() {
     let t = three([Says::Have(1), Says::Have(1), Says::Have(1)]);
     let orders = |level| {
-        let builder = Idempotency::builder(&t.redlock).namespace("orders").durability(level);
+        let builder = t.redlock.idempotency("orders").durability(level);
         builder.at_most_once().build().unwrap()
     };
     let one = orders(Durability::Replicas(1));
     let out = one.key("7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();
     let Outcome::Executed { value: 7, durability, .. } = out else { panic!("{out:?}") };
     assert_eq!((durability.level, durability.replicas), (Durability::Replicas(1), 1));
-    // Stored, and not as durable as this one wants to hear it.
+    // Stored, and not as durable as this call requires.
     let two = orders(Durability::Replicas(2));
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert!(matches!(again, Err(RunError::NoQuorum { .. })), "{again:?}");
@@ -192,7 +196,7 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
-    // The handler ran, and then the replicas were gone: that is told, and nothing is lost by it.
+    // The handler ran, and then the replicas were gone: the error says so, and nothing is lost.
     let says = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
         for node in &says {

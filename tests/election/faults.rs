@@ -4,12 +4,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::Moment;
 use palisade::election::{CampaignError, Leader, LeaderError, Observation, ProclaimError};
-use palisade::node::fault::FaultControl;
-use palisade::node::{BoxFuture, LockNode, NodeEvent};
-use palisade::op::{Batch, Op, Replies};
-use palisade::time::Moment;
-use palisade::{Election, MemoryNode, Redlock, ReleaseOutcome};
+use palisade::node::spi::{Batch, Op, Replies};
+use palisade::node::{
+    NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::test_util::fault::FaultControl;
+use palisade::{Election, MemoryNode, Redlock};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
@@ -19,7 +22,7 @@ use crate::world::{LONG, TTL, World, shaky};
 async fn a_deposed_leader_cannot_proclaim() {
     let world = World::new(3);
     let (redlock, links) = world.process();
-    let leadership = Election::new(&redlock, "e").campaign("old").await.unwrap();
+    let leadership = redlock.election("e").build().unwrap().campaign("old").await.unwrap();
     links.iter().for_each(FaultControl::cut);
     assert!(matches!(leadership.proclaim("x").await, Err(ProclaimError::Unknown(_))));
     assert!(leadership.is_valid(), "an error is no reason to stop before the deadline");
@@ -31,13 +34,13 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert!(next.is_valid() && next.term() > leadership.term());
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
     let late = leadership.resign().await;
-    assert_ne!(late, ReleaseOutcome::Released);
+    assert!(late.is_err(), "{late:?}");
     assert!(next.is_valid());
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// Who leads, as soon as it can be told: a node in quarantine is a witness only of what was
-/// certainly written since. Never a vacancy, never an error that would not end.
+/// The leader, as soon as it is known: a node in quarantine is a witness only of what was certainly
+/// written since. Never a vacancy, never an error that would not end.
 async fn told(election: &Election) -> Leader {
     let ask = async {
         loop {
@@ -52,11 +55,11 @@ async fn told(election: &Election) -> Leader {
 }
 
 #[tokio::test(start_paused = true)]
-async fn loss_is_told_by_the_own_clock_before_anyone_else_leads() {
+async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
     for n in [1, 3, 5] {
         let world = World::new(n);
         let (redlock, links) = world.process();
-        let leadership = Election::new(&redlock, "e").campaign("a").await.unwrap();
+        let leadership = redlock.election("e").build().unwrap().campaign("a").await.unwrap();
         let env = Arc::clone(&world.env);
         let rival = tokio::spawn({
             let (election, env) = (world.election(), Arc::clone(&env));
@@ -90,7 +93,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
         // Each node has been emptied twice; all of them know the leader and its words again.
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
-            let one = Election::new(&one.node(node.clone()).build().unwrap(), "e");
+            let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
             let leader = told(&one).await;
             assert_eq!((leader.term, &*leader.value), (leadership.term(), "a"));
         }
@@ -102,7 +105,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
     for n in [1, 3, 5] {
         let world = World::new(n);
         let leadership = world.election().campaign("a").await.unwrap();
-        let mut observer = world.election().observe().unwrap();
+        let mut observer = world.election().observe();
         assert!(matches!(observer.next().await, Some(Observation::Leader { gap: false, .. })));
         sleep(TTL).await;
         world.nodes.iter().for_each(MemoryNode::restart_empty);
@@ -121,7 +124,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
         assert!(leadership.is_valid() && !rival.is_finished());
 
         let term = leadership.term();
-        assert!(leadership.resign().await.is_released());
+        assert!(leadership.resign().await.is_ok());
         let next = timeout(LONG, rival).await.unwrap().unwrap();
         assert!(next.term() > term);
         // The observer never saw a vacancy that was none.
@@ -189,7 +192,8 @@ async fn a_resignation_dropped_at_any_poll_goes_on() {
             })
             .await;
             drop(resign);
-            let next = world.election().campaign_within("b", TTL / 2).await;
+            let next = world.process().0.election("e").acquire_timeout(TTL / 2).build().unwrap();
+            let next = next.campaign("b").await;
             assert!(next.is_ok(), "{next:?} after {polls} polls");
             if finished {
                 assert!(polls > 1, "the resignation never waited");
@@ -237,29 +241,29 @@ impl LockNode for FailsOver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_lost_the_office_to_a_failover_is_not_told_that_somebody_leads() {
+async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_somebody_else() {
     // So long a window that the words may not be put there.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
-    let election = Election::new(&redlock, "cron");
+    let election = redlock.election("cron").build().unwrap();
     let asked = election.try_campaign("me").await;
     assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_of_an_earlier_life_is_not_shown_whatever_the_old_servers_clock_said() {
+async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_clock_said() {
     let world = World::new(1);
     let node = &world.nodes[0];
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
-    let election = || Election::new(&handle().node(node.clone()).build().unwrap(), "e");
+    let election = || handle().node(node.clone()).build().unwrap().election("e").build().unwrap();
     // The master's clock is ahead of the replica's by as much as two clocks may be apart.
     let error = handle().node(node.clone()).build().unwrap().config().clock_error;
     let ahead = MemoryNode::builder().env(Arc::clone(&world.env)).build();
     ahead.jump_clock(2 * error);
-    let old = Election::new(&handle().node(ahead.clone()).build().unwrap(), "e");
+    let old = handle().node(ahead.clone()).build().unwrap().election("e").build().unwrap();
     let leadership = old.campaign("old").await.unwrap();
     let replica = ahead.snapshot();
-    assert!(leadership.resign().await.is_released());
+    assert!(leadership.resign().await.is_ok());
     // The replica never heard of the resignation; its copy lasts longer by its own clock.
     node.restore(replica);
     for _ in 0..8 {
@@ -267,7 +271,7 @@ async fn a_leader_of_an_earlier_life_is_not_shown_whatever_the_old_servers_clock
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // Once nothing of the earlier life can stand there any more, nobody leads.
+    // Once nothing of the earlier data history can be left there, nobody leads.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {
             sleep(TTL / 10).await;

@@ -14,8 +14,7 @@ use futures_core::Stream as _;
 use palisade::election::{
     CampaignError, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
 };
-use palisade::node::fault::FaultControl;
-use palisade::{Election, ReleaseOutcome};
+use palisade::test_util::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
 
 use world::{LONG, TTL, World, shaky};
@@ -45,7 +44,7 @@ async fn a_term_from_campaign_to_resignation() {
         assert_eq!((leader.value.as_str(), leader.term), ("second", leadership.term()));
 
         let before = leadership.term();
-        assert_eq!(leadership.resign().await, ReleaseOutcome::Released);
+        assert_eq!(leadership.resign().await, Ok(()));
         assert_eq!(there.leader().await.unwrap(), None);
         let next = there.campaign("third").await.unwrap();
         assert!(next.term() > before);
@@ -59,7 +58,7 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
         let world = World::new(n);
         let inside = Arc::new(AtomicU32::new(0));
         let terms = Arc::new(Mutex::new(Vec::new()));
-        let mut observer = world.election().observe().unwrap();
+        let mut observer = world.election().observe();
         let watch = tokio::spawn(async move {
             let mut seen = Vec::new();
             loop {
@@ -83,7 +82,7 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
                         sleep(Duration::from_millis(40)).await;
                         assert!(leadership.is_valid());
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        assert!(leadership.resign().await.is_released());
+                        assert!(leadership.resign().await.is_ok());
                     }
                 })
             })
@@ -138,7 +137,7 @@ async fn nobody_is_ever_shown_a_value_of_another_term() {
                         leadership.proclaim(more).await.unwrap();
                         sleep(Duration::from_millis(20)).await;
                         if round % 2 == 0 {
-                            assert!(leadership.resign().await.is_released());
+                            assert!(leadership.resign().await.is_ok());
                         }
                     }
                 })
@@ -170,8 +169,9 @@ async fn resigning_wakes_the_next_candidate() {
         let world = World::new(3);
         let leadership = world.election().campaign("a").await.unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
+        let second = world.process().0.election("e").retry(lazy).build().unwrap();
         let waiting = tokio::spawn({
-            let (election, log) = (world.election().retry(lazy), Arc::clone(&log));
+            let (election, log) = (second, Arc::clone(&log));
             async move {
                 let leadership = election.campaign("b").await.unwrap();
                 log.lock().unwrap().push("b leads");
@@ -185,7 +185,7 @@ async fn resigning_wakes_the_next_candidate() {
         if dropped {
             drop(leadership);
         } else {
-            assert!(leadership.resign().await.is_released());
+            assert!(leadership.resign().await.is_ok());
         }
         let next = timeout(LONG, waiting).await.unwrap().unwrap();
         assert_eq!(*log.lock().unwrap(), ["a resigns", "b leads"]);
@@ -195,10 +195,10 @@ async fn resigning_wakes_the_next_candidate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_tells_vacancy_doubt_and_what_it_missed() {
+async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     let world = World::new(3);
     let (redlock, links) = world.process();
-    let mut observer = Election::new(&redlock, "e").observe().unwrap();
+    let mut observer = redlock.election("e").build().unwrap().observe();
     assert_eq!(observer.next().await, Some(Observation::Vacant));
     let leadership = world.election().campaign("1").await.unwrap();
     let Some(Observation::Leader { leader, gap: false }) = observer.next().await else {
@@ -230,18 +230,15 @@ async fn an_observer_tells_vacancy_doubt_and_what_it_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_told_apart_and_in_time() {
+async fn refusals_are_distinguished_and_in_time() {
     let world = World::new(3);
     let (redlock, links) = world.process();
     for name in ["", "a\nb"] {
-        let bad = Election::new(&redlock, name);
-        assert!(matches!(bad.campaign("x").await, Err(CampaignError::Config(_))));
-        assert!(matches!(bad.leader().await, Err(LeaderError::Config(_))));
-        assert!(bad.observe().is_err() && bad.check().is_err());
+        assert_eq!(redlock.election(name).build().unwrap_err().field(), "name");
     }
-    let election = Election::new(&redlock, "e");
-    let short = election.clone().ttl(Duration::from_millis(1));
-    assert!(matches!(short.try_campaign("x").await, Err(CampaignError::Config(_))));
+    let election = redlock.election("e").build().unwrap();
+    let short = redlock.election("e").ttl(Duration::from_millis(1)).build();
+    assert_eq!(short.unwrap_err().field(), "ttl");
     let long = "x".repeat(WORDS_MAX);
     assert!(matches!(election.campaign(&long).await, Err(CampaignError::Config(_))));
 
@@ -250,17 +247,18 @@ async fn refusals_are_told_apart_and_in_time() {
     assert_eq!(&*leadership.value(), "a");
     let start = Instant::now();
     let within = 3 * TTL;
-    let late = world.election().campaign_within("b", within).await;
+    let rival = world.process().0.election("e").acquire_timeout(within).build().unwrap();
+    let late = rival.campaign("b").await;
     assert!(matches!(late, Err(CampaignError::TimedOut { waited, .. }) if waited >= within));
     assert!(start.elapsed() < within + Duration::from_secs(1));
 
     links.iter().take(2).for_each(FaultControl::cut);
     let Err(LeaderError::NoQuorum(why)) = election.leader().await else { panic!("a guess") };
     assert!(why.to_string().contains("2 of 3 nodes needed"), "{why}");
-    let election = election.wait(Some(TTL));
+    let election = redlock.election("e").acquire_timeout(TTL).build().unwrap();
     assert!(matches!(election.campaign("c").await, Err(CampaignError::NoQuorum(_))));
     // Without a deadline it goes on, and wins when it can.
-    let patient = Election::new(&redlock, "other");
+    let patient = redlock.election("other").build().unwrap();
     let campaign = tokio::spawn(async move { patient.campaign("d").await });
     sleep(10 * TTL).await;
     assert!(!campaign.is_finished());

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::env::Env;
-use palisade::node::fault::{Fault, FaultControl, Odds};
-use palisade::time::Moment;
+use palisade::Moment;
+use palisade::node::spi::Env;
+use palisade::test_util::fault::{Fault, FaultControl, Odds};
 use palisade::{Election, MemoryNode, Redlock};
 use tokio::time::Instant;
 
@@ -65,7 +65,7 @@ impl World {
     }
 
     pub(crate) fn election(&self) -> Election {
-        Election::new(&self.process().0, "e")
+        self.process().0.election("e").build().unwrap()
     }
 }
 
@@ -77,5 +77,5 @@ pub(crate) fn shaky(world: &World, seed: u64) -> Election {
     for (i, link) in links.iter().enumerate() {
         link.dice(10 * seed + i as u64, odds);
     }
-    Election::new(&redlock, "e")
+    redlock.election("e").build().unwrap()
 }

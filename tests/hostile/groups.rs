@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::Redlock;
-use palisade::lock::TryAcquire;
+use palisade::TryAcquire;
 use palisade::node::{MinReplicas, SentinelNode};
 
 use crate::judge::{JUDGE, PASSWORD};
@@ -27,10 +27,10 @@ pub(crate) const PHASES: &[Phase] = &[
 
 fn group(sentinels: &[&Fake], deadline: Duration) -> SentinelNode {
     let all = sentinels.iter().map(|s| s.at.clone());
-    let node = SentinelNode::new(NAME, all).expect("addresses").guard(MinReplicas::Off);
+    let node = SentinelNode::builder(NAME, all).guard(MinReplicas::Off);
     let node = node.sentinel_username("joe").sentinel_password(PASSWORD).trust_fresh(true);
-    let node = node.sentinel_deadline(deadline).expect("a range");
-    node.poll_every(Duration::from_millis(100)).expect("a range")
+    let node = node.sentinel_deadline(deadline).poll_every(Duration::from_millis(100));
+    node.build().expect("addresses and ranges")
 }
 
 /// One case: what is wrong.
@@ -59,11 +59,12 @@ async fn one_of_three(what: &str, node: SentinelNode, master: &str) -> Result<()
     let what = format!("one of three: {what}");
     for round in 0..3 {
         // Over some polls, because a lie may take effect only once it is remembered.
-        let got = within(&what, 2 * SHARED, redlock.mutex("m").try_acquire()).await?;
+        let got =
+            within(&what, 2 * SHARED, redlock.mutex("m").build().unwrap().try_acquire()).await?;
         let got = got.map_err(|e| format!("{what}: round {round}: {e}"))?;
         let TryAcquire::Acquired(guard) = got else { return Err(format!("{what}: taken")) };
         let released = within(&what, 2 * SHARED, guard.release()).await?;
-        released.into_result().map_err(|e| format!("{what}: release: {e}"))?;
+        released.map_err(|e| format!("{what}: release: {e}"))?;
         let status = node.status();
         JUDGE.debug(&what, &status);
         if status.master.as_deref() != Some(master) || status.last_error.is_some() {
@@ -80,7 +81,7 @@ async fn alone(what: &str, node: SentinelNode) -> Result<(), String> {
     let redlock = Redlock::builder().node_deadline(NODE).node_arc(node.clone());
     let redlock = redlock.build().expect("a handle");
     let what = format!("alone: {what}");
-    match within(&what, 2 * NODE, redlock.mutex("m").try_acquire()).await? {
+    match within(&what, 2 * NODE, redlock.mutex("m").build().unwrap().try_acquire()).await? {
         Ok(TryAcquire::Acquired(guard)) => drop(guard),
         Ok(TryAcquire::Taken(taken)) => return Err(format!("{what}: {taken:?}")),
         Err(e) => JUDGE.error(&what, &e),

@@ -63,7 +63,7 @@ where
             again.push((phase, kind));
         }
     }
-    // A machine that stood still for a moment breaks deadlines, too, but not the same ones twice.
+    // A machine that pauses for a moment breaks deadlines, too, but not the same ones twice.
     let mut wrong = Vec::new();
     for (phase, kind) in again {
         let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
@@ -122,7 +122,15 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
     let mut events = redlock.events();
-    let held = redlock.mutex("m").auto_renew(false).try_acquire().await.unwrap().acquired();
+    let held = redlock
+        .mutex("m")
+        .auto_renew(false)
+        .build()
+        .unwrap()
+        .try_acquire()
+        .await
+        .unwrap()
+        .acquired();
     let down = async { while !matches!(events.recv().await, Ok((_, NodeEvent::Down))) {} };
     tokio::time::timeout(Duration::from_secs(12), down).await.expect("a heartbeat has a deadline");
     drop(held);

@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::TryAcquire;
 use palisade::error::AcquireError;
-use palisade::lock::TryAcquire;
-use palisade::node::LockNode;
-use palisade::{Durability, Election, Idempotency, MemoryNode, RedisNode, Redlock};
+use palisade::node::spi::LockNode;
+use palisade::{Durability, MemoryNode, RedisNode, Redlock};
 use tokio::time::{Instant, timeout};
 
 use crate::judge::{JUDGE, PASSWORD};
@@ -83,23 +83,24 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String
     let mut events = redlock.events();
     let what = format!("one of three: {what}");
     for name in ["held", "again"] {
-        let guard = within(&what, SHARED, redlock.mutex(name).try_acquire()).await?;
+        let guard =
+            within(&what, SHARED, redlock.mutex(name).build().unwrap().try_acquire()).await?;
         let guard = guard.map_err(|e| format!("{what}: {e}"))?;
         let TryAcquire::Acquired(guard) = guard else { return Err(format!("{what}: taken")) };
         if phase == Phase::Idle {
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
         let released = within(&what, 2 * SHARED, guard.release()).await?;
-        released.into_result().map_err(|e| format!("{what}: release: {e}"))?;
+        released.map_err(|e| format!("{what}: release: {e}"))?;
     }
-    let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let calls = redlock.idempotency("n").at_most_once().build().unwrap();
     let once = calls.key("k").run(|_| async { Ok::<_, Infallible>(7) });
     let ran = within(&what, 4 * SHARED, once).await?;
     let ran = ran.map_err(|e| format!("{what}: idempotency: {e}"))?;
     if ran.into_value() != Some(7) {
         return Err(format!("{what}: the handler was not run"));
     }
-    let election = Election::new(&redlock, "e");
+    let election = redlock.election("e").build().unwrap();
     let led = within(&what, 4 * SHARED, election.try_campaign("me")).await?;
     let led = led.map_err(|e| format!("{what}: election: {e}"))?.won();
     let seen = within(&what, 4 * SHARED, election.leader()).await?;
@@ -121,7 +122,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), 
     let name = bad.name();
     let redlock = Redlock::builder().node_deadline(NODE).node(bad).build().expect("a node");
     let what = format!("alone: {what}");
-    let mutex = redlock.mutex("held").durability(Durability::Replicas(1));
+    let mutex = redlock.mutex("held").durability(Durability::Replicas(1)).build().unwrap();
     let got = within(&what, 2 * NODE, mutex.try_acquire()).await?;
     let decides = matches!(phase, Phase::Batch | Phase::Greeting | Phase::Connect | Phase::Hello);
     match got {
@@ -130,7 +131,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), 
             if is_fatal {
                 return Err(format!("{what}: granted"));
             }
-            if let Err(e) = within(&what, 2 * NODE, guard.release()).await?.into_result() {
+            if let Err(e) = within(&what, 2 * NODE, guard.release()).await? {
                 JUDGE.error(&what, &e);
             }
         }
@@ -145,17 +146,24 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), 
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
         // Hints are asked for.
         let wait = Duration::from_millis(250);
-        match within(&what, wait + NODE, redlock.mutex(TAKEN).wait(wait).acquire()).await? {
+        match within(
+            &what,
+            wait + NODE,
+            redlock.mutex(TAKEN).acquire_timeout(wait).build().unwrap().acquire(),
+        )
+        .await?
+        {
             Err(AcquireError::TimedOut { .. }) => {}
             other => return Err(format!("{what}: waited for a held lock: {other:?}")),
         }
     }
-    let calls = Idempotency::builder(&redlock).namespace("n").at_most_once().build().unwrap();
+    let calls = redlock.idempotency("n").at_most_once().build().unwrap();
     let once = calls.key("k").run(|_| async { Ok::<_, Infallible>(7) });
     if let Err(e) = within(&what, 4 * NODE, once).await? {
         JUDGE.error(&what, &e);
     }
-    if let Err(e) = within(&what, 2 * NODE, Election::new(&redlock, "e").leader()).await? {
+    if let Err(e) = within(&what, 2 * NODE, redlock.election("e").build().unwrap().leader()).await?
+    {
         JUDGE.error(&what, &e);
     }
     JUDGE.debug(&what, &redlock.metrics());

@@ -24,14 +24,14 @@ fn on(server: &Server) -> Redlock {
 }
 
 fn orders(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
+    redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
 /// A lock of a name that nobody has used, as soon as it is granted.
 async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
     let begun = Instant::now();
     for n in 0.. {
-        let mutex = redlock.mutex(format!("fresh-{what}-{n}"));
+        let mutex = redlock.mutex(format!("fresh-{what}-{n}")).build().unwrap();
         match mutex.try_acquire().await {
             Ok(TryAcquire::Acquired(guard)) => return guard,
             other => assert!(begun.elapsed() < SOON, "{what}: {other:?}"),
@@ -59,7 +59,7 @@ async fn nothing_is_lost(
     hand_over: impl AsyncFnOnce() -> HandedOver,
 ) {
     let (before, after) = (format!("before-{turn}"), format!("after-{turn}"));
-    let held = redlock.mutex("held").acquire().await.unwrap();
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let token = held.fencing_token();
     let orders = orders(redlock);
     assert!(run(&orders, &before).await.is_executed());
@@ -73,8 +73,15 @@ async fn nothing_is_lost(
     assert!(matches!(new, Outcome::Executed { value: 42, .. }), "{new:?}");
     held.extend().await.expect("the holder goes on");
     assert!(held.is_valid());
-    assert!(held.release().await.is_released());
-    let next = redlock.mutex("held").wait(SOON).acquire().await.expect("free soon");
+    assert!(held.release().await.is_ok());
+    let next = redlock
+        .mutex("held")
+        .acquire_timeout(SOON)
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .expect("free soon");
     assert!(next.fencing_token() > token);
 }
 
@@ -130,7 +137,14 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
     let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
     let redlock = on(&server);
-    let held = redlock.mutex("held").ttl(Duration::from_secs(14)).acquire().await.unwrap();
+    let held = redlock
+        .mutex("held")
+        .ttl(Duration::from_secs(14))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     let handover = Handover::new(lone(&server));
     let restart = async {
         server.restart();
@@ -144,7 +158,7 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
     assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it still settles");
     // As by the new server's clock, if that is ahead of the one that gave the lease.
     server.cli(&["DEL", "held"]);
-    let got = on(&server).mutex("held").try_acquire().await;
+    let got = on(&server).mutex("held").build().unwrap().try_acquire().await;
     let kept = matches!(got, Ok(TryAcquire::Taken(_)));
     assert!(kept && held.is_valid(), "a second holder: {got:?}");
 }
@@ -164,7 +178,7 @@ fn the_program_restarts_a_server_by_the_command_it_is_given() {
 
 /// What the only node says to one who wants a lock.
 async fn said(redlock: &Redlock) -> NodeOutcome {
-    match redlock.mutex("any").try_acquire().await {
+    match redlock.mutex("any").build().unwrap().try_acquire().await {
         Err(AcquireError::NoQuorum(no)) => no.nodes[0].1.clone(),
         other => panic!("{other:?}"),
     }
@@ -282,7 +296,7 @@ async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
     let deployment = Deployment::new().node(url.as_str());
     assert!(init(&deployment, "").await.unwrap().is_done());
     let redlock = Redlock::builder().node(RedisNode::new(url).unwrap()).build().unwrap();
-    let held = redlock.mutex("held").acquire().await.unwrap();
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let restart = async {
         // In good order: what is lost is lost in loading.
         server.cli(&["SHUTDOWN"]);
@@ -344,7 +358,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
         assert!(why.contains(what), "{why}");
         let mark = cli(&master, &["GET", "palisade:generation"]);
         assert!(!mark.contains(" c"), "{what}: still closed: {mark}");
-        assert!(fresh(&redlock, what).await.release().await.is_released());
+        assert!(fresh(&redlock, what).await.release().await.is_ok());
     };
     // Nobody may be promoted.
     for server in &groups.servers(0)[1..] {

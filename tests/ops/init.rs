@@ -1,7 +1,7 @@
 //! A new deployment grants and remembers at once; what is not new is refused.
 
 use palisade::ops::{Init, Initialised, init};
-use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, SentinelNode};
+use palisade::{Failed, Outcome, RedisNode, Redlock, SentinelNode};
 
 use super::support::group::cli;
 use super::*;
@@ -17,9 +17,9 @@ async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
 
 /// A lock is granted at once; a key that nobody has seen runs, and is replayed.
 async fn serves(redlock: &Redlock) {
-    let guard = redlock.mutex("job").try_acquire().await.unwrap().acquired();
-    assert!(guard.expect("granted at once").release().await.is_released());
-    let orders = Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap();
+    let guard = redlock.mutex("job").build().unwrap().try_acquire().await.unwrap().acquired();
+    assert!(guard.expect("granted at once").release().await.is_ok());
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
     let run = async || orders.key("7").run(|_| async { Ok::<_, Failed>(42) }).await.unwrap();
     let first = run().await;
     assert!(matches!(first, Outcome::Executed { value: 42, .. }), "{first:?}");
@@ -46,7 +46,8 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
 async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits() {
     let server = Server::start(&[]);
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
-    let refused = redlock.mutex("job").try_acquire().await.unwrap_err().to_string();
+    let refused =
+        redlock.mutex("job").build().unwrap().try_acquire().await.unwrap_err().to_string();
     assert!(refused.contains("if the whole deployment is new, run `palisade init`"), "{refused}");
     let report = palisade(&["doctor", "--node", &server.url(), "--no-probe"]);
     assert!(unwrapped(&report).contains("palisade init --node"), "{}", words(&report));
@@ -63,8 +64,9 @@ async fn a_server_that_grants_already_is_not_new() {
     let node = RedisNode::new(server.url()).unwrap();
     let brief = Duration::from_secs(1);
     let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
-    let guard = redlock.mutex("job").wait(SOON).acquire().await.unwrap();
-    assert!(guard.release().await.is_released());
+    let guard =
+        redlock.mutex("job").acquire_timeout(SOON).build().unwrap().acquire().await.unwrap();
+    assert!(guard.release().await.is_ok());
     server.cli(&["DEL", "{job}:fence"]);
     let refused = begun(&lone(&server), "").await;
     assert!(refused.to_string().contains("its first quarantine is over"), "{refused}");
@@ -95,10 +97,10 @@ async fn a_new_group_grants_at_once_and_its_replicas_know() {
     assert!(done.is_done(), "{done}");
     assert!(done.to_string().contains("its 2 replicas have it"), "{done}");
     let secret = groups.password().expect("users");
-    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
-    let node = node.min_replicas(1, Duration::from_secs(2)).unwrap();
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    let node = node.min_replicas(1, Duration::from_secs(2));
     let node = node.username("palisade").password(&*secret);
-    let node = node.sentinel_username("palisade").sentinel_password(secret);
+    let node = node.sentinel_username("palisade").sentinel_password(secret).build().unwrap();
     serves(&Redlock::builder().node(node).build().unwrap()).await;
     for server in groups.servers(0) {
         let mark = groups.cli(&server, &["GET", "palisade:generation"]);

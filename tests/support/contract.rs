@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use palisade::node::LockNode;
-use palisade::node::contract::{self, Case, Hooks};
+use palisade::node::spi::LockNode;
 use palisade::ops::{Deployment, HandedOver, Handover};
+use palisade::test_util::contract::{self, Case, Hooks};
 use tokio::sync::Notify;
 
 use super::group::Groups;

@@ -1,7 +1,7 @@
 //! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports and taken
 //! down with the test, also when the test process is killed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -153,7 +153,9 @@ pub fn scripts_run(addr: &str) -> u64 {
 }
 
 fn script(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "sentinel-conf", name].iter().collect()
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let scripts = here.ancestors().map(|dir| dir.join("sentinel-conf"));
+    scripts.map(|dir| dir.join(name)).find(|script| script.exists()).expect("the scripts")
 }
 
 fn text(value: &Value) -> String {

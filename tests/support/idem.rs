@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use palisade::env::Env;
+use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::fault::{Fault, FaultControl, Odds};
-use palisade::node::{BoxFuture, NodeEvent};
-use palisade::op::{Batch, Op, Replies};
-use palisade::time::Moment;
-use palisade::{Idempotency, LockNode, MemoryNode, Redlock, RedlockBuilder};
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Op, Replies};
+use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::test_util::fault::{Fault, FaultControl, Odds};
+use palisade::{Idempotency, MemoryNode, Redlock, RedlockBuilder, node::spi::LockNode};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ impl World {
         Self::with_strangers(n, 0)
     }
 
-    /// On the last nodes another program's value stands under every record's key.
+    /// On the last nodes every record's key has another program's value.
     pub fn with_strangers(n: usize, strangers: usize) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let env = env(start, &dice, 0);
@@ -161,7 +161,7 @@ impl World {
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
             let far = far.clone();
             far.script(
-                (0..i).map(|_| palisade::node::fault::Step::delay(Duration::from_millis(i))),
+                (0..i).map(|_| palisade::test_util::fault::Step::delay(Duration::from_millis(i))),
             );
         }
         Handle { redlock: builder.build().unwrap(), faults }
@@ -194,7 +194,7 @@ pub fn at(ms: u64) -> SystemTime {
 }
 
 fn orders(redlock: &Redlock) -> Idempotency {
-    Idempotency::builder(redlock).namespace("orders").at_most_once().build().unwrap()
+    redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
 /// A node on which records' keys are another program's.

@@ -1,7 +1,7 @@
 //! In-memory nodes behind bad networks, for tests of the layers above. Each uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
-use palisade::node::fault::{Fault, FaultControl};
+use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
 
 /// N in-memory nodes, each behind a fault wrapper. Every handle made here shares them.

@@ -3,10 +3,10 @@
 // Helpers keep one shape, whether a test needs all of it or not.
 #![allow(clippy::unused_self, clippy::unused_async)]
 
-pub mod candidate;
 pub mod contract;
-pub mod example;
 pub mod group;
 pub mod idem;
+pub mod logs;
+pub mod memory;
 pub mod proxy;
 pub mod server;

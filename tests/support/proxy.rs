@@ -164,7 +164,7 @@ pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     }
 }
 
-/// Puts this in the place of what stands behind `name`, as far as it goes.
+/// Puts this in place of the value behind `name`, as far as it goes.
 pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let (name, with) = (name.as_bytes(), with.as_bytes());

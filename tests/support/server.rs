@@ -171,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Runs one command over the unix socket, as the default user unless told otherwise, and gives
+    /// Runs one command over the unix socket, as the default user unless set otherwise, and gives
     /// the raw answer.
     pub fn cli(&self, args: &[&str]) -> String {
         let out = Command::new("redis-cli")

@@ -1,7 +1,8 @@
-//! What is referred to is there: rules of `docs/design` by file and number, and files in links.
+//! What is cited exists: rules of `docs/design` by file and number, files in links, tests by name.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::{files_below, relative, root};
 
@@ -44,13 +45,18 @@ fn cited(line: &str, topic: &str) -> Vec<usize> {
 fn each_rule_that_is_cited_exists() {
     let rules = rules();
     let (mut found, mut seen) = (Vec::new(), 0);
-    let rooms = ["src", "docs", "ARCHITECTURE.md"];
+    let rooms = ["src", "docs", "tests", "verify", "examples", "benches", "scripts"];
+    let pages = ["ARCHITECTURE.md", "README.md", "SECURITY.md", "CONTRIBUTING.md"];
     let below = |room: &&str| match root().join(room) {
         file if file.is_file() => vec![file],
         folder => files_below(&folder),
     };
-    for path in rooms.iter().flat_map(below) {
+    for path in rooms.iter().chain(&pages).flat_map(below) {
         let Ok(text) = fs::read_to_string(&path) else { continue };
+        // Its samples cite rules that do not exist.
+        if path.ends_with("tidy/cited.rs") {
+            continue;
+        }
         for (n, line) in text.lines().enumerate() {
             let at = format!("{}:{}", relative(&path), n + 1);
             if ["\u{a7}", concat!("DES", "IGN ")].iter().any(|old| line.contains(old)) {
@@ -68,22 +74,115 @@ fn each_rule_that_is_cited_exists() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
+/// Where the links of a page lead, but those to other sites: `[…](here)` and `[id]: here`.
+fn links(text: &str) -> Vec<&str> {
+    let inline = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let all = inline.chain(definitions(text).map(|(_, to)| to));
+    all.filter(|to| !to.contains("://")).collect()
+}
+
+/// The lines `[id]: where` of a page.
+fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
+}
+
+/// The links of this page that lead to no file.
+fn dangling(page: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for link in links(text) {
+        let file = link.split_once('#').map_or(link, |(file, _)| file);
+        let here = page.parent().expect("a folder").join(file);
+        if !here.exists() && !link.starts_with("crate::") {
+            found.push(format!("{}: {link} is not there", relative(page)));
+        }
+    }
+    found
+}
+
 #[test]
 fn each_link_between_pages_leads_somewhere() {
+    let pages = files_below(root()).into_iter();
+    let pages = pages.filter(|p| p.extension().is_some_and(|e| e == "md"));
+    let text = |page: &PathBuf| fs::read_to_string(page).expect("text");
+    let found: Vec<_> = pages.flat_map(|page| dangling(&page, &text(&page))).collect();
+    assert!(found.is_empty(), "{}\n", found.join("\n"));
+}
+
+/// In rustdoc a page is not where its file is, so its links to files have to be defined there
+/// once more, before the page: what is defined first counts. `source` is what includes the page.
+fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let pages = fs::read_dir(root()).expect("the package").map(|e| e.expect("an entry").path());
-    let pages = pages.filter(|p| p.is_file()).chain(files_below(&root().join("docs")));
-    for page in pages.filter(|p| p.extension().is_some_and(|e| e == "md")) {
-        let text = fs::read_to_string(&page).expect("text");
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
-            let file = link.0.split_once('#').map_or(link.0, |(file, _)| file);
-            let here = page.parent().expect("a folder").join(file);
-            if !file.contains("://") && !here.exists() {
-                found.push(format!("{}: {} is not there", relative(&page), link.0));
-            }
+    for to in page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
+        if !to.contains("://") && !to.starts_with("crate::") {
+            found.push(format!("({to}): give it an id, and define the id at the end of the page"));
+        }
+    }
+    let source: String = source.split_whitespace().collect();
+    for (id, to) in definitions(page) {
+        let item = format!("//![{id}]:crate::");
+        let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
+        let file = format!("\"[{id}]:\",{at}{to}\"");
+        if !source.contains(&item) && !source.contains(&file) {
+            found.push(format!("[{id}]: {to} is not defined for rustdoc"));
+        }
+    }
+    found
+}
+
+#[test]
+fn each_link_of_the_readme_and_the_glossary_leads_somewhere_in_rustdoc() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("text");
+    let mut found = dangling_in_rustdoc(&read("README.md"), &read("src/lib.rs"));
+    let glossary = read("docs/glossary.md").replace("]: design/", "]: docs/design/");
+    found.extend(dangling_in_rustdoc(&glossary, &read("src/manual/mod.rs")));
+    for page in files_below(&root().join("src/manual")) {
+        if page.extension().is_some_and(|e| e == "md") {
+            let text = fs::read_to_string(&page).expect("text");
+            found.extend(dangling_in_rustdoc(&text, ""));
         }
     }
     assert!(found.is_empty(), "{}\n", found.join("\n"));
+}
+
+#[test]
+fn a_dangling_link_is_seen() {
+    let page = root().join("README.md");
+    assert_eq!(dangling(&page, "[a](nowhere.md), [b](Cargo.toml#x), [c](https://d)").len(), 1);
+    assert_eq!(dangling(&page, "[a]: nowhere.md\n[b]: Cargo.toml\n[c]: https://d\n").len(), 1);
+    let at = "concat!(\"[b]: \", env!(\"CARGO_PKG_REPOSITORY\"), \"/blob/main/B.md\")";
+    let source = &format!("//! [a]: crate::a\n#![doc = {at}]\n");
+    assert!(dangling_in_rustdoc("[a]: A.md\n[b]: B.md\n[c](crate::c)", source).is_empty());
+    assert_eq!(dangling_in_rustdoc("[a]: A.md\n[b]: C.md\n[d](D.md)", source).len(), 2);
+}
+
+#[test]
+fn each_test_that_the_documents_name_exists() {
+    let mut code = String::new();
+    for room in ["src", "tests", "verify", "examples"] {
+        for path in files_below(&root().join(room)) {
+            if path.extension().is_some_and(|e| e == "rs") {
+                code += &fs::read_to_string(&path).expect("text");
+            }
+        }
+    }
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for page in ["docs/proofs.md", "SECURITY.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("text");
+        for name in text.split('`').skip(1).step_by(2).filter(|name| is_test(name)) {
+            seen += 1;
+            if !code.contains(&format!("fn {name}(")) {
+                found.push(format!("{page}: there is no test {name}"));
+            }
+        }
+    }
+    assert!(seen > 40, "only {seen} tests are named: the search is broken");
+    assert!(found.is_empty(), "{}\n", found.join("\n"));
+}
+
+/// Names of tests are sentences.
+fn is_test(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.matches('_').count() >= 3 && name.chars().all(plain)
 }
 
 #[test]

@@ -17,6 +17,7 @@ const FLOORS: &[&[&str]] = &[
     &["streams"],
     &["election"],
     &["ops"],
+    &["test_util"],
     &["lib", "manual"],
 ];
 

@@ -17,7 +17,7 @@ use rules::RULES;
 use source::Source;
 
 /// Where code is.
-const ROOMS: &[&str] = &["src", "examples", "tests", "benches", "nemesis", "sim", "fuzz"];
+const ROOMS: &[&str] = &["src", "examples", "tests", "benches", "verify", "adapters"];
 
 /// `file:line: rule: what to do` for each broken rule.
 fn violations(source: &Source) -> Vec<String> {

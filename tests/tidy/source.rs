@@ -72,7 +72,7 @@ impl Source {
         self.lines.len().saturating_sub(1)
     }
 
-    /// Test code: all of a file `tests.rs`, `fuzz.rs` or `fuzzing.rs`, and what stands under
+    /// Test code: all of a file `tests.rs`, `fuzz.rs` or `fuzzing.rs`, and the code under
     /// `#[cfg(test)]`.
     fn mark_tests(&mut self) {
         let whole = ["/tests.rs", "/fuzz.rs", "/fuzzing.rs"];
@@ -94,7 +94,7 @@ fn is_rust(path: &str) -> bool {
     path.rsplit_once('.').is_some_and(|(_, extension)| extension == "rs")
 }
 
-/// Where word `word` stands in `text`, not as part of a longer one.
+/// The position of `word` in `text`, not as part of a longer word.
 pub(crate) fn word(text: &str, word: &str) -> Option<usize> {
     text.match_indices(word).map(|(at, _)| at).find(|&at| {
         let part = |c: char| c.is_alphanumeric() || c == '_';

@@ -1,15 +1,15 @@
 //! TLS to a group's data server and to its Sentinel, each without the other and both.
 
 use palisade::error::NodeFault;
-use palisade::node::{MinReplicas, SentinelNode};
+use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder};
 
 use super::*;
 
 /// One Sentinel is enough here: what is tried is the way to it, not what it decides.
-pub(crate) fn node(sentinel: &str) -> SentinelNode {
+pub(crate) fn node(sentinel: &str) -> SentinelNodeBuilder {
     provider();
-    let node = SentinelNode::new("orders", [sentinel]).unwrap();
-    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE).unwrap()
+    let node = SentinelNode::builder("orders", [sentinel]);
+    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
 /// Has the Sentinel watch this master, from now on.
@@ -29,16 +29,15 @@ async fn tls_to_the_data_servers_alone() {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     watch(&sentinel, &master);
     let node = || node(&sentinel.addr());
-    works(node().tls(Some(ca.root()), None).unwrap()).await;
-    let e = refusal(&node()).await;
+    works(node().tls(Some(ca.root()), None).build().unwrap()).await;
+    let e = refusal(&node().build().unwrap()).await;
     assert!(e.to_string().contains("use TLS here"), "{e}");
-    let e = refusal(&node().tls(None, None).unwrap()).await;
+    let e = refusal(&node().tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
     // One does not stand for the other.
-    let both =
-        node().tls(Some(ca.root()), None).unwrap().sentinel_tls(Some(ca.root()), None).unwrap();
-    let both = both.sentinel_deadline(Duration::from_millis(300)).unwrap();
+    let both = node().tls(Some(ca.root()), None).sentinel_tls(Some(ca.root()), None);
+    let both = both.sentinel_deadline(Duration::from_millis(300)).build().unwrap();
     let e = refusal(&both).await;
     assert!(matches!(e.fault(), NodeFault::Tls | NodeFault::NoSentinel), "{e}");
     assert!(e.to_string().contains("TLS on this port"), "{e}");
@@ -51,15 +50,15 @@ async fn tls_to_the_sentinels_alone() {
     let sentinel = ca.serve("redis-sentinel", &NAMES, &[]);
     watch(&sentinel, &master);
     let node = || node(&sentinel.addr());
-    works(node().sentinel_tls(Some(ca.root()), None).unwrap()).await;
-    let e = refusal(&node().sentinel_tls(None, None).unwrap()).await;
+    works(node().sentinel_tls(Some(ca.root()), None).build().unwrap()).await;
+    let e = refusal(&node().sentinel_tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    let e = refusal(&node()).await;
+    let e = refusal(&node().build().unwrap()).await;
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// A Sentinel announces IP addresses unless told otherwise, and certificates hold names.
+/// A Sentinel announces IP addresses unless configured otherwise, and certificates hold names.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -69,19 +68,19 @@ async fn tls_to_both_with_a_name_for_an_announced_address() {
     watch(&sentinel, &master);
     let ours = watchers.sign(&["the-client"]);
     let node = || {
-        let node = node(&sentinel.addr()).tls(Some(data.root()), None).unwrap();
-        node.sentinel_tls(Some(watchers.root()), Some(ours.clone())).unwrap()
+        let node = node(&sentinel.addr()).tls(Some(data.root()), None);
+        node.sentinel_tls(Some(watchers.root()), Some(ours.clone()))
     };
-    let e = refusal(&node()).await;
+    let e = refusal(&node().build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`map_address`"), "{e}");
     let reached = format!("localhost:{}", master.port());
-    let mapped = node().map_address([(master.addr(), reached.clone())]).unwrap();
+    let mapped = node().map_address([(master.addr(), reached.clone())]).build().unwrap();
     assert!(acquire(&mapped).await.is_ok());
     assert_eq!(mapped.status().master, Some(reached));
     works(mapped).await;
     // The Sentinels' CA is not asked about the data servers.
-    let wrong = node().tls(Some(watchers.root()), None).unwrap();
+    let wrong = node().tls(Some(watchers.root()), None).build().unwrap();
     assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
 }
 
@@ -94,35 +93,35 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     let sentinel = watchers.serve("redis-sentinel", &["watchers.invalid"], &flags);
     watch(&sentinel, &master);
     let node = || {
-        let node = node(&sentinel.addr()).tls(Some(data.root()), None).unwrap();
-        node.sentinel_tls(Some(watchers.root()), None).unwrap()
+        let node = node(&sentinel.addr()).tls(Some(data.root()), None);
+        node.sentinel_tls(Some(watchers.root()), None)
     };
-    let e = refusal(&node()).await;
+    let e = refusal(&node().build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
     // One does not stand for the other.
-    let half = node().sentinel_tls_server_name("watchers.invalid").unwrap();
+    let half = node().sentinel_tls_server_name("watchers.invalid").build().unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");
     assert!(e.to_string().contains("data.invalid"), "which names it has: {e}");
-    let both = || half_named(node()).tls_server_name("data.invalid").unwrap();
+    let both = || half_named(node()).tls_server_name("data.invalid").build().unwrap();
     let named = both();
     assert!(acquire(&named).await.is_ok());
     assert_eq!(named.status().master, Some(master.addr()), "as announced");
     works(named).await;
     // It is looked for, not merely sent.
-    let wrong = half_named(node()).tls_server_name("other.invalid").unwrap();
+    let wrong = half_named(node()).tls_server_name("other.invalid").build().unwrap();
     assert_eq!(refusal(&wrong).await.fault(), NodeFault::Tls);
-    let e = node().tls_server_name("not a name").unwrap_err();
+    let e = node().tls_server_name("not a name").build().unwrap_err();
     assert!(
         e.to_string().starts_with("`tls_server_name` is \"not a name\": must be a host"),
         "{e}"
     );
 }
 
-fn half_named(node: SentinelNode) -> SentinelNode {
-    node.sentinel_tls_server_name("watchers.invalid").unwrap()
+fn half_named(node: SentinelNodeBuilder) -> SentinelNodeBuilder {
+    node.sentinel_tls_server_name("watchers.invalid")
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! TLS against real servers, with certificates of our own: what works, and what a user is told when
-//! it does not.
+//! TLS against real servers, with certificates of our own: what works, and the error that a user
+//! gets when it does not.
 
 mod certs;
 mod group;
@@ -9,12 +9,12 @@ mod support;
 
 use std::time::Duration;
 
-use palisade::env::{Env as _, SystemEnv};
 use palisade::error::NodeError;
-use palisade::name::LockKeys;
-use palisade::node::{LockNode, RedisNode, RedisNodeBuilder};
-use palisade::op::{Batch, Op, Reply, Terms};
-use palisade::{Idempotency, Outcome, OwnerToken, Redlock};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Reply, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{RedisNode, RedisNodeBuilder, spi::LockNode};
+use palisade::{Outcome, Redlock, node::spi::OwnerToken};
 
 use certs::Authority;
 use support::server::Server;
@@ -23,7 +23,7 @@ const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 /// Until something must have happened; not a claim about how long it takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As README tells users to do.
+/// As README says.
 fn provider() {
     // Another test of this process may have been first.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -69,11 +69,10 @@ fn redlock(node: impl LockNode) -> Redlock {
 /// A lock and an idempotent run over this node, as a user does them.
 async fn works(node: impl LockNode) {
     let redlock = redlock(node);
-    let guard = redlock.mutex("invoice:42").acquire().await.unwrap();
+    let guard = redlock.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
     assert!(guard.is_valid());
-    assert!(guard.release().await.is_released());
-    let payments =
-        Idempotency::builder(&redlock).namespace("payments").at_most_once().build().unwrap();
+    assert!(guard.release().await.is_ok());
+    let payments = redlock.idempotency("payments").at_most_once().build().unwrap();
     for delivery in 1..=2 {
         let run = payments.key("order-7").run(|_| async { Ok::<_, String>(delivery) });
         match run.await.unwrap() {

@@ -1,4 +1,4 @@
-//! What does not work is told, with what to change.
+//! What does not work is an error that says what to change.
 
 use palisade::error::NodeFault;
 use palisade::{AcquireError, Advice, ConfigError};
@@ -18,7 +18,7 @@ async fn a_ca_that_nobody_here_trusts() {
     }
     // As a user of locks meets it.
     let redlock = redlock(builder(tls_url(&server)).build().unwrap());
-    let e = redlock.mutex("m").try_acquire().await.expect_err("no quorum");
+    let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(matches!(e, AcquireError::NoQuorum(_)), "{e}");
     assert_eq!(e.advice(), Advice::Misconfigured);
     assert!(e.to_string().contains("unknown issuer"), "{e}");
@@ -78,7 +78,7 @@ async fn a_client_certificate_that_is_missing_or_another_cas() {
 }
 
 #[test]
-fn bad_pem_is_told_by_field_value_and_rule_and_the_key_is_not_shown() {
+fn bad_pem_is_reported_by_field_value_and_rule_and_the_key_is_not_shown() {
     let ca = Authority::new("ours");
     let (certificate, key) = ca.sign(&["c"]);
     let (_, other_key) = ca.sign(&["d"]);
@@ -109,15 +109,15 @@ fn bad_pem_is_told_by_field_value_and_rule_and_the_key_is_not_shown() {
         };
         let node = builder("rediss://h".to_owned()).tls(root.clone(), client.clone());
         refused(node.build().unwrap_err(), "tls");
-        refused(group::node("s:1").tls(root.clone(), client.clone()).unwrap_err(), "tls");
-        refused(group::node("s:1").sentinel_tls(root, client).unwrap_err(), "sentinel_tls");
+        refused(group::node("s:1").tls(root.clone(), client.clone()).build().unwrap_err(), "tls");
+        refused(group::node("s:1").sentinel_tls(root, client).build().unwrap_err(), "sentinel_tls");
     }
     let node = builder("rediss://h".to_owned()).tls(Some(ca.root()), Some((certificate, key)));
     assert!(!format!("{node:?} {:?}", node.clone().build().unwrap()).contains(&secret));
 }
 
 #[test]
-fn an_address_that_does_not_fit_is_told() {
+fn an_address_that_does_not_fit_is_reported() {
     let text = |b: RedisNodeBuilder| b.build().unwrap_err().to_string();
     let ca = Authority::new("ours");
     let plain = text(builder("redis://joe:s3cret@h".to_owned()).tls(Some(ca.root()), None));

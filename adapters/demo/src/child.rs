@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::{Arrow, Rules};
-use palisade::{Failed, Idempotency, Probed, Redlock, SentinelNode};
+use palisade::{Failed, Probed, Redlock, SentinelNode};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -103,8 +103,8 @@ impl Work {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let node = SentinelNode::new(&args.master, args.sentinels.split(','))?;
     let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(2 * LEASE).build()?;
-    let of = Idempotency::builder(&redlock)
-        .namespace("invoices")
+    let of = redlock
+        .idempotency("invoices")
         .retention(Duration::from_secs(3_600))
         .at_most_once()
         .build()?;

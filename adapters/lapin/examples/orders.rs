@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::{Failed, Idempotency, RedisNode, Redlock};
+use palisade::{Failed, RedisNode, Redlock};
 use palisade_lapin::{Consumer, Message, Publisher};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -23,6 +23,7 @@ struct Order {
 
 /// The effect.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
+    tokio::time::sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
     Ok(())
 }
@@ -43,7 +44,7 @@ async fn main() -> Result<(), Failure> {
 
     // begin
     let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
-    let orders = Idempotency::builder(&redlock).namespace("orders").at_most_once().build()?;
+    let orders = redlock.idempotency("orders").at_most_once().build()?;
     let consumer = Consumer::builder(&rabbit, "orders", orders).build()?;
     let handler = |cx: Context, message: Arc<Message>| async move {
         let order: Order = message.json()?;

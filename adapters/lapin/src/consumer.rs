@@ -16,10 +16,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::builder::ConsumerBuilder;
 use crate::message::{KeyOf, Message};
-use crate::session::{PATIENCE, Plan, Session, is_passing};
+use crate::session::{Plan, Session, is_passing};
 
 /// How long a fetch waits for a message.
 const POLL: Duration = Duration::from_millis(500);
+/// How long it may take to connect and to declare the queues, which a busy broker does slowly.
+const OPEN: Duration = Duration::from_secs(30);
 /// How long it takes at least until the broker is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -123,7 +125,7 @@ impl Sessions {
         if self.now.is_some() {
             return Ok(true);
         }
-        match timeout(PATIENCE, Session::open(&self.plan)).await {
+        match timeout(OPEN, Session::open(&self.plan)).await {
             Ok(Ok((session, consumer))) => {
                 tracing::debug!(target: "palisade::consumer", queue = %self.queue, "connected");
                 self.now = Some((Arc::new(session), consumer));

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use palisade::idempotency::consumer::Rules;
-use palisade::{Idempotency, MemoryNode, Redlock};
+use palisade::{MemoryNode, Redlock};
 use palisade_lapin::{Consumer, ConsumerBuilder};
 
 fn builder(queue: &str) -> ConsumerBuilder {
     let ttl = Duration::from_secs(15);
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(ttl).build().unwrap();
-    let of = Idempotency::builder(&redlock).namespace("orders").at_most_once().build().unwrap();
+    let of = redlock.idempotency("orders").at_most_once().build().unwrap();
     Consumer::builder("amqp://guest:secret@127.0.0.1:1", queue, of)
 }
 

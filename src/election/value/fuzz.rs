@@ -1,4 +1,4 @@
-//! Whatever lies beside a lock: nothing panics, and only the owner's sound words name a leader.
+//! Whatever lies beside a lock: nothing panics, and only the owner's sound metadata name a leader.
 
 use proptest::prelude::*;
 
@@ -15,10 +15,10 @@ fn owner() -> OwnerToken {
 
 #[test]
 fn fuzz_corpus_names_no_leader() {
-    for (line, json) in corpus(include_str!("../../../tests/corpus/words.txt")) {
+    for (line, json) in corpus(include_str!("../../../tests/corpus/metadata.txt")) {
         let mine = json.as_str().unwrap().replace("OWNER", &digest(owner()));
-        let got = Words::read(owner(), &beside(mine.as_bytes()));
-        assert!(got.is_none(), "words.txt:{line}: {got:?}");
+        let got = Metadata::read(owner(), &beside(mine.as_bytes()));
+        assert!(got.is_none(), "metadata.txt:{line}: {got:?}");
     }
 }
 
@@ -26,31 +26,31 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn fuzz_words_are_read_as_they_were_said(
+    fn fuzz_metadata_is_read_as_it_was_published(
         (value, more) in (any::<String>(), any::<String>()),
         (term, since) in (0_u64..1 << 53, any::<u64>()),
         who in any::<u128>(),
     ) {
         let me = OwnerToken::from_random(who);
-        let mut words = Words::first(&value, (me, FencingToken::new(term)), since);
-        words.say(&more);
-        let (number, read) = Words::read(me, &beside(&words.encode())).unwrap();
+        let mut metadata = Metadata::first(&value, (me, FencingToken::new(term)), since);
+        metadata.publish(&more);
+        let (number, read) = Metadata::read(me, &beside(&metadata.encode())).unwrap();
         let leader = read.leader(Duration::MAX);
         prop_assert_eq!((number, leader.number, leader.value), (2, 2, more));
         prop_assert_eq!(leader.term.get(), term);
         prop_assert_eq!(leader.since, UNIX_EPOCH + Duration::from_micros(since));
         let other = OwnerToken::from_random(who ^ 1);
-        prop_assert!(Words::read(other, &beside(&words.encode())).is_none());
+        prop_assert!(Metadata::read(other, &beside(&metadata.encode())).is_none());
     }
 
     #[test]
-    fn fuzz_hurt_words_are_silence_or_sound(
+    fn fuzz_damaged_metadata_is_nothing_or_sound(
         (at, bit) in (any::<proptest::sample::Index>(), 0_u8..8),
         (cut, junk) in (any::<proptest::sample::Index>(), any_bytes()),
         how in 0_u8..4,
     ) {
-        let words = Words::first("v", (owner(), FencingToken::new(7)), 1_000_000);
-        let whole = words.encode();
+        let metadata = Metadata::first("v", (owner(), FencingToken::new(7)), 1_000_000);
+        let whole = metadata.encode();
         let mut meta = whole.to_vec();
         match how {
             0 => meta[at.index(whole.len())] ^= 1 << bit,
@@ -58,10 +58,10 @@ proptest! {
             2 => meta.extend(&junk),
             _ => meta = junk,
         }
-        match Words::read(owner(), &beside(&meta)) {
-            Some((number, words)) => {
-                let leader = words.leader(Duration::ZERO);
-                prop_assert!(how == 0 || meta.starts_with(&whole), "a part of words was read");
+        match Metadata::read(owner(), &beside(&meta)) {
+            Some((number, metadata)) => {
+                let leader = metadata.leader(Duration::ZERO);
+                prop_assert!(how == 0 || meta.starts_with(&whole), "a part of metadata was read");
                 prop_assert!(number > 0 && leader.term.get() < 1 << 53);
             }
             // White space after it changes nothing.

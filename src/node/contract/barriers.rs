@@ -27,19 +27,19 @@ async fn a_barrier_of_another_past_confirms_nothing(b: Bench) {
 async fn a_barrier_without_enough_replicas_refuses(b: Bench) {
     let got = b.barrier(b.granted_at().await, Durability::Replicas(1_000_000)).await;
     let refused = got.as_ref().is_err_and(crate::error::NodeError::is_ambiguous);
-    b.check(refused, "too few replicas are a fault, and the grant may stand", &got);
+    b.check(refused, "too few replicas are a fault, and the grant may have taken effect", &got);
 }
 
 async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
     // How many there are only the node knows; a kind of node without replicas may refuse.
     match b.barrier(b.granted_at().await, Durability::AllReplicas).await {
         Ok(_) => {}
-        Err(e) => b.check(e.is_ambiguous(), "the grant may stand, whoever has it", &e),
+        Err(e) => b.check(e.is_ambiguous(), "the grant may have taken effect", &e),
     }
 }
 
 impl Bench {
-    /// Where the node stands after a grant.
+    /// The node's position after a grant.
     async fn granted_at(&self) -> BarrierPoint {
         self.granted(acquire(&self.lock(), self.owner(), LONG), "a fresh name is free").await;
         let facts = self.facts().await;

@@ -104,7 +104,7 @@ async fn values_may_be_large(b: Bench) {
 async fn facts_are_steady(b: Bench) {
     let first = b.facts().await;
     let next = b.facts().await;
-    b.check(first.node_micros > 0, "a node tells its clock", &first);
+    b.check(first.node_micros > 0, "a node reports its clock", &first);
     b.check(next.generation == first.generation, "the generation stays", &(&first, &next));
     b.check(next.identity == first.identity, "the identity stays", &(&first, &next));
     b.check(!next.new_generation, "a known generation is not new", &next);

@@ -1,4 +1,4 @@
-//! What the cases stand on: fresh names, calls, waits, and panics that name the rule.
+//! What the cases share: fresh names, calls, waits, and panics that name the rule.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl Bench {
             let batch = Batch { terms, not_after, ops: ops.clone() };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
-            // After a restart a node may still tell for a moment that it could not connect, or that
-            // the server read its data; then nothing of the batch was executed.
+            // After a restart a node may still report for a moment that it could not connect, or
+            // that the server read its data; then nothing of the batch was executed.
             let refused = |e: &NodeError| {
                 let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
                 passing && !e.is_ambiguous()
@@ -184,12 +184,12 @@ impl Bench {
         self.node.events()
     }
 
-    /// A record's key that nobody has used.
+    /// A record's key that is unused.
     pub(super) fn key(&self) -> RecordKey {
         Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
     }
 
-    /// A lock that nobody has used.
+    /// An unused lock.
     pub(super) fn lock(&self) -> LockKeys {
         LockKeys::new(&self.key())
     }

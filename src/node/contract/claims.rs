@@ -12,7 +12,7 @@ use crate::token::OwnerToken;
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: a_new_key_is_claimed,
-        Nothing: a_repeated_claim_hears_the_same,
+        Nothing: a_repeated_claim_gets_the_same_answer,
         Nothing: a_running_lease_keeps_others_off,
         Nothing: a_lapsed_claim_stays_visible,
         Nothing: another_fingerprint_is_a_mismatch,
@@ -67,13 +67,13 @@ async fn a_new_key_is_claimed(b: Bench) {
             let s = state(&b, &r).await;
             let lease = s.lease.is_some_and(|l| !l.is_zero() && l <= LONG);
             let good = s.fence == fence && s.attempt == 1 && lease && s.record.is_none();
-            b.check(good, "a lookup tells the claim", &s);
+            b.check(good, "a lookup reports the claim", &s);
         }
         other => b.broken("an unused key is claimed as attempt 1 without a record", &other),
     }
 }
 
-async fn a_repeated_claim_hears_the_same(b: Bench) {
+async fn a_repeated_claim_gets_the_same_answer(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let claimed = |said: Reply| match said {
         Reply::Claimed { fence, attempt, record, .. } => (fence, attempt, record),
@@ -90,7 +90,7 @@ async fn a_running_lease_keeps_others_off(b: Bench) {
     for op in [claim(&r, c, LONG), claim_force(&r, c, LONG)] {
         match b.ask(op).await {
             Reply::InFlight { remaining } => {
-                b.check(remaining <= LONG, "InFlight tells the rest of the lease", &remaining);
+                b.check(remaining <= LONG, "InFlight reports the rest of the lease", &remaining);
             }
             other => b.broken("a running lease keeps others off, with `force` too", &other),
         }
@@ -138,7 +138,8 @@ async fn the_first_fingerprint_counts(b: Bench) {
 
 async fn extensions_and_results_carry_the_fingerprint(b: Bench) {
     let (mine, other) = ([1; 32], [2; 32]);
-    // As of a node that missed the claim: the extension, or the result, is the first it hears.
+    // As of a node that missed the claim: the extension, or the result, is the first that it
+    // receives.
     let t = b.high().await.get();
     let (r, (a, c)) = (b.key(), b.owners());
     let extended = extend_claim_print(&r, a, t, mine);

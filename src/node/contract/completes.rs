@@ -44,7 +44,7 @@ async fn a_result_is_stored_and_replayed(b: Bench) {
     }
     let s = state(&b, &r).await;
     let good = s.fence == t && s.attempt == 1 && s.record == Some(stored(t, b"ok"));
-    b.check(good, "a lookup tells the result; replays are no attempts", &s);
+    b.check(good, "a lookup shows the result; replays are no attempts", &s);
 }
 
 async fn a_repeated_complete_is_done(b: Bench) {
@@ -100,7 +100,7 @@ async fn a_higher_ballot_completes_without_a_claim(b: Bench) {
     b.expect(complete(&r, c, t - 1, b"w"), Reply::NotOwner, "a lower ballot is refused").await;
     b.expect(complete(&r, c, t + 1, b"v"), Reply::Done, "a higher ballot is taken").await;
     let want = Reply::Completed(stored(t + 1, b"v"));
-    b.expect(claim(&r, c, LONG), want, "the highest ballot's record is told").await;
+    b.expect(claim(&r, c, LONG), want, "the highest ballot's record is shown").await;
 }
 
 async fn a_result_ends_the_lease(b: Bench) {
@@ -119,7 +119,7 @@ async fn force_is_granted_on_top_of_a_result(b: Bench) {
     match &first {
         Reply::Claimed { fence, attempt: 2, record: Some(found), .. } => {
             b.check(*fence > t, "a repair's ballot is above the record's", &(t, fence));
-            b.check(*found == stored(t, b"v"), "a repair is told the record", found);
+            b.check(*found == stored(t, b"v"), "a repair is shown the record", found);
         }
         other => b.broken("a repair is granted on top of a result", other),
     }
@@ -194,7 +194,7 @@ async fn a_shorter_retention_shortens_nothing(b: Bench) {
         fingerprint: None,
     };
     b.expect(op, Reply::Done, "a higher ballot completes").await;
-    // Longer than a record of that retention stands here.
+    // Longer than a record of that retention is kept here.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let s = state(&b, &r).await;
     b.check(s.record.is_some(), "what another keeps for longer is kept for longer", &s);
@@ -221,7 +221,7 @@ async fn a_result_may_be_kept_without_its_value(b: Bench) {
     let t2 = b.granted(claim_force(&r, c, LONG), "a repair is granted").await;
     b.expect(complete(&r, c, t2, b""), Reply::Done, "an empty value is a value").await;
     let want = Reply::Completed(stored(t2, b""));
-    b.expect(claim(&r, a, LONG), want, "and is told from none").await;
+    b.expect(claim(&r, a, LONG), want, "and differs from none").await;
 }
 
 async fn a_claim_ends_with_its_retention(b: Bench) {

@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: a_forgotten_promise_is_not_completed,
         RestartEmpty: a_forgotten_lock_is_put_back_only_for_this_quarantine,
         RestartKeeping: a_restart_with_data_is_quarantined_too,
-        RestartKeeping: a_promise_of_an_earlier_life_counts_as_the_floor,
+        RestartKeeping: a_promise_of_an_earlier_history_counts_as_the_floor,
         Flush: a_flushed_node_is_quarantined,
     ]
 }
@@ -46,7 +46,7 @@ async fn refuses_grants(b: &Bench) {
 async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     let before = b.facts().await;
     let first = after(&b, b.hooks.restart_empty.as_ref()).await;
-    b.check(first.new_generation, "the first batch tells of the new generation", &first);
+    b.check(first.new_generation, "the first batch reports the new data history", &first);
     b.check(first.generation != before.generation, "a restart changes the generation", &first);
     b.check(first.identity != before.identity, "a restart changes the identity", &first);
     b.check(first.quarantine_len >= b.terms.max_ttl, "a quarantine spans max_ttl", &first);
@@ -152,16 +152,16 @@ async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     b.check(next > t, "fences rise across a restart", &(t, next));
 }
 
-async fn a_promise_of_an_earlier_life_counts_as_the_floor(b: Bench) {
+async fn a_promise_of_an_earlier_history_counts_as_the_floor(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     after(&b, b.hooks.restart_keeping.as_ref()).await;
-    let rule = "a promise of an earlier life counts as the floor";
+    let rule = "a promise of an earlier history counts as the floor";
     b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, rule).await;
     let above = b.facts().await.node_micros + 3_600_000_000;
     for ballot in [t, above] {
         let late = raise_claim(&r, a, ballot);
-        b.expect(late, Reply::NotOwner, "a raise renews no promise of an earlier life").await;
+        b.expect(late, Reply::NotOwner, "a raise renews no promise of an earlier history").await;
     }
     let now = named(&b, &b.ask(extend_claim(&r, a, t, LONG)).await);
     b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, "extending alone lifts no floor").await;

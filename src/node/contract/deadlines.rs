@@ -44,7 +44,7 @@ async fn what_comes_late_is_not_executed(b: Bench) {
         b.check(refused, "after its deadline it is a fault that took no effect", item);
     }
     let clock = said.facts.map(|f| f.node_micros);
-    b.check(clock > Some(past), "the refusal tells the node's clock", &clock);
+    b.check(clock > Some(past), "the refusal reports the node's clock", &clock);
     b.expect(inspect(&k), Reply::Holder(None), "nothing was granted").await;
     absent(&b, &r, "nothing was claimed").await;
 }

@@ -1,4 +1,4 @@
-//! Extend, and the holder's words.
+//! Extend, and the holder's metadata.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: extend_never_lowers_the_fence,
         Nothing: extend_by_another_changes_nothing,
         Nothing: late_extend_spares_the_next_holder,
-        Nothing: words_are_kept_and_replaced,
-        Nothing: words_end_with_the_lock,
-        Nothing: words_may_be_long_and_of_any_bytes,
+        Nothing: metadata_is_kept_and_replaced,
+        Nothing: metadata_ends_with_the_lock,
+        Nothing: metadata_may_be_long_and_of_any_bytes,
     ]
 }
 
@@ -101,32 +101,32 @@ async fn late_extend_spares_the_next_holder(b: Bench) {
     b.check(h.owner == Some(c), "a late extension leaves the next holder", &h);
 }
 
-async fn words_are_kept_and_replaced(b: Bench) {
+async fn metadata_is_kept_and_replaced(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     for words in [&b"first"[..], b"second"] {
         b.expect(extend_saying(&k, a, t, words), Reply::Done, "the owner speaks").await;
         b.expect(extend(&k, a, LONG, t), Reply::Done, "the owner extends").await;
         let h = holder(&b, &k).await;
-        b.check(h.meta.as_deref() == Some(words), "words stay until replaced", &h);
+        b.check(h.meta.as_deref() == Some(words), "metadata stays until replaced", &h);
     }
 }
 
-async fn words_end_with_the_lock(b: Bench) {
+async fn metadata_ends_with_the_lock(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     b.expect(extend_saying(&k, a, t, b"mine"), Reply::Done, "the owner speaks").await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     b.granted(acquire(&k, c, LONG), "a released lock is granted").await;
     let h = holder(&b, &k).await;
-    b.check(h.meta.is_none(), "a new holder has not said its predecessor's words", &h);
+    b.check(h.meta.is_none(), "a new holder does not have its predecessor's metadata", &h);
 }
 
-async fn words_may_be_long_and_of_any_bytes(b: Bench) {
+async fn metadata_may_be_long_and_of_any_bytes(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let words: Arc<[u8]> = (0..65_536_u32).map(|n| (n % 256) as u8).collect();
     b.expect(extend_saying(&k, a, t, &words), Reply::Done, "the owner speaks").await;
     let h = holder(&b, &k).await;
-    b.check(h.meta.as_ref() == Some(&words), "words keep every byte", &h.meta.map(|m| m.len()));
+    b.check(h.meta.as_ref() == Some(&words), "metadata keeps every byte", &h.meta.map(|m| m.len()));
 }

@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 async fn handed_over(b: &Bench) -> Facts {
-    // Nobody hands over a node that does not know all leases.
+    // A node that does not know all leases is not handed over.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;

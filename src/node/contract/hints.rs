@@ -15,10 +15,10 @@ use crate::op::{Op, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
-        Nothing: release_wakes_who_asked_to_acquire,
-        Nothing: release_wakes_who_inspected,
-        Nothing: new_words_wake_who_inspected,
-        Nothing: a_run_wakes_who_waits_for_one_of_it,
+        Nothing: release_wakes_a_waiter,
+        Nothing: release_wakes_an_inspector,
+        Nothing: new_metadata_wakes_an_inspector,
+        Nothing: a_run_wakes_the_waiter_of_one_of_its_locks,
     ]
 }
 
@@ -42,7 +42,7 @@ fn inspect_waiting(keys: &LockKeys) -> Op {
     Op::Inspect { keys: keys.clone(), wait: true }
 }
 
-async fn release_wakes_who_asked_to_acquire(b: Bench) {
+async fn release_wakes_a_waiter(b: Bench) {
     for _ in 0..TRIES {
         let (k, (a, c)) = (b.lock(), b.owners());
         let mut events = b.events();
@@ -58,7 +58,7 @@ async fn release_wakes_who_asked_to_acquire(b: Bench) {
     b.broken("a release wakes who was held off with `wait`", &"no hint");
 }
 
-async fn release_wakes_who_inspected(b: Bench) {
+async fn release_wakes_an_inspector(b: Bench) {
     for _ in 0..TRIES {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
@@ -73,7 +73,7 @@ async fn release_wakes_who_inspected(b: Bench) {
     b.broken("a release wakes who inspected with `wait`", &"no hint");
 }
 
-async fn new_words_wake_who_inspected(b: Bench) {
+async fn new_metadata_wakes_an_inspector(b: Bench) {
     for _ in 0..TRIES {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
@@ -85,10 +85,10 @@ async fn new_words_wake_who_inspected(b: Bench) {
         }
         sleep(Duration::from_millis(200)).await;
     }
-    b.broken("new words wake who inspected with `wait`", &"no hint");
+    b.broken("new metadata wakes who inspected with `wait`", &"no hint");
 }
 
-async fn a_run_wakes_who_waits_for_one_of_it(b: Bench) {
+async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
     for _ in 0..TRIES {
         let held: Vec<_> = (0..8).map(|_| (b.lock(), b.owner())).collect();
         let mut events = b.events();

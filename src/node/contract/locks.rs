@@ -80,7 +80,7 @@ async fn another_owner_is_held_off(b: Bench) {
     for _ in 0..2 {
         match b.ask(acquire(&k, c, LONG)).await {
             Reply::Held { remaining: Some(rest), foreign: false } => {
-                b.check(!rest.is_zero() && rest <= LONG, "Held tells the rest of the ttl", &rest);
+                b.check(!rest.is_zero() && rest <= LONG, "Held reports the rest of the ttl", &rest);
             }
             other => b.broken("a held lock is not granted to another owner", &other),
         }
@@ -143,7 +143,7 @@ async fn tokens_are_exact_up_to_the_largest(b: Bench) {
         b.expect(acquire(&k, a, LONG), want, "tokens keep every bit").await;
         match b.ask(inspect(&k)).await {
             Reply::Holder(Some(h)) if h.fence == token => (),
-            other => b.broken("inspect tells every bit of a token", &other),
+            other => b.broken("inspect reports every bit of a token", &other),
         }
     }
 }
@@ -185,11 +185,11 @@ async fn inspect_reads_the_holder(b: Bench) {
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     match b.ask(inspect(&k)).await {
         Reply::Holder(Some(h)) => {
-            b.check(h.owner == Some(a), "inspect tells the owner", &h);
-            b.check(h.fence == fence, "inspect tells the fence", &h);
+            b.check(h.owner == Some(a), "inspect reports the owner", &h);
+            b.check(h.fence == fence, "inspect reports the fence", &h);
             b.check(h.meta.is_none(), "nothing was said by the holder", &h);
             let rest = h.remaining.unwrap_or_default();
-            b.check(!rest.is_zero() && rest <= LONG, "inspect tells the rest of the ttl", &h);
+            b.check(!rest.is_zero() && rest <= LONG, "inspect reports the rest of the ttl", &h);
         }
         other => b.broken("a held lock has a holder", &other),
     }
@@ -213,7 +213,7 @@ async fn a_foreign_lock_is_respected(b: Bench) {
     put(k.lock().to_owned(), Some(LONG)).await;
     match b.ask(acquire(&k, a, LONG)).await {
         Reply::Held { foreign: true, remaining: Some(rest) } => {
-            b.check(rest <= LONG, "a foreign lock's rest is told", &rest);
+            b.check(rest <= LONG, "a foreign lock's rest is reported", &rest);
         }
         other => b.broken("another program's lock is held and foreign", &other),
     }

@@ -11,10 +11,10 @@ use crate::op::{Claim, Op, Reply};
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: a_request_older_than_the_retention_is_too_old,
-        Nothing: a_result_is_told_to_old_requests_too,
+        Nothing: a_result_is_shown_to_old_requests_too,
         RestartKeeping: keys_born_after_a_loss_are_remembered,
-        RestartKeeping: a_longer_quarantine_outlives_a_new_life,
-        RestartKeeping: a_result_is_told_in_quarantine,
+        RestartKeeping: a_longer_quarantine_outlives_a_new_history,
+        RestartKeeping: a_result_is_reported_in_quarantine,
     ]
 }
 
@@ -40,13 +40,13 @@ async fn a_request_older_than_the_retention_is_too_old(b: Bench) {
     b.check(same, "who holds the claim hears the same again", &again);
 }
 
-async fn a_result_is_told_to_old_requests_too(b: Bench) {
+async fn a_result_is_shown_to_old_requests_too(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     let terms = claim_terms(&r, c, LONG, None, false);
     let said = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
-    b.check(matches!(said, Reply::Completed(_)), "a result is told whoever asks", &said);
+    b.check(matches!(said, Reply::Completed(_)), "a result is shown to every caller", &said);
 }
 
 async fn keys_born_after_a_loss_are_remembered(b: Bench) {
@@ -73,17 +73,21 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
     }
 }
 
-async fn a_longer_quarantine_outlives_a_new_life(b: Bench) {
+async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {
     let long = 3 * b.terms.max_ttl;
     let error = b.terms.clock_error;
     let b = b.with_terms(long, error);
     b.facts().await;
     let short = b.with_terms(long / 3, error);
     let facts = after(&short, short.hooks.restart_keeping.as_ref()).await;
-    short.check(facts.quarantine_len >= long, "what others asked for counts in a new life", &facts);
+    short.check(
+        facts.quarantine_len >= long,
+        "what others asked for counts in a new history",
+        &facts,
+    );
 }
 
-async fn a_result_is_told_in_quarantine(b: Bench) {
+async fn a_result_is_reported_in_quarantine(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
@@ -91,6 +95,6 @@ async fn a_result_is_told_in_quarantine(b: Bench) {
     // A server that writes to its disk once a second may have lost it.
     if b.ask(lookup(&r)).await.shows_result() {
         let said = b.ask(super::ops::claim(&r, c, LONG)).await;
-        b.check(matches!(said, Reply::Completed(_)), "a result is told in quarantine", &said);
+        b.check(matches!(said, Reply::Completed(_)), "a result is shown in quarantine", &said);
     }
 }

@@ -1,4 +1,4 @@
-//! Short words for the ops.
+//! Short names for the ops.
 
 use std::sync::Arc;
 use std::time::Duration;

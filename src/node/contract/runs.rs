@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Who holds what, told op by op: the oracle.
+/// The oracle: the holder of each name, computed op by op.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,

@@ -143,7 +143,7 @@ async fn a_frozen_node_runs_its_queue_in_order_when_it_thaws() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_is_told_at_once_and_heals() {
+async fn a_cut_is_reported_at_once_and_heals() {
     let s = scene();
     s.control.cut();
     let error = s.ask(acquire(1)).await.unwrap_err();

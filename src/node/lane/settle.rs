@@ -33,7 +33,6 @@ impl Worker {
     /// them by the futures it gives back.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { asked, greeting, replies, deadline, not_after, sent, received } = answered;
-        self.pace.came_back(asked.len());
         if let Some(spoken) = greeting {
             self.hear(&spoken);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Current, Doubt, Failed, PAUSE, Resolver, Shared, State};
+use super::{Current, Failed, PAUSE, Resolver, Shared, State};
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::NodeEvent;
 use crate::node::redis::barrier::Barriers;
@@ -22,7 +22,7 @@ const GROUP: Duration = Duration::from_millis(100);
 impl<R: Resolver> Shared<R> {
     /// Has the marker written as soon as a connection stands, so that a quarantine runs from here
     /// on and not from the first request after it. Nothing is lost if it fails.
-    async fn touch(&self, session: &Session) {
+    async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
         if let Err(cause) = session.touch(terms, self.guarding()).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
@@ -32,7 +32,7 @@ impl<R: Resolver> Shared<R> {
     /// Has the resolver look at the server again; a server that is refused loses its session. So
     /// does one that cannot be judged (it does not answer, is no master any more, or no longer
     /// lets us ask): the next connection tells which, and until then it does not vote.
-    pub(super) async fn judge(self: Arc<Self>, current: Current) {
+    pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
             let guard = self.resolver.wants_guard_facts();
@@ -47,7 +47,7 @@ impl<R: Resolver> Shared<R> {
                 NodeError::not_executed(F::Timeout, detail)
             }
         };
-        drop(Doubt { shared: &self, current: &current, standing: true });
+        self.part_with(&current, true);
         let mut state = self.state();
         // Not counted: a new connection tells whether the node is lost, and that is logged.
         let pause = self.pause(state.failures);
@@ -75,6 +75,7 @@ impl<R: Resolver> Shared<R> {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)
         })?;
+        let session = Arc::new(session);
         self.met(&session);
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
@@ -87,8 +88,7 @@ impl<R: Resolver> Shared<R> {
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));
         let barriers = Arc::new(Barriers::new(endpoint, run_id, replicas, env));
-        let (session, at) = (Arc::new(session), at.into());
-        Ok(Current { session, at, barriers, epoch, opened: now, judged: now })
+        Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
     }
 
     /// How many replicas followed this server process at the most, and `online` of them now.

@@ -9,14 +9,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{PAUSE, Resolver, Shared, Turn, moved_on};
-use crate::node::redis::session::Lost;
-use crate::time::Moment;
+use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
 
 /// What stands in the way of a connection, if anything.
 enum Outlook {
-    /// It stands, since then.
-    Stands(Arc<Lost>, Moment),
+    /// It stands.
+    Stands(Arc<Current>),
     /// Somebody connects.
     Connecting,
     /// Not so soon after the last try.
@@ -44,21 +42,23 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    fn outlook(&self, epoch: u64) -> Outlook {
-        let mut state = self.state();
-        if let Some(current) = &state.current {
-            if !current.session.is_lost() && current.epoch == epoch {
-                return Outlook::Stands(current.session.lost(), current.opened);
+    fn outlook(&self) -> Outlook {
+        let current = self.state().current.clone();
+        if let Some(current) = current {
+            if self.is_usable(&current) {
+                return Outlook::Stands(current);
             }
-            current.session.abandon();
-            state.current = None;
+            self.part_with(&current, false);
         }
-        if state.connecting {
+        let mut state = self.state();
+        if state.connecting || state.current.is_some() {
+            // Somebody else was faster; the end of a turn says so.
             return Outlook::Connecting;
         }
-        let now = self.options.env.now();
         match &state.failed {
-            Some(f) if now < f.until && f.epoch == epoch => Outlook::Pause(f.until.since(now)),
+            Some(f) if self.pausing(&state).is_some() => {
+                Outlook::Pause(f.until.since(self.options.env.now()))
+            }
             _ => {
                 state.connecting = true;
                 Outlook::Connect
@@ -75,7 +75,7 @@ impl<R: Resolver> Tend<R> {
                 let epoch = *changed.borrow();
                 // Before the look, so that no end of a try is missed; closed with the link.
                 let turns = shared.turns.subscribe();
-                let outlook = shared.outlook(epoch);
+                let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
                     tokio::spawn(Turn::new(&shared).connect());
                 }
@@ -83,12 +83,14 @@ impl<R: Resolver> Tend<R> {
             };
             let lost = async {
                 match outlook {
-                    Outlook::Stands(lost, since) => {
-                        lost.wait().await;
+                    Outlook::Stands(current) => {
+                        current.session.lost().await;
+                        // Reported now, also if nobody asks for anything.
+                        current.session.abandon();
                         // From a server that takes connections and drops them: one a second.
                         let Some(shared) = self.0.upgrade() else { return };
-                        let stood = shared.options.env.now().since(since);
-                        drop(shared);
+                        let stood = shared.options.env.now().since(current.opened);
+                        drop((shared, current));
                         sleep(PAUSE.1.saturating_sub(stood)).await;
                     }
                     Outlook::Pause(pause) => sleep(pause).await,

@@ -4,9 +4,9 @@
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 owner  2 ttl ms  3 token  4 meta given: 0 or 1  5 meta  6 name of the quarantine or ''
 -- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
-local function extend(k, a)
+if kind == 'X' then
   local owner, ttl = ARGV[a + 1], ARGV[a + 2]
-  local value = look(KEYS[k + 1], 22)
+  local value = look(KEYS[k + 1], '22')
   if value and value ~= owner and value ~= KEPT then return put(NOT_OWNER) end
   if not may_extend(ARGV[a + 6]) then return put(QUARANTINED) end
   local fence = stored(KEYS[k + 2])
@@ -14,7 +14,7 @@ local function extend(k, a)
   local token = ARGV[a + 3]
   if fence > tonumber(token) then token = digits(fence) end
   call('SET', KEYS[k + 1], owner, 'PX', ttl)
-  call('SET', KEYS[k + 2], token, 'PX', fence_life)
+  call('SET', KEYS[k + 2], token, 'PX', b.fence_life)
   if ARGV[a + 4] == '1' then
     local before = look(KEYS[k + 3], #ARGV[a + 5])
     call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)
@@ -22,5 +22,5 @@ local function extend(k, a)
   elseif is_words(KEYS[k + 3]) then
     call('PEXPIRE', KEYS[k + 3], ttl)
   end
-  put(DONE)
+  return put(DONE)
 end

@@ -3,19 +3,16 @@
 -- ARGV  1 wait: 0 or 1
 -- Puts  fence, value, ms, meta | ABSENT | DEFERRED
 --       value false: not an owner's; meta false: not a holder's; ms -1: no expiry
-
--- Longest words of a holder.
-local WORDS_END = 67584
-
-local function inspect(k, a)
-  local value = look(KEYS[k + 1], 22)
+if kind == 'I' then
+  local most = 67584 -- longest metadata of a holder
+  local value = look(KEYS[k + 1], '22')
   if ARGV[a + 1] == '1' then wait_for_hint(KEYS[k + 4], 10000) end
   if not value then return put(ABSENT) end
-  local meta = look(KEYS[k + 3], WORDS_END)
-  meta = type(meta) == 'string' and #meta <= WORDS_END and meta
+  local meta = look(KEYS[k + 3], most)
+  meta = type(meta) == 'string' and #meta <= most and meta
   if meta and not has_room(#meta) then return end
   put(stored(KEYS[k + 2]) or 0)
   put(type(value) == 'string' and value)
   put(call('PTTL', KEYS[k + 1]))
-  put(meta)
+  return put(meta)
 end

@@ -3,17 +3,14 @@
 -- ARGV  1 fingerprint or ''
 -- Puts  fence, attempt, lease ms or -1, rf or 0, value or false if rf > 0 | ABSENT | WRONG_TYPE
 --       | MISMATCH | DEFERRED
-local function lookup(k, a)
-  local h = record(KEYS[k + 1])
-  if not h then return end
+if kind == 'L' then
   if not h[2] then return put(ABSENT) end
-  if is_anothers(h, ARGV[a + 1]) then return put(MISMATCH) end
-  local value = h[5] and shown(KEYS[k + 1])
+  if is_anothers(ARGV[a + 1]) then return put(MISMATCH) end
+  local value = rf and shown()
   if value == nil then return end
-  local rest = (tonumber(h[3]) or 0) - now_ms
-  put(tonumber(h[2]))
-  put(tonumber(h[4]) or 0)
-  put(rest > 0 and rest or -1)
-  put(tonumber(h[5]) or 0)
-  if h[5] then put(value) end
+  put(fence)
+  put(attempt)
+  put(till > now_ms and till - now_ms or -1)
+  put(rf or 0)
+  if rf then put(value) end
 end

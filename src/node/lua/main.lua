@@ -1,42 +1,54 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before. Runs
--- of acquires with one ttl and runs of releases are told as one.
--- KEYS     from 2: the ops' keys          ARGV  from 11: per run or single op its kind and then
---          A: how many, ttl, their arguments      D, Q: how many, their arguments
---          W: ttl, its arguments                  else: its arguments
--- Returns  now_us, first 16 hex digits of replid, rest of the quarantine ms, its length ms,
---          bits of the marker: 1 written because the generation is new, 2 there was none before,
---          4 its length was raised, 8 the server keeps a backlog for replicas,
---          16 somebody may wait for a hint, 32 the history began without any data,
---          when the history began ms, then per op:
+-- of acquires with one ttl and runs of releases are sent as one.
+-- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
+--          A, W: how many, ttl, fence life, their arguments
+--          D, Q: how many, their arguments      else: its arguments
+-- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
+--          acquire with its proposal for a fence): the clock in µs, negative if the server keeps a
+--          backlog for replicas. Else a list: the clock, the marker as it is now,
+--          bits: 1 the marker was written because the generation is new, 2 there was none before,
+--          4 its length was raised, 8 the server keeps a backlog, then per op:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a
---          run: as asked (an acquire its proposal for a fence, a release done), -10 too late and
---          not executed, -11 the request is too old, -12 not executed: the answer has shown as much
---          as it may, ask again; acquire, claim, inspect and lookup say yes by
---          their fence; what follows the number stands at each op.
-local k, a = 1, 10
-for _ = 1, tonumber(ARGV[10]) do
-  local kind = ARGV[a + 1]
-  if late and kind ~= 'D' and kind ~= 'Q' and kind ~= 'M' and kind ~= 'u' then
-    k, a = rarely().skip(kind, k, a)
-  elseif kind == 'A' then
-    local count = tonumber(ARGV[a + 2])
-    acquire(k, a + 3, count, ARGV[a + 3])
-    k, a = k + 2 * count, a + 3 + 2 * count
-  elseif kind == 'D' or kind == 'Q' then
-    local count, each = tonumber(ARGV[a + 2]), kind == 'D' and 1 or 2
-    release(k, a + 2, count, each)
-    k, a = k + each * count, a + 2 + count
-  elseif kind == 'M' then
-    release(k, a + 1, 1, 2, KEYS[k + 3])
-    k, a = k + 3, a + 2
-  elseif kind == 'W' then
-    acquire(k, a + 2, 1, ARGV[a + 2], KEYS[k + 3])
-    k, a = k + 3, a + 4
-  else
-    local op = rarely()[kind]
-    op.run(k, a + 1)
-    k, a = k + op.keys, a + 1 + op.args
-  end
+--          run: as asked, -10 too late and not executed, -11 the request is too old, -12 not
+--          executed: the answer has shown as much as it may, ask again; acquire, claim, inspect and
+--          lookup say yes by their fence; what follows the number stands at each op.
+local b -- what the rare ops share, made when it is needed
+if not expected then
+  b = batch(info, at, marker, now_us, false)
+  if b.err then return b end
 end
-return out
+-- How many of KEYS and ARGV the single ops take.
+local sizes = 'C17 c16 x16 r12 u12 L11 X46 R22 I41 M31'
+local k, a, last = 1, 4, #ARGV
+local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
+while a < last do
+  local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
+  if kind == 'A' or kind == 'W' then
+    count = tonumber(ARGV[a + 2])
+    keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
+    if expected then rest, found = acquire(k, a, count) end
+  elseif kind == 'D' or kind == 'Q' then
+    count = tonumber(ARGV[a + 2])
+    keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2
+    found = release(k, a, count, rest, b and b.waited > b.now_ms)
+    if not found then rest = nil end
+  else
+    local size = find(sizes, kind, 1, true)
+    keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
+  end
+  if rest and not b then
+    b = batch(info, at, marker, now_us, true)
+    for _ = 1, whole do b.out[#b.out + 1] = -9 end
+  end
+  if rest then
+    rare(b, kind, k, a, count, rest, found)
+  elseif b then
+    b.out[#b.out + 1] = -9
+  else
+    whole = whole + 1
+  end
+  k, a = k + keys, a + args
+end
+if b then return b.out end
+return find(info, 'repl_backlog_active:1', at, true) and -now_us or now_us

@@ -3,15 +3,14 @@
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | COMPLETED, rf, value | DEFERRED
-local function raise_claim(k, a)
-  local h = record(KEYS[k + 1])
-  if not h then return end
+if kind == 'r' then
   local ballot = tonumber(ARGV[a + 2])
-  local fits = h[1] == ARGV[a + 1] and h[6] == id and (tonumber(h[2]) or 0) <= ballot
-  if not fits or is_ahead(ballot) then return put(NOT_OWNER) end
-  local value = h[5] and shown(KEYS[k + 1])
+  if h[1] ~= ARGV[a + 1] or h[6] ~= b.id or fence > ballot or is_ahead(ballot) then
+    return put(NOT_OWNER)
+  end
+  local value = rf and shown()
   if value == nil then return end
-  call('HSET', KEYS[k + 1], 'fence', ARGV[a + 2])
-  if h[5] then return put_completed(h, value) end
-  put(DONE)
+  call('HSET', key, 'fence', ARGV[a + 2])
+  if rf then return put_completed(value) end
+  return put(DONE)
 end

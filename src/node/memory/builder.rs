@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use super::guard::{Marker, Windows};
+use super::quarantine::{Marker, Windows};
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
 
@@ -40,14 +40,15 @@ impl MemoryNodeBuilder {
         self
     }
 
-    /// Clocks and dice other than the machine's, for tests and simulators. The handle over the node
-    /// must have the same.
+    /// Clocks and randomness other than the machine's, for tests and simulators. The handle over
+    /// the node must have the same.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Starts in quarantine, as a server of unknown past does.
+    /// Starts in quarantine, as a server of unknown past does. Needs the feature `test-util`.
+    #[cfg(feature = "test-util")]
     pub fn quarantined(mut self) -> Self {
         self.quarantined = true;
         self

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard::Header;
+use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
 use crate::op::{Holder, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// All that stands under one lock's keys.
+/// Everything stored under one lock's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     held: Option<Held>,
@@ -17,7 +17,7 @@ pub(super) struct Entry {
     fence_till: u64,
     /// Until when somebody wants a hint.
     waiter_till: u64,
-    /// Until when nobody but its holder is let in, in which history: its lease may have ended early
+    /// Until when only its holder is admitted, and in which history: its lease may have ended early
     /// by the clock of a server that took over.
     kept: Option<(u64, u64)>,
 }
@@ -55,7 +55,7 @@ impl Entry {
         }
     }
 
-    /// Soon after a handover: how long the lock, free here, is still kept for who may hold it.
+    /// Soon after a handover: how long the lock, free here, is still kept for its possible holder.
     fn kept(&mut self, h: &Header) -> Option<Duration> {
         if !h.settling || self.held.is_some() || self.fence_till <= h.now {
             return None;
@@ -85,6 +85,7 @@ impl Locks {
     }
 
     /// A foreign client's value under a lock's key.
+    #[cfg(feature = "test-util")]
     pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
         self.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
     }
@@ -153,7 +154,7 @@ impl Locks {
         }
     }
 
-    /// The answer, and whether somebody who waits has something new to read.
+    /// The answer, and whether a waiter has something new to read.
     pub(super) fn extend(
         &mut self,
         h: &Header,

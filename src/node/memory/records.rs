@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard::Header;
+use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::op::{
     Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord,
 };
 use crate::token::{FencingToken, OwnerToken};
 
-/// All that stands under one record's key.
+/// Everything stored under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     /// The last owner a promise was given to.
@@ -22,8 +22,8 @@ pub(super) struct Entry {
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
-    /// The node's life at the last promise: a promise of an earlier life counts as the floor, since
-    /// a higher one may have been forgotten.
+    /// The node's data history at the last promise: a promise of an earlier history counts as the
+    /// floor, since a higher one may have been forgotten.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -221,7 +221,7 @@ impl Records {
         if !h.may_extend(reassert) && !by_copy {
             return h.quarantined();
         }
-        // A promise of an earlier life stays below the floor unless its holder names the
+        // A promise of an earlier history stays below the floor unless its holder names the
         // quarantine: a higher one may have been forgotten.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());

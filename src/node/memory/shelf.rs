@@ -1,5 +1,5 @@
-//! A map whose entries die by the clock: lazily when touched, and by a sweep so that names that
-//! nobody touches again do not pile up.
+//! A map whose entries die by the clock: lazily when touched, and by a sweep so that names that are
+//! never used again do not accumulate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(super) trait Perish: Default {
     fn refresh(&mut self, now: u64) -> bool;
 }
 
-/// Entries by key. Nobody sees its order.
+/// Entries by key. Their order is never visible.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf<V> {
     map: HashMap<Arc<str>, V>,

@@ -1,4 +1,4 @@
-//! What only a clock of one's own can show: bounded memory, quarantine, floor, fence life.
+//! What needs a clock of its own: bounded memory, quarantine, floor, how long a fence is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +136,7 @@ fn the_longest_quarantine_asked_for_wins() {
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), Duration::from_secs(12));
 }
 
-/// The rest of the quarantine that a refusal tells.
+/// The rest of the quarantine that a refusal reports.
 #[test]
 fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
@@ -200,7 +200,7 @@ fn proposals_are_clamped_to_the_clock_error() {
 }
 
 #[test]
-fn a_fence_outlives_its_lock_and_ends_after_its_life() {
+fn a_fence_outlives_its_lock_and_expires_later() {
     let (node, hand) = node();
     let high = fence(&ask(&node, acquire("a", 1, u64::MAX)));
     hand.pass(TTL);
@@ -240,7 +240,7 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
 }
 
 #[test]
-fn a_promise_of_an_earlier_life_counts_as_the_floor() {
+fn a_promise_of_an_earlier_history_counts_as_the_floor() {
     let (node, _) = node();
     let t = FencingToken::new(fence(&ask(&node, claim("r", 1, E))));
     node.restart_keeping();

@@ -27,7 +27,8 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::time::Moment;
 
-/// Whoever has less left is answered with what there is: another round would come too late.
+/// A waiter with less time left is answered with the present count: another round would come too
+/// late.
 const LAST: Duration = Duration::from_millis(100);
 /// What a round leaves of the time for its answer to come back: an eighth, at most so much.
 const WAY_BACK: Duration = Duration::from_millis(90);
@@ -175,7 +176,7 @@ impl Wish {
     /// Too many wait already.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
-        // Nobody listens any more: nothing to do.
+        // The waiter is gone: nothing to do.
         let _ = self.done.send(Err(NodeError::maybe_executed(NodeFault::Busy, detail)));
     }
 }
@@ -213,7 +214,7 @@ impl Waiter {
             for wish in std::mem::take(&mut waiting) {
                 match &round {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
-                    // Nobody listens any more: nothing to do.
+                    // The waiter is gone: nothing to do.
                     Ok(round) if round.generation == wish.generation => {
                         let _ = wish.done.send(Ok(round.clone()));
                     }
@@ -238,7 +239,7 @@ impl Waiter {
             || wish.deadline.since(now) < LAST
     }
 
-    /// The next wish. A connection that nobody needs for a while is closed.
+    /// The next wish. A connection that is not needed for a while is closed.
     async fn next(&mut self) -> Option<Wish> {
         if self.wire.is_some() {
             match timeout(IDLE, self.wishes.recv()).await {
@@ -249,7 +250,7 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// One round, for as long as the one who has the least time can wait.
+    /// One round, as long as the waiter with the least time can wait.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -271,7 +272,7 @@ impl Waiter {
                     self.wire = Some(wire);
                     return Ok(round);
                 }
-                // Closed while nobody looked. A barrier may be asked for twice.
+                // Closed while it was idle. A barrier may be sent twice.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(NodeError::maybe_executed(e.fault(), e.detail())),

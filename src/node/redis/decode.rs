@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::encode::runs;
+use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::recall::Recall;
 use crate::op::{Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord};
@@ -31,17 +32,28 @@ const DEFERRED: i64 = -12;
 /// Tokens are smaller: up to here doubles hold every whole number.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`. `window` (L) and `clock_error` say what a server that lost data may
-/// have forgotten.
+/// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen` so.
+/// `window` (L) and `clock_error` say what a server that lost data may have forgotten. Returns the
+/// marker as it is now, too.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
     identity: &Arc<str>,
     (window, clock_error): (Duration, Duration),
-) -> Result<Replies, NodeError> {
-    let Value::Array(items) = answer else { return Err(garbage("not an array")) };
-    let mut from = Reader { values: items.into_iter(), spoiled: None };
-    let facts = facts(&mut from, identity)?;
+    seen: Option<Arc<Seen>>,
+) -> Result<(Replies, Arc<Seen>), NodeError> {
+    let (items, node_micros, bits, seen) = match (answer, seen) {
+        // All is as expected, and each op did what it was asked for.
+        (Value::Int(clock), Some(seen)) => {
+            let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
+            let clock = clock.unsigned_abs();
+            (asked.into_iter(), clock, 0, seen.again(clock))
+        }
+        (Value::Array(items), _) => opened(items, clock_error)?,
+        _ => return Err(garbage("neither a list nor what was expected")),
+    };
+    let mut from = Reader { values: items, spoiled: None };
+    let facts = facts(&seen, node_micros, bits, identity);
     let recall = Recall::new(facts.since, window, clock_error, facts.node_micros / 1_000);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
@@ -65,27 +77,16 @@ pub(crate) fn replies(
     if from.values.next().is_some() {
         return Err(garbage("more answers than questions"));
     }
-    Ok(Replies { facts: Some(facts), items })
+    Ok((Replies { facts: Some(facts), items }, seen))
 }
 
-/// What an answer says of the server, apart from the facts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
-    /// It keeps a backlog, that is, has or had replicas: without one no other server ever goes on
-    /// from its history.
-    pub(crate) backlog: bool,
-    /// Somebody may wait for a hint there.
-    pub(crate) awaited: bool,
-}
-
-pub(crate) fn standing(answer: &Value) -> Standing {
-    let bits = match answer {
-        Value::Array(items) => items.get(4),
-        _ => None,
-    };
-    match bits {
-        Some(Value::Int(bits)) => Standing { backlog: bits & 8 != 0, awaited: bits & 16 != 0 },
-        _ => Standing::default(),
+/// Whether the server keeps a backlog, that is, has or had replicas: without one no other server
+/// ever goes on from its history.
+pub(crate) fn keeps_backlog(answer: &Value) -> bool {
+    match answer {
+        Value::Int(clock) => *clock < 0,
+        Value::Array(items) => matches!(items.get(2), Some(Value::Int(bits)) if bits & 8 != 0),
+        _ => false,
     }
 }
 
@@ -103,41 +104,40 @@ pub(crate) fn offset(role: &Value) -> Option<u64> {
     }
 }
 
-fn facts(from: &mut Reader, identity: &Arc<str>) -> Result<Facts, NodeError> {
+type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
+
+/// The head of an answer that is a list: the clock, the bits and the marker.
+fn opened(items: Vec<Value>, clock_error: Duration) -> Result<Opened, NodeError> {
+    let mut from = Reader { values: items.into_iter(), spoiled: None };
     let node_micros = from.number()?;
-    let generation = from.bytes()?;
-    // Exactly what the script cuts out: less would be another generation.
-    let generation = std::str::from_utf8(&generation)
-        .ok()
-        .filter(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
-        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
-        .ok_or_else(|| garbage("no generation"))?;
-    let quarantine = Duration::from_millis(from.number()?);
-    let quarantine_len = Duration::from_millis(from.number()?);
-    let marker = from.number()?;
-    if marker > 63 {
-        return Err(garbage("no marker bits"));
-    }
-    let since = from.number()?;
+    let marker = from.bytes()?;
+    let bits = from.number()?;
     if let Some(e) = from.spoiled.take() {
         return Err(e);
     }
-    Ok(Facts {
+    let seen = Seen::read(marker, node_micros, clock_error).filter(|_| bits < 16);
+    let seen = seen.ok_or_else(|| garbage("no marker"))?;
+    Ok((from.values, node_micros, bits, Arc::new(seen)))
+}
+
+fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts {
+    let quarantine_len = Duration::from_millis(seen.quarantine);
+    Facts {
         node_micros,
-        generation,
-        since,
+        generation: seen.generation,
+        since: seen.since,
         identity: Arc::clone(identity),
-        quarantine,
+        quarantine: seen.left(node_micros),
         quarantine_len,
         // What was asked is not in the answer; who asked puts it in.
         quarantine_asked: quarantine_len,
-        new_generation: marker & 1 != 0,
-        marker_missing: marker & 2 != 0,
-        began_empty: marker & 32 != 0,
-        quarantine_raised: marker & 4 != 0,
+        new_generation: bits & 1 != 0,
+        marker_missing: bits & 2 != 0,
+        began_empty: seen.began_empty,
+        quarantine_raised: bits & 4 != 0,
         predecessor: None,
         offset: None,
-    })
+    }
 }
 
 /// What is wrong: this op's key, or the whole answer.

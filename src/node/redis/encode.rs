@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::script::SCRIPT;
+use super::seen::Seen;
 use crate::op::{Batch, Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, Terms};
 use crate::time::{FENCE_SLACK, token_lead};
 
@@ -52,9 +53,11 @@ impl Guarding {
     }
 }
 
-/// Encodes the batch; `awaited`: somebody may wait for a hint there.
-pub(crate) fn batch(batch: &Batch, guarding: Guarding, awaited: bool) -> Cmd {
+/// Encodes the batch for a server whose marker was last seen so.
+pub(crate) fn batch(batch: &Batch, guarding: Guarding, seen: Option<&Seen>) -> Cmd {
     let n = batch.ops.len();
+    // As long as nothing is known somebody may wait for a hint there.
+    let awaited = seen.is_none_or(Seen::is_awaited);
     // Roughly four keys and four arguments an op; a wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
@@ -62,24 +65,36 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding, awaited: bool) -> Cmd {
     for op in &batch.ops {
         keys(&mut cmd, op, awaited);
     }
+    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, guarding)?))) {
+        Some((marker, (from, until))) => cmd.arg(marker).arg(from).arg(until),
+        None => cmd.arg("").arg(0).arg(0),
+    };
     let terms = &batch.terms;
-    let fence_life =
-        terms.max_ttl.saturating_add(token_lead(terms.clock_error)).saturating_add(FENCE_SLACK);
+    let fence_life = millis(
+        terms.max_ttl.saturating_add(token_lead(terms.clock_error)).saturating_add(FENCE_SLACK),
+    );
     let (needed, age) = guarding.good_replicas;
-    cmd.arg(millis(guarding.quarantine(terms)))
-        .arg(millis(terms.max_ttl.saturating_add(guarding.longest_window())))
-        .arg(u64::try_from(terms.clock_error.as_micros()).unwrap_or(u64::MAX))
-        .arg(millis(fence_life))
-        .arg(u8::from(guarding.trust_fresh))
-        .arg(whole_millis(guarding.longest_window()))
-        .arg(batch.not_after.unwrap_or(0))
-        .arg(needed)
-        .arg(age)
-        .arg(runs(&batch.ops).count());
+    cmd.arg(format!(
+        "{needed} {age} {} {} {} {fence_life} {} {}",
+        asked_quarantine(terms, guarding),
+        millis(terms.max_ttl.saturating_add(guarding.longest_window())),
+        micros(terms.clock_error),
+        u8::from(guarding.trust_fresh),
+        batch.not_after.unwrap_or(0),
+    ));
     for run in runs(&batch.ops) {
-        run_args(&mut cmd, run, awaited);
+        run_args(&mut cmd, run, fence_life, awaited);
     }
     cmd
+}
+
+/// The quarantine's length that is asked for, as the script is given it.
+pub(super) fn asked_quarantine(terms: &Terms, guarding: Guarding) -> u64 {
+    millis(guarding.quarantine(terms))
+}
+
+pub(super) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The ops cut into what the script is told as one: neighbours that differ in keys, owner and
@@ -96,13 +111,11 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     .flat_map(|run| run.chunks(RUN_MAX))
 }
 
-fn run_args(cmd: &mut Cmd, run: &[Op], awaited: bool) {
+fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
-        Op::Acquire { ttl, wait: false, .. } => {
-            cmd.arg("A").arg(run.len()).arg(millis(*ttl));
-        }
-        Op::Acquire { ttl, .. } => {
-            cmd.arg("W").arg(millis(*ttl));
+        Op::Acquire { ttl, wait, .. } => {
+            let kind = if *wait { "W" } else { "A" };
+            cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
         Op::Release { words: false, .. } => {
             cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());

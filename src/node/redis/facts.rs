@@ -1,13 +1,13 @@
-//! What a server says of itself: who it is, what it went on from, how it is set. Asked for on each
+//! What a server reports of itself: identity, the history it continues, settings. Asked for on each
 //! new connection, and again while the connection is used.
 
 use std::sync::Arc;
 
 use redis::{RedisError, Value};
 
-use super::session::ask;
 use super::{decode, faults, script};
-use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::wire::Wire;
 use crate::error::{NodeError, NodeFault};
 use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
@@ -35,11 +35,11 @@ pub(crate) struct ServerFacts {
     pub(crate) connected_replicas: u32,
     /// Those of them that follow: a backup that only takes a snapshot does not.
     pub(crate) online_replicas: u32,
-    /// `min_slaves_good_slaves`; `None` if the min-replicas guard is off.
+    /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
-    /// `min-replicas-to-write`, if asked for and CONFIG may be read.
+    /// `min-replicas-to-write`, if requested and CONFIG may be read.
     pub(crate) min_replicas: Option<u32>,
-    /// `min-replicas-max-lag` in seconds, if asked for and CONFIG may be read.
+    /// `min-replicas-max-lag` in seconds, if requested and CONFIG may be read.
     pub(crate) min_replicas_max_lag: Option<u32>,
     /// How it makes room when its memory is full, if it deletes keys then.
     pub(crate) eviction: Option<Eviction>,
@@ -74,30 +74,59 @@ pub(super) struct Introduced {
     pub(super) tells_offset: bool,
 }
 
-/// Asks all that is to be known of a new connection, and loads the script, in one round trip.
-pub(super) async fn introduce(con: &Line, guard_facts: bool) -> Result<Introduced, NodeError> {
-    let (load, role) = (script::load(), redis::cmd("ROLE"));
-    let (facts, role, load) =
-        tokio::join!(look(con, guard_facts), ask(con, &role), ask(con, &load));
-    let facts = facts?;
-    load.map_err(|e| faults::connecting(&e, con.secrets()))?;
+/// Logs in, asks all that is to be known of a new connection, and loads the script, in one round
+/// trip.
+pub(super) async fn introduce(
+    wire: &Wire,
+    at: &Endpoint,
+    guard_facts: bool,
+) -> Result<Introduced, NodeError> {
+    let secrets = at.secrets();
+    let hello = wire.ask(&[at.hello()]);
+    let settled = wire.ask(&at.settle_in());
+    let looked = look(wire, &secrets, guard_facts);
+    let rest = wire.ask(&[redis::cmd("ROLE"), script::load()]);
+    // All of them have left; now the first that is refused says why.
+    first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
+    let connecting = |e| faults::connecting(&e, &secrets);
+    // Not every server knows who we are; the database has to be the right one.
+    for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
+        database.extract_error().map_err(connecting)?;
+    }
+    let facts = looked.await?;
+    let mut rest = rest.await.map_err(connecting)?.into_iter();
     // Decided once per connection; without the permission nothing changes but the receipts.
-    let tells_offset = role.is_ok_and(|answer| decode::offset(&answer).is_some());
+    let tells_offset = rest.next().is_some_and(|role| decode::offset(&role).is_some());
+    rest.next().unwrap_or(Value::Nil).extract_error().map_err(connecting)?;
     Ok(Introduced { facts, tells_offset })
 }
 
-/// Asks what can change while a connection stands; `guard_facts` the min-replicas settings too.
-pub(super) async fn look(con: &Line, guard_facts: bool) -> Result<ServerFacts, NodeError> {
-    let info = |section: &'static str| redis::cmd("INFO").arg(section).take();
-    let (server, replication, memory) = (info("server"), info("replication"), info("memory"));
-    let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take();
-    let (server, replication, memory, config) =
-        tokio::join!(ask(con, &server), ask(con, &replication), ask(con, &memory), async {
-            if guard_facts { ask(con, &config).await.ok() } else { None }
-        },);
-    let text = |answer| text(answer, con.secrets());
-    let (server, replication, memory) = (text(server)?, text(replication)?, text(memory)?);
-    read([&server, &replication, &memory], config.as_ref(), con.secrets())
+/// Asks at once what can change while a connection stands; `guard_facts` the min-replicas settings
+/// too.
+pub(super) fn look(
+    wire: &Wire,
+    secrets: &Secrets,
+    guard_facts: bool,
+) -> impl Future<Output = Result<ServerFacts, NodeError>> + use<> {
+    let mut commands: Vec<_> = ["server", "replication", "memory"]
+        .map(|section| redis::cmd("INFO").arg(section).take())
+        .into();
+    if guard_facts {
+        commands.push(redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take());
+    }
+    let (answers, secrets) = (wire.ask(&commands), secrets.clone());
+    async move {
+        let answers = answers.await.map_err(|e| faults::connecting(&e, &secrets))?;
+        let mut answers = answers.into_iter().map(Value::extract_error);
+        let mut text = || text(answers.next().unwrap_or(Ok(Value::Nil)), &secrets);
+        let (server, replication, memory) = (text()?, text()?, text()?);
+        let config = answers.next().and_then(Result::ok);
+        read([&server, &replication, &memory], config.as_ref(), &secrets)
+    }
+}
+
+fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
+    answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
 /// What `INFO` and, if they were answered, the settings say. Garbage is a fault: a setting that
@@ -124,7 +153,7 @@ fn read(
         .unwrap_or_default();
     let setting = |name| {
         let number = settings.get(name).map(|n: &String| n.parse::<u32>()).transpose();
-        number.map_err(|_| garbage("CONFIG GET tells no number"))
+        number.map_err(|_| garbage("CONFIG GET shows no number"))
     };
     Ok(ServerFacts {
         run_id: run_id.into(),
@@ -146,7 +175,7 @@ fn read(
 /// taken to keep them.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
-    let max = max.map_err(|_| garbage("INFO memory tells no number for maxmemory"))?;
+    let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
     let (Some(max_memory), Some(policy)) = (max, field(memory, "maxmemory_policy")) else {
         return Ok(None);
     };
@@ -154,7 +183,7 @@ fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeErr
         return Ok(None);
     }
     if policy.len() > 32 || !is_word(policy) {
-        return Err(garbage("INFO memory tells no maxmemory_policy that is known"));
+        return Err(garbage("INFO memory shows no maxmemory_policy that is known"));
     }
     Ok(Some(Eviction { max_memory, policy: secrets.clean(policy) }))
 }
@@ -206,7 +235,7 @@ fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeErro
         }
         _ => {}
     }
-    // Valkey tells here with which Redis it is compatible: 7.2.4.
+    // Valkey reports here the Redis version that it is compatible with: 7.2.4.
     let words = field(server, "redis_version").unwrap_or_default();
     let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
     let mut next = || parts.next().unwrap_or(0);
@@ -299,7 +328,7 @@ mod tests {
         assert_eq!(
             eviction("used_memory:1\r\n", &Secrets::default()),
             Ok(None),
-            "who does not say is not refused"
+            "a server without the field is not refused"
         );
     }
 }

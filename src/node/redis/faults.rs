@@ -48,7 +48,7 @@ pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// The server's words, and what to change where they do not say it.
+/// The server's error text, and what to change where it does not say it.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -65,7 +65,7 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// What `NOPERM` asks for, where its words say it. Only for the sentence; nothing is decided by it.
+/// The permission that `NOPERM` names, if it does. Only for the message; nothing is decided by it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
@@ -83,7 +83,7 @@ fn lacking(e: &RedisError) -> Option<String> {
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     match server_fault(e) {
         // A permission that is lacking inside the script shows when the script has already begun to
-        // write, so earlier ops of the batch may stand.
+        // write, so earlier ops of the batch may have taken effect.
         Some(NodeFault::NoPermission) if inside_script(e) => NodeError::maybe_executed(
             NodeFault::NoPermission,
             words(NodeFault::NoPermission, e, secrets),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_run_is_told_so() {
+    fn a_request_that_may_have_run_is_reported_as_ambiguous() {
         let e = calling(&server("ERR", "user_script:9: bad argument"), &Secrets::default());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, true));
         let e = calling(&server("NOPERM", "… script: 77, on @user_script:1."), &Secrets::default());

@@ -1,4 +1,4 @@
-//! Hears of releases that somebody waits for, on a connection of its own.
+//! Receives hints of releases, on a connection of its own.
 //!
 //! A server that counts a connection among its subscribers cuts it off at the output limits for
 //! those (by default at 32 MB, or 8 MB for a minute), whatever it sends there. So batches have
@@ -28,16 +28,16 @@ use crate::dial::said::said;
 use crate::node::NodeEvent;
 use crate::op::Op;
 
-/// Where releases that somebody waits for are told.
+/// The channel of hints.
 const CHANGED: &str = "palisade:changed";
 /// Longest time to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Between the loss of a connection, or a failed try, and the next try.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most keys that are remembered until the connection stands; who waits for others has a timer.
+/// Most keys that are remembered until the connection is ready; waiters for others have a timer.
 const EARLY_MAX: usize = 256;
-/// Most keys for which a hint is awaited. Beyond it all are forgotten: who still waits has a timer,
-/// and asks again.
+/// Most keys for which a hint is awaited. Beyond it all are forgotten: each waiter has a timer, and
+/// asks again.
 const AWAITED_MAX: usize = 65_536;
 
 /// The hints of one session. Ends with it.
@@ -49,7 +49,7 @@ pub(super) struct Hints {
 struct Line {
     endpoint: Endpoint,
     events: broadcast::Sender<NodeEvent>,
-    /// Hints are heard, or the user may not hear them.
+    /// Hints are received, or the user may not subscribe.
     settled: AtomicBool,
     /// Keys for which hints were asked before that.
     early: Mutex<VecDeque<Arc<str>>>,
@@ -135,7 +135,7 @@ impl Line {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers keys, unless hints are heard by now.
+    /// Remembers keys, unless hints are received by now.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early();
         if self.settled.load(Ordering::Acquire) {
@@ -150,7 +150,7 @@ impl Line {
         true
     }
 
-    /// From here on hints are heard, or never will be.
+    /// From here on hints are received, or never will be.
     fn settle(&self) {
         let mut early = self.early();
         self.settled.store(true, Ordering::Release);
@@ -194,7 +194,7 @@ impl Line {
     }
 }
 
-/// Takes what the server tells without being asked.
+/// Takes what the server pushes.
 fn listener(
     events: broadcast::Sender<NodeEvent>,
     awaited: &Arc<Awaited>,
@@ -226,7 +226,7 @@ mod tests {
     use crate::fuzzing::{any_value, config, text};
 
     #[test]
-    fn who_asked_before_hints_were_heard_is_woken_once() {
+    fn waiters_from_before_the_subscription_are_woken_once() {
         let (events, mut heard) = broadcast::channel(EARLY_MAX);
         let hints = Hints::new(Endpoint::parse("redis://localhost").unwrap(), events);
         let keys: Vec<String> = (0..EARLY_MAX + 2).map(|i| format!("k{i}")).collect();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_by_one_hint_and_nobody_hears_what_nobody_asked_for() {
+    fn a_request_gets_one_hint_and_unrequested_hints_are_dropped() {
         let (events, mut heard) = broadcast::channel(16);
         let awaited = Arc::<Awaited>::default();
         let listen = listener(events, &awaited, Arc::default());

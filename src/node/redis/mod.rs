@@ -5,9 +5,10 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod facts;
 pub(crate) mod faults;
-pub(crate) mod guard;
 mod hints;
+pub(crate) mod min_replicas;
 pub(crate) mod script;
+pub(crate) mod seen;
 pub(crate) mod session;
 
 use std::fmt;
@@ -19,15 +20,15 @@ use tokio::sync::{broadcast, watch};
 use self::barrier::replicas::Known;
 use self::encode::Guarding;
 use self::facts::ServerFacts;
-use super::guard::{Group, Judge};
 use super::link::{self, Link, LinkOptions, Resolver};
+use super::min_replicas::{Group, Judge};
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
-use crate::sentinel::guard::{GuardRule, MinReplicas, check_guard};
+use crate::sentinel::min_replicas::{GuardRule, MinReplicas, check_guard};
 use crate::time::Moment;
 
 /// Longest `failover_window`: as the longest lease.
@@ -78,7 +79,7 @@ impl fmt::Debug for RedisNode {
 
 impl LockNode for RedisNode {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(self.link.call(batch, deadline))
+        self.link.call(batch, deadline)
     }
 
     fn barrier(
@@ -207,11 +208,11 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// How strong the min-replicas guard of the server has to be: at least `replicas` (at least 1)
+    /// How strong the min-replicas check of the server has to be: at least `replicas` (at least 1)
     /// with acknowledgements not older than `max_lag` (whole seconds, one second to one hour). For
     /// a server with replicas of which one may take its place; give then a
     /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: a lone
-    /// server's guard is not looked at; with this, [`MinReplicas::Require`] unless
+    /// server's check is not read; with this, [`MinReplicas::Require`] unless
     /// [`guard`](Self::guard) says otherwise. Judged on each new connection and every ten seconds
     /// of use.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
@@ -219,7 +220,7 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// What to do while the guard is absent or weaker than asked. Default: [`MinReplicas::Off`], or
+    /// What to do while the check is off or weaker than required. Default: [`MinReplicas::Off`], or
     /// `Require` once [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was
     /// not).
     pub fn guard(mut self, policy: MinReplicas) -> Self {
@@ -243,7 +244,7 @@ impl RedisNodeBuilder {
         self
     }
 
-    /// Other clocks and dice than the machine's.
+    /// Clocks and randomness other than the machine's.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -289,7 +290,7 @@ impl RedisNodeBuilder {
     }
 }
 
-/// How strong the guard has to be: off unless it was spoken of.
+/// How strong the check has to be: off unless it was set.
 fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> GuardRule {
     let usual = GuardRule::default();
     let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };

@@ -9,17 +9,21 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// The script's text: what every batch needs with the common ops, what is made only when it is
-/// needed, the loop over the batch.
+/// The script's text: the common ops, what else is made only when it is needed, and the loop over
+/// the batch. Functions come before the variables of the loop, so that they capture none.
 const TEXT: &str = concat!(
-    lua!("prelude" "acquire" "release"),
-    "function rare()\n",
-    lua!(
-        "helpers" "refuse" "raise" "extend" "inspect" "claim" "raise_claim" "extend_claim"
-        "complete" "unclaim" "lookup" "rarely"
-    ),
+    lua!("acquire" "release"),
+    "local function batch(info, at, marker, now_us, expected)\n",
+    lua!("history" "batch"),
     "end\n",
-    lua!("main"),
+    "local function rare(b, kind, k, a, count, rest, found)\n",
+    lua!("helpers"),
+    "if find('AWDQMRXI', kind, 1, true) then\n",
+    lua!("locks" "refuse" "unowned" "release_words" "raise" "extend" "inspect"),
+    "end\n",
+    lua!("records" "claim" "raise_claim" "extend_claim" "complete" "unclaim" "lookup"),
+    "end\n",
+    lua!("prelude" "main"),
 );
 
 /// The script with its digest.

@@ -5,74 +5,42 @@
 //! socket: inside the script only the offset before its own writes can be seen, and `ROLE` comes
 //! right behind it, so its offset is that of the last write or, if others write too, a later one.
 
-mod order;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 
-use futures_util::poll;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::{Notify, broadcast};
+use redis::{Cmd, RedisError, Value};
+use tokio::sync::broadcast;
 
-use self::order::Order;
 use super::encode::{self, Guarding};
 use super::facts::{Introduced, ServerFacts, generation, introduce, look};
 use super::hints::Hints;
+use super::seen::Seen;
 use super::{decode, faults, script};
-use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
-use crate::dial::frames::Limits;
+use crate::dial::wire::{Reply, Wire};
 use crate::error::NodeError;
 use crate::node::NodeEvent;
 use crate::op::{Batch, Facts, Op, Replies, Terms};
 use crate::receipt::Predecessor;
-
-/// Whether a connection is known to be gone.
-#[derive(Debug, Default)]
-pub(crate) struct Lost {
-    yes: AtomicBool,
-    told: Notify,
-}
-
-impl Lost {
-    fn is(&self) -> bool {
-        self.yes.load(Ordering::Acquire)
-    }
-
-    /// Ends when it is.
-    pub(crate) async fn wait(&self) {
-        let told = self.told.notified();
-        tokio::pin!(told);
-        told.as_mut().enable();
-        if !self.is() {
-            told.await;
-        }
-    }
-
-    fn tell(&self, events: &broadcast::Sender<NodeEvent>) {
-        if !self.yes.swap(true, Ordering::AcqRel) {
-            self.told.notify_waiters();
-            let _ = events.send(NodeEvent::Down);
-        }
-    }
-}
+use crate::shown::Secrets;
 
 /// An open connection to a master.
 pub(crate) struct Session {
-    con: Line,
+    wire: Wire,
+    secrets: Secrets,
     facts: ServerFacts,
     /// Whether `ROLE` is answered, so that writes get receipts.
     tells_offset: bool,
     generation: Option<u64>,
-    /// What the last batch said; the first one supposes it is so.
+    /// What the last batch said; the first one supposes that a backlog is kept.
     backlog: AtomicBool,
-    awaited: AtomicBool,
-    order: Order,
+    /// The marker as the last answer showed it.
+    seen: Mutex<Option<Arc<Seen>>>,
     /// What the server said when its marker was touched, until somebody is told.
     touched: Mutex<Option<Facts>>,
-    lost: Arc<Lost>,
+    /// It was given up, and that was reported.
+    abandoned: AtomicBool,
     /// It answered ops.
     proved: AtomicBool,
     events: broadcast::Sender<NodeEvent>,
@@ -87,34 +55,23 @@ impl Session {
         events: broadcast::Sender<NodeEvent>,
         guard_facts: bool,
     ) -> Result<Self, NodeError> {
-        let lost = Arc::<Lost>::default();
-        // The crate's own time-outs are off: every wait is inside one of ours, and its time-out
-        // would hide whether the request had left.
-        let config = AsyncConnectionConfig::new()
-            .set_push_sender(listener(events.clone(), Arc::clone(&lost)));
-        let con = endpoint
-            .dial(config, Limits::BATCHES)
-            .await
-            .map_err(|e| faults::opening(&e, endpoint.is_tls(), &endpoint.secrets()))?;
-        let Introduced { facts, tells_offset } = introduce(&con, guard_facts).await?;
-        let generation = generation(&facts.replid);
-        let hints = Hints::new(endpoint.clone(), events.clone());
-        let (backlog, awaited) = (AtomicBool::new(true), AtomicBool::new(true));
-        let order = Order::default();
-        let touched = Mutex::default();
+        let secrets = endpoint.secrets();
+        let wire = endpoint.wire(|| script::load().get_packed_command()).await;
+        let wire = wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &secrets))?;
+        let Introduced { facts, tells_offset } = introduce(&wire, endpoint, guard_facts).await?;
         Ok(Self {
-            con,
-            facts,
+            wire,
+            secrets,
             tells_offset,
-            generation,
-            backlog,
-            awaited,
-            order,
-            touched,
-            lost,
+            generation: generation(&facts.replid),
+            facts,
+            backlog: AtomicBool::new(true),
+            seen: Mutex::default(),
+            touched: Mutex::default(),
+            abandoned: AtomicBool::new(false),
             proved: AtomicBool::new(false),
+            hints: Hints::new(endpoint.clone(), events.clone()),
             events,
-            hints,
         })
     }
 
@@ -130,27 +87,17 @@ impl Session {
 
     /// Asks again what it said of itself; `guard_facts` the min-replicas settings too.
     pub(crate) async fn look_again(&self, guard_facts: bool) -> Result<ServerFacts, NodeError> {
-        look(&self.con, guard_facts).await
+        look(&self.wire, &self.secrets, guard_facts).await
     }
 
-    /// Whether no earlier batch is being sent again: what leaves meanwhile would overtake it.
-    pub(crate) fn is_in_order(&self) -> bool {
-        self.order.is_kept_now()
-    }
-
-    /// Ends when it is so.
-    pub(crate) async fn in_order(&self) {
-        self.order.is_kept().await;
-    }
-
-    /// Whether the connection is known to be gone.
+    /// Whether nothing may be sent on it any more.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.is()
+        self.wire.is_over()
     }
 
-    /// The same to wait for.
-    pub(crate) fn lost(&self) -> Arc<Lost> {
-        Arc::clone(&self.lost)
+    /// Ends when it is so. One future at a time hears of it.
+    pub(crate) async fn lost(&self) {
+        self.wire.over().await;
     }
 
     /// Ops were answered on it. Whether that is new.
@@ -163,64 +110,87 @@ impl Session {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// The connection shall not be used again. Tells it once.
+    /// Nothing is sent on it any more; what is under way may still be answered. Reports it once.
     pub(crate) fn abandon(&self) {
-        self.lost.tell(&self.events);
+        if !self.abandoned.swap(true, Ordering::AcqRel) {
+            self.wire.give_up();
+            let _ = self.events.send(NodeEvent::Down);
+        }
+    }
+
+    /// The same, and what is under way ends with this.
+    pub(crate) fn end(&self, why: &'static str) {
+        self.wire.close(why);
+        self.abandon();
     }
 
     /// Has the server look at its marker, and write it if its history is new. What that showed is
     /// told with the next batch.
-    pub(crate) async fn touch(&self, terms: Terms, guarding: Guarding) -> Result<(), NodeError> {
-        let nothing = Batch { terms, not_after: None, ops: Vec::new() };
-        let facts = self.call(&nothing, guarding).await?.facts;
+    pub(crate) async fn touch(
+        self: &Arc<Self>,
+        terms: Terms,
+        guarding: Guarding,
+    ) -> Result<(), NodeError> {
+        let nothing = Arc::new(Batch { terms, not_after: None, ops: Vec::new() });
+        let Some(sent) = self.send(nothing, guarding) else { return Ok(()) };
+        let facts = sent.answer().await?.facts;
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;
         Ok(())
     }
 
-    /// Executes a batch. A fault of the connection or the server as a whole is `Err`.
-    pub(crate) async fn call(
-        &self,
-        batch: &Batch,
-        guarding: Guarding,
-    ) -> Result<Replies, NodeError> {
+    /// Puts a batch on its way, behind all that were sent before. `None`: the connection is lost,
+    /// and nothing was sent. To be called within a runtime.
+    pub(crate) fn send(self: &Arc<Self>, batch: Arc<Batch>, guarding: Guarding) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let cmd = encode::batch(batch, guarding, self.awaited.load(Ordering::Relaxed));
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cmd = encode::batch(&batch, guarding, seen.as_deref());
+        let mut bytes = cmd.get_packed_command();
         // A history that nobody can go on from needs no receipts.
         let receipt = self.tells_offset
             && self.backlog.load(Ordering::Relaxed)
             && batch.ops.iter().any(Op::is_confirming);
-        let call = if receipt { Call::with_receipt(cmd) } else { Call::Plain(cmd) };
-        let mut place = self.order.take();
-        let answer = match call.ask(&self.con).await {
-            Err(e) if faults::is_noscript(&e) => {
-                // SCRIPT FLUSH: nothing was executed, so calling again is no repetition. Both leave
-                // together: a later batch must not find the script before this one does.
-                place.again().await;
-                let load = script::load();
-                let both = async { tokio::join!(ask(&self.con, &load), call.ask(&self.con)) };
-                tokio::pin!(both);
-                let first = poll!(both.as_mut());
-                place.left();
-                let answers = match first {
-                    Poll::Ready(answers) => answers,
-                    Poll::Pending => both.await,
-                };
-                match answers {
-                    (Err(cause), Err(e)) if faults::is_noscript(&e) => {
-                        return Err(faults::connecting(&cause, self.con.secrets()));
-                    }
-                    (_, answer) => answer,
+        if receipt {
+            redis::cmd("ROLE").write_packed_command(&mut bytes);
+        }
+        let wanted = 1 + usize::from(receipt);
+        let reply = self.wire.send(bytes, wanted, Some(Arc::clone(&batch)))?;
+        Some(Sent { session: Arc::clone(self), reply, batch, guarding, seen })
+    }
+}
+
+/// A batch that was sent.
+pub(crate) struct Sent {
+    session: Arc<Session>,
+    reply: Reply,
+    batch: Arc<Batch>,
+    guarding: Guarding,
+    /// What the batch expected to find.
+    seen: Option<Arc<Seen>>,
+}
+
+impl Sent {
+    /// What became of it. A fault of the connection or the server as a whole is `Err`.
+    pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
+        let Self { session, reply, batch, guarding, seen } = self;
+        let calling = |e| faults::calling(&e, &session.secrets);
+        let mut answers = reply.await.map_err(calling)?.into_iter();
+        let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
+            Ok(answer) => answer,
+            Err(e) => {
+                if faults::is_noscript(&e) {
+                    // It was loaded for nothing: the next connection tells why.
+                    session.abandon();
                 }
+                return Err(calling(e));
             }
-            answer => answer,
         };
-        drop(place);
-        let (answer, offset) = answer.map_err(|e| faults::calling(&e, self.con.secrets()))?;
-        let standing = decode::standing(&answer);
-        self.backlog.store(standing.backlog, Ordering::Relaxed);
-        self.awaited.store(standing.awaited, Ordering::Relaxed);
+        // A refusal to tell the offset is no fault: there is no receipt then.
+        let offset = answers.next().as_ref().and_then(decode::offset);
+        session.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
         let lost = (guarding.longest_window(), batch.terms.clock_error);
-        let mut replies = decode::replies(answer, &batch.ops, &self.facts.run_id, lost)?;
+        let identity = &session.facts.run_id;
+        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
+        *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
             // Longer than any that agrees with this client: another one does not.
             facts.quarantine_asked = batch
@@ -228,10 +198,10 @@ impl Session {
                 .max_ttl
                 .saturating_add(guarding.widest_window.max(guarding.failover_window));
             facts.offset = offset;
-            if Some(facts.generation) == self.generation {
-                facts.predecessor = self.facts.predecessor;
+            if Some(facts.generation) == session.generation {
+                facts.predecessor = session.facts.predecessor;
             }
-            let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let touched = session.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(first) = touched.filter(|first| first.generation == facts.generation) {
                 facts.new_generation |= first.new_generation;
                 facts.marker_missing |= first.marker_missing;
@@ -242,50 +212,7 @@ impl Session {
     }
 }
 
-/// What leaves in one write to the socket.
-enum Call {
-    /// The script.
-    Plain(Cmd),
-    /// The script, and `ROLE` right behind it.
-    Receipt(Pipeline),
-}
-
-impl Call {
-    fn with_receipt(cmd: Cmd) -> Self {
-        let mut both = Pipeline::with_capacity(2);
-        both.add_command(cmd).cmd("ROLE");
-        Self::Receipt(both)
-    }
-
-    /// The script's answer and, if it was asked for and given, the offset.
-    async fn ask(&self, con: &MultiplexedConnection) -> Result<(Value, Option<u64>), RedisError> {
-        let both = match self {
-            Self::Plain(cmd) => return Ok((ask(con, cmd).await?, None)),
-            Self::Receipt(both) => both,
-        };
-        let mut answers = con.clone().send_packed_commands(both, 0, 2).await?.into_iter();
-        let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
-        // A refusal to tell is no fault: there is no receipt then.
-        Ok((answer, answers.next().as_ref().and_then(decode::offset)))
-    }
-}
-
 pub(super) async fn ask(con: &MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
     // An error reply inside `Value` is turned into `Err`.
     con.clone().send_packed_command(cmd).await.and_then(Value::extract_error)
-}
-
-/// Notices that the server, or what lies between, has closed the connection. Nothing is subscribed
-/// to here: a server that counts a connection among its subscribers cuts it off at the limits for
-/// those, also for the length of its answers.
-fn listener(
-    events: broadcast::Sender<NodeEvent>,
-    lost: Arc<Lost>,
-) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
-    move |push: PushInfo| {
-        if push.kind == PushKind::Disconnection {
-            lost.tell(&events);
-        }
-        Ok(())
-    }
 }

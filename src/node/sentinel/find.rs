@@ -11,15 +11,15 @@ use super::status::SentinelStatus;
 use crate::dial::endpoint::Endpoint;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
-use crate::node::guard::{Group, Judge};
 use crate::node::link::Resolver;
+use crate::node::min_replicas::{Group, Judge};
 use crate::node::redis::barrier::replicas::{Known, Place};
 use crate::node::redis::encode::Guarding;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
-use crate::sentinel::guard::MinReplicas;
+use crate::sentinel::min_replicas::MinReplicas;
 use crate::sentinel::watch::Watch;
 use crate::time::Moment;
 
@@ -158,7 +158,7 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.looked().replicas.clone();
-        // One that has not heard of the last failover names the new master among them.
+        // A Sentinel that does not know of the last failover yet names the new master among them.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

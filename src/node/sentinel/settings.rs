@@ -1,4 +1,4 @@
-//! What a [`SentinelNode`](super::SentinelNode) was told, checked as it is told.
+//! The settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::name::check_name;
 use crate::sentinel::address::Address;
 use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
-use crate::sentinel::guard::GuardRule;
+use crate::sentinel::min_replicas::GuardRule;
 use crate::tls::Tls;
 
 /// Everything there is to set. Not printable: it holds passwords.
@@ -49,7 +49,7 @@ impl DataLogin {
         if let Some(password) = &self.password {
             like = like.password(password);
         }
-        like.db(self.db).expect("`SentinelNode::db` has checked it")
+        like.db(self.db).expect("`SentinelNodeBuilder::db` has checked it")
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) fn address_map(
 
 #[cfg(test)]
 mod tests {
-    use super::super::SentinelNode;
+    use super::super::{SentinelNode, SentinelNodeBuilder};
     use super::*;
 
     fn refused(name: &str, sentinels: &[&str]) -> String {
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn every_range_has_a_sentence() {
-        let node = || SentinelNode::new("orders", vec!["a:26379".to_owned()]).unwrap();
-        let text = |r: Result<SentinelNode, ConfigError>| r.unwrap_err().to_string();
+        let node = || SentinelNode::builder("orders", vec!["a:26379".to_owned()]);
+        let text = |b: SentinelNodeBuilder| b.build().unwrap_err().to_string();
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         assert!(text(node().min_replicas(0, s(2))).contains("MinReplicas::Off"));
         assert!(text(node().min_replicas(1, ms(1_500))).contains("whole seconds"));
@@ -157,13 +157,15 @@ mod tests {
         assert!(text(node().failover_window(s(86_401))).contains("one day"));
         let map = [("10.0.0.1:1".to_owned(), "nowhere".to_owned())];
         assert!(text(node().map_address(map)).starts_with("`map_address` is \"nowhere\""));
-        assert!(node().min_replicas(2, s(3)).is_ok());
+        assert!(node().min_replicas(2, s(3)).build().is_ok());
     }
 
     #[test]
     fn secrets_are_not_printed() {
-        let node = SentinelNode::new("orders", ["a:1"]).unwrap();
+        let node = SentinelNode::builder("orders", ["a:1"]);
         let node = node.password("s3cret").sentinel_password("s3cret");
+        assert!(!format!("{node:?}").contains("s3cret"));
+        let node = node.build().unwrap();
         assert!(!format!("{node:?}{:?}", node.status()).contains("s3cret"));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NodeError;
-use crate::sentinel::guard::GuardFacts;
+use crate::sentinel::min_replicas::GuardFacts;
 
 /// A snapshot of what a [`SentinelNode`](super::SentinelNode) knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub struct SentinelStatus {
     pub sentinels_known: usize,
     /// How many of them answered the last time.
     pub sentinels_reachable: usize,
-    /// What that master said of its min-replicas guard.
+    /// The min-replicas settings of that master.
     pub guard: Option<GuardFacts>,
     /// L: for how long a replaced master may still accept writes, as the quarantine counts it.
     pub failover_window: Option<Duration>,
     /// Why no master is agreed upon, why the master may not vote, or why it cannot be reached.
-    /// `None`: all is well, or nothing was asked yet.
+    /// `None`: no fault, or no request yet.
     pub last_error: Option<NodeError>,
 }

@@ -119,8 +119,8 @@ impl Doctor {
         self
     }
 
-    /// The second of what the application says by `SentinelNode::min_replicas`, if it does. It is
-    /// what the trial lock goes by where `CONFIG GET` is not allowed.
+    /// The second of what the application says by `SentinelNodeBuilder::min_replicas`, if it does.
+    /// It is what the trial lock goes by where `CONFIG GET` is not allowed.
     pub fn max_lag(mut self, max_lag: Duration) -> Self {
         self.max_lag = Some(max_lag);
         self

@@ -9,10 +9,11 @@ use futures_util::future::join_all;
 
 use super::Doctor;
 use super::facts::{Outcome, Probe};
+use crate::Redlock;
 use crate::env::{Env, SystemEnv};
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
 use crate::lock::TryAcquire;
-use crate::{LockNode, Redlock};
+use crate::node::spi::LockNode;
 
 /// Lease of the probe's lock: if we die it is gone after this.
 const TTL: Duration = Duration::from_secs(5);
@@ -35,11 +36,11 @@ impl Plan {
         let deployment = &doctor.deployment;
         for watch in &deployment.watches {
             for master in &watch.masters {
-                let mut node = deployment.group_node(watch, master)?;
+                let mut node = deployment.group_node(watch, master);
                 if let Some(max_lag) = doctor.max_lag {
-                    node = node.min_replicas(1, max_lag)?;
+                    node = node.min_replicas(1, max_lag);
                 }
-                nodes.push(Arc::new(node));
+                nodes.push(Arc::new(node.build()?));
             }
         }
         for url in &deployment.nodes {
@@ -101,7 +102,11 @@ async fn once(redlock: &Redlock) -> Outcome {
     let mut name = "palisade:doctor:".to_owned();
     let _ = write!(name, "{:032x}", SystemEnv.random());
     let started = SystemEnv.now();
-    let guard = match redlock.mutex(name).auto_renew(false).try_acquire().await {
+    let mutex = match redlock.mutex(name).auto_renew(false).build() {
+        Ok(mutex) => mutex,
+        Err(e) => return Outcome::Refused { why: e.to_string(), misconfigured: true },
+    };
+    let guard = match mutex.try_acquire().await {
         Ok(TryAcquire::Acquired(guard)) => guard,
         Ok(TryAcquire::Taken(_)) => {
             let why = "a name that nobody can know is taken".to_owned();
@@ -111,7 +116,7 @@ async fn once(redlock: &Redlock) -> Outcome {
     };
     let granted = SystemEnv.now().since(started);
     let started = SystemEnv.now();
-    match guard.release().await.into_result() {
+    match guard.release().await {
         Ok(()) => Outcome::Granted { granted, released: SystemEnv.now().since(started) },
         Err(outcome) => Outcome::NotReleased(outcome.to_string()),
     }

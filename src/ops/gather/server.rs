@@ -4,7 +4,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::super::facts::{
-    COMMANDS, Clock, Fields, Kept, Marker, Read, Role, SETTINGS, Server, is_plain, join,
+    COMMANDS, Clock, Fields, Kept, Marker, REPLAYED, Read, Role, SETTINGS, Server, is_plain, join,
 };
 use super::conn::{Conn, fields, info, raw, text};
 use super::trial;
@@ -34,12 +34,13 @@ pub(super) async fn ask(
     // The clock first: nothing of ours is in its way.
     server.clock = clock(&conn).await;
     let get = format!("GET {MARKER}");
-    let (role, all, marker, config, may) = tokio::join!(
+    let (role, all, marker, config, may, replays) = tokio::join!(
         conn.say("ROLE", "ROLE"),
         conn.say("INFO", "INFO"),
         conn.say(&get, "GET"),
         config(&conn),
         permissions(&conn, whose),
+        rehearse(&conn, "default", REPLAYED),
     );
     let ahead = server.clock.ok().map_or(0, |clock| clock.ahead);
     let now = SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
@@ -48,6 +49,7 @@ pub(super) async fn ask(
     server.info = all.then("INFO", info);
     server.config = config;
     (server.user, server.may) = may;
+    server.replays = replays;
     server
 }
 
@@ -66,6 +68,7 @@ impl Server {
             marker: Read::Failed(not()),
             user: Read::Failed(not()),
             may: Read::Failed(not()),
+            replays: Read::Failed(not()),
         }
     }
 
@@ -148,11 +151,8 @@ async fn permissions(
 
 async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
     let asked = COMMANDS.iter().map(|command| async move {
-        let question = format!("ACL DRYRUN {name} {command}");
-        let answer = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
-        answer.then("ACL DRYRUN", |said| {
-            Some(((*command).to_owned(), (said != "OK").then(|| said.clone())))
-        })
+        let why = rehearse(conn, name, command).await;
+        why.then("ACL DRYRUN", |why| Some(((*command).to_owned(), why.clone())))
     });
     let mut all = Vec::new();
     for answer in futures_util::future::join_all(asked).await {
@@ -163,6 +163,13 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
         }
     }
     Read::Got(all)
+}
+
+/// Why this user may not send this, if so.
+async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
+    let question = format!("ACL DRYRUN {name} {command}");
+    let answer = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
+    answer.then("ACL DRYRUN", |said| Some((said != "OK").then(|| said.clone())))
 }
 
 /// The marker, if there is one, at this time of the server's in ms.

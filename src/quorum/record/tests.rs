@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Record, Refusal, Step};
+use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{QuarantineId, RecordState, Reply, StoredRecord};
-use crate::quorum::complete::{self, Complete, Found, Look};
+use crate::op::{Op, QuarantineId, RecordState, Reply, StoredRecord};
+use crate::quorum::complete::{Complete, Found, Look};
+use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, OwnerToken};
 
 fn num(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("not a number: {text}"))
@@ -64,36 +65,48 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
 }
 
 fn told(step: Step) -> String {
-    match step {
-        Step::Wait(_) => "wait".into(),
-        Step::Raise { token, nodes } => format!("raise {token} on {nodes:?}"),
-        Step::Promised(p) => {
+    let decided = match step {
+        Step::Wait(_) => return "wait".into(),
+        Step::Send(asks, _) => {
+            let Op::RaiseClaim { token, .. } = asks[0].1 else { panic!("asks {asks:?}") };
+            return format!("raise {token} on {:?}", nodes(&asks));
+        }
+        Step::Decided(decided) => decided,
+    };
+    match decided {
+        Ok(p) => {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
             let forgotten =
                 p.forgotten.map_or(String::new(), |d| format!(" forgotten {}", d.as_millis()));
             format!("promised {} attempt {}{adopt}{forgotten}", p.token, p.attempt)
         }
-        Step::Replay(kept) => format!("replay {}", value(kept.as_deref())),
-        Step::Repair(seen) => format!("repair {}", show(&seen)),
-        Step::Refused(Refusal::InFlight { retry_after }) => {
-            format!("in flight {}", retry_after.as_millis())
-        }
-        Step::Refused(Refusal::Contended { retry_after }) => {
-            format!("contended {}", retry_after.as_millis())
-        }
-        Step::Refused(Refusal::Mismatch) => "mismatch".into(),
-        Step::Refused(Refusal::TooOld) => "too old".into(),
-        Step::Refused(Refusal::NoQuorum(_)) => "no quorum".into(),
+        Err(Denied::Replay(kept)) => format!("replay {}", value(kept.as_deref())),
+        Err(Denied::Repair(seen)) => format!("repair {}", show(&seen)),
+        Err(Denied::Refused(refusal)) => match refusal {
+            Refusal::InFlight { retry_after } => format!("in flight {}", retry_after.as_millis()),
+            Refusal::Contended { retry_after } => format!("contended {}", retry_after.as_millis()),
+            Refusal::Mismatch => "mismatch".into(),
+            Refusal::TooOld => "too old".into(),
+            Refusal::NoQuorum(_) => "no quorum".into(),
+        },
     }
+}
+
+fn nodes(asks: &[(usize, Op)]) -> Vec<usize> {
+    asks.iter().map(|(node, _)| *node).collect()
+}
+
+fn raise() -> Op {
+    let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(0));
+    Op::RaiseClaim { key: "k".into(), owner, token }
 }
 
 fn claims(n: usize, events: &str) -> String {
     let at = |text: &str| Moment::from_nanos(num(text) * 1_000_000);
-    let mut machine = Record::new(n, at("0"), at("100"), ms("60"));
-    let mut step = Step::Wait(at("100"));
+    let mut machine = Record::new(n, at("0"), at("100"), ms("60"), raise());
+    let mut step = machine.on_time(at("0"));
     for event in events.split_whitespace() {
-        let open = matches!(step, Step::Wait(_) | Step::Raise { .. });
-        assert!(open, "decided before {event}: {step:?} in {events}");
+        assert!(!matches!(step, Step::Decided(_)), "before {event}: {step:?} in {events}");
         let (what, when) = event.rsplit_once('@').expect("an event has a time");
         step = match what.split_once(':') {
             Some((node, said)) => machine.on_reply(at(when), num(node) as usize, &reply(said)),
@@ -103,23 +116,44 @@ fn claims(n: usize, events: &str) -> String {
     told(step)
 }
 
+/// Until 100 ms. `again=[1]`: after a pause these are asked again; `renewed=[1]`: these are, since
+/// the promise was renewed; `end`: the time is over.
 fn completes(n: usize, events: &str) -> String {
-    let mut machine = Complete::new(n);
-    let mut step = complete::Step::Wait;
+    let end = Moment::default() + ms("100");
+    let mut machine = Complete::new(n, raise(), end);
+    let mut now = Moment::default();
+    let mut step = machine.on_time(now);
     for event in events.split_whitespace() {
-        step = if let Some((node, said)) = event.split_once(':') {
-            machine.on_reply(num(node) as usize, &reply(said))
-        } else {
-            let nodes = format!("again={:?}", machine.again()).replace(' ', "");
-            assert_eq!(nodes, event);
-            complete::Step::Wait
-        };
+        if let Some((node, said)) = event.split_once(':') {
+            step = machine.on_reply(now, num(node) as usize, &reply(said));
+            continue;
+        }
+        if event == "end" {
+            step = machine.on_time(end);
+            continue;
+        }
+        if matches!(step, Progress::Decided(_)) {
+            assert!(machine.take_refusal(), "decided before {event} in {events}");
+            if event.starts_with("renewed") {
+                machine.renewed(now);
+            }
+            step = machine.on_time(now);
+        }
+        if let Progress::Wait(at) = step {
+            now = at;
+            step = machine.on_time(now);
+        }
+        if let Progress::Send(asks, _) = &step {
+            let nodes = format!("{:?}", nodes(asks)).replace(' ', "");
+            assert_eq!(Some(&*nodes), event.split_once('=').map(|(_, nodes)| nodes), "{events}");
+        }
     }
     match step {
-        complete::Step::Wait => "wait",
-        complete::Step::Stored => "stored",
-        complete::Step::Overtaken(_) => "overtaken",
-        complete::Step::Unknown(_) => "unknown",
+        Progress::Wait(at) if at < end => "pause",
+        Progress::Wait(_) | Progress::Send(..) => "wait",
+        Progress::Decided(Ok(())) => "stored",
+        Progress::Decided(Err(why)) if why.overtaken => "overtaken",
+        Progress::Decided(Err(_)) => "unknown",
     }
     .into()
 }
@@ -142,15 +176,15 @@ fn seen(text: &str) -> Result<Reply, NodeError> {
 }
 
 fn looks(n: usize, events: &str) -> String {
-    let mut machine = Look::new(n);
-    let mut found = Found::Wait;
+    let mut machine = Look::new(n, Moment::default() + ms("100"));
+    let mut found = machine.on_time(Moment::default());
     for event in events.split_whitespace() {
-        assert_eq!(found, Found::Wait, "decided before {event} in {events}");
+        assert!(!matches!(found, Progress::Decided(_)), "decided before {event} in {events}");
         let (node, said) = event.split_once(':').expect("a node and what it says");
-        found = machine.on_reply(num(node) as usize, &seen(said));
+        found = machine.on_reply(Moment::default(), num(node) as usize, &seen(said));
     }
+    let Progress::Decided(found) = found else { return "wait".into() };
     match found {
-        Found::Wait => "wait".into(),
         Found::Stored(r) => format!("stored {}", value(r.value.as_deref())),
         Found::Open { attempt, lease: Some(left), .. } => {
             format!("running {attempt} {}", left.as_millis())

@@ -1,15 +1,15 @@
 //! Which replicas there are, and which of them have it: `WAIT` only counts.
 //!
-//! Who confirmed stands in the `INFO replication` behind the `WAIT`: the offset that each attached
-//! replica has acknowledged, against the offset before it. A replica that is known and not attached
-//! lacks it, however many others have it.
+//! `INFO replication` behind the `WAIT` shows which replicas confirmed: the offset that each
+//! attached replica has acknowledged, against the offset before it. A replica that is known and not
+//! attached lacks it, however many others have it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::super::facts::field;
 
-/// Where a replica is, as the master tells it, and the Sentinels after it.
+/// The address of a replica, as the master reports it, and after it as the Sentinels do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     host: Box<str>,
@@ -33,7 +33,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The replicas that there are by somebody's word, those included that are down.
+/// The replicas that anybody reports, also those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// How many at least.
@@ -69,7 +69,7 @@ fn one(line: &str) -> Option<Attached> {
     })
 }
 
-/// Who of all has it.
+/// Which of all have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// Those that have it.

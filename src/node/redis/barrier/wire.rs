@@ -21,7 +21,7 @@ use crate::error::{NodeError, NodeFault};
 /// What is written so that there is something to wait for. A bare `WAIT`, and one behind a command
 /// that changes nothing (`PING`, a refused `SET NX`), is answered at once and means nothing.
 pub(super) const KEY: &str = crate::name::BARRIER;
-/// Its life, in milliseconds: nobody reads it.
+/// Its ttl, in milliseconds: it is never read.
 const LIFE: u32 = 1_000;
 /// How long after its own time-out `WAIT` is left in peace.
 const LATE: Duration = Duration::from_millis(2);
@@ -35,9 +35,10 @@ pub(super) struct Round {
     pub(super) have: u32,
     /// Those that were attached after it, in whatever state.
     pub(super) attached: Vec<Attached>,
-    /// How long the history was when the round began: who has acknowledged so much has it all.
+    /// How long the history was when the round began: a replica that acknowledged as much has all
+    /// of it.
     pub(super) offset: u64,
-    /// The data history, as batches tell it.
+    /// The data history, as batches report it.
     pub(super) generation: u64,
 }
 
@@ -154,8 +155,8 @@ fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
         let detail = "the server is no longer the master since it granted";
         return Err(NodeError::maybe_executed(NodeFault::NotMaster, detail));
     }
-    let Value::Int(have) = have else { return Err(garbage("WAIT tells no number")) };
-    let have = u32::try_from(*have).map_err(|_| garbage("WAIT tells no number of replicas"))?;
+    let Value::Int(have) = have else { return Err(garbage("WAIT answered no number")) };
+    let have = u32::try_from(*have).map_err(|_| garbage("WAIT answered no number of replicas"))?;
     let offset = field(before, "master_repl_offset").and_then(|n| n.parse().ok());
     let generation = field(info, "master_replid")
         .filter(|id| is_history(id))

@@ -28,15 +28,19 @@ fn ops() -> Vec<Op> {
 /// No window, and clocks that are right.
 const EXACT: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
 
+/// At 1 s, of a history that began at 7 ms with a quarantine of 1,063 ms.
 fn header() -> Vec<Value> {
-    vec![
-        Value::Int(1_000_000),
-        Value::BulkString(b"00000000000000ff".to_vec()),
-        Value::Int(70),
-        Value::Int(30_000),
-        Value::Int(1),
-        Value::Int(7),
-    ]
+    vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
+}
+
+fn marker(began: char, waited: u64) -> Value {
+    let replid = "00000000000000ff".to_owned() + &"0".repeat(24);
+    let text = format!("{replid} {:013} {:016} {:09} {:013} {waited:013} {began}", 7, 0, 1_063, 0);
+    Value::BulkString(text.into())
+}
+
+fn read(answer: Value, ops: &[Op]) -> Result<Replies, NodeError> {
+    replies(answer, ops, &"run".into(), EXACT, None).map(|(replies, _)| replies)
 }
 
 #[test]
@@ -47,7 +51,7 @@ fn a_batch_is_read_in_order() {
     all.extend([Value::Int(9), Value::Nil, Value::Int(-1), text("me")]);
     all.extend([Value::Int(-7), Value::Int(4), text("result")]);
     all.extend([Value::Int(4), Value::Int(2), Value::Int(-1), Value::Int(0)]);
-    let got = replies(Value::Array(all), &ops(), &"run".into(), EXACT).unwrap();
+    let got = read(Value::Array(all), &ops()).unwrap();
     let facts = got.facts.unwrap();
     assert_eq!((facts.generation, facts.new_generation), (255, true));
     assert_eq!(facts.quarantine, Duration::from_millis(70));
@@ -70,7 +74,7 @@ fn a_batch_is_read_in_order() {
 fn a_strangers_key_spoils_its_own_op_only() {
     let mut all = header();
     all.extend([Value::Int(-5), Value::Int(1)]);
-    let got = replies(Value::Array(all), &ops()[..2], &"run".into(), EXACT).unwrap();
+    let got = read(Value::Array(all), &ops()[..2]).unwrap();
     let e = got.items[0].as_ref().unwrap_err();
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
     assert_eq!(got.items[1], Ok(Reply::Done));
@@ -98,7 +102,7 @@ proptest! {
     ) {
         let mut all = if with_header { header() } else { Vec::new() };
         all.extend(tail);
-        match replies(Value::Array(all), &ops(), &"run".into(), EXACT) {
+        match read(Value::Array(all), &ops()) {
             Ok(r) => prop_assert_eq!(r.items.len(), 5),
             Err(e) => {
                 prop_assert!(e.is_ambiguous());
@@ -120,29 +124,47 @@ fn a_run_that_went_as_asked_says_so_once() {
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
     let mut all = header();
     all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
-    let got = replies(Value::Array(all), &ops, &"run".into(), EXACT).unwrap();
+    let got = read(Value::Array(all), &ops).unwrap();
     let granted = |fence| Ok(Reply::Granted { fence });
     let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
     assert_eq!(got.items, want);
     // In the middle of a run it is no answer, and to other kinds neither.
     let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
-    assert!(replies(Value::Array(middle), &ops[..2], &"run".into(), EXACT).is_err());
+    assert!(read(Value::Array(middle), &ops[..2]).is_err());
     let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
     let other = [&header()[..], &[Value::Int(-9)]].concat();
-    assert!(replies(Value::Array(other), &inspect, &"run".into(), EXACT).is_err());
+    assert!(read(Value::Array(other), &inspect).is_err());
 }
 
 #[test]
-fn how_the_server_stands_is_told_by_two_bits() {
-    let with = |bits| {
-        let mut all = header();
-        all[4] = Value::Int(bits);
-        standing(&Value::Array(all))
-    };
-    assert_eq!(with(7), Standing::default());
-    assert_eq!(with(8), Standing { backlog: true, awaited: false });
-    assert_eq!(with(17), Standing { backlog: false, awaited: true });
-    assert_eq!(standing(&Value::Okay), Standing::default());
+fn an_answer_says_whether_a_backlog_is_kept() {
+    let with = |bits| keeps_backlog(&Value::Array([&header()[..2], &[Value::Int(bits)]].concat()));
+    assert_eq!((with(7), with(8)), (false, true));
+    assert_eq!([5, -5].map(|clock| keeps_backlog(&Value::Int(clock))), [false, true]);
+    assert!(!keeps_backlog(&Value::Okay));
+}
+
+#[test]
+fn the_clock_alone_says_that_all_is_as_expected() {
+    let keys = LockKeys::new("k");
+    let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
+    let release = Op::Release { keys: keys.clone(), owner, words: false };
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, wait: true };
+    let ops = [release.clone(), release, acquire];
+    let run: Arc<str> = "run".into();
+    let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
+    // At 2 s, behind the quarantine.
+    let expected =
+        |ops: &[Op]| replies(Value::Int(2_000_000), ops, &run, EXACT, Some(Arc::clone(&seen)));
+    let (got, still) = expected(&ops).unwrap();
+    assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done), Ok(Reply::Granted { fence: 7 })]);
+    let facts = got.facts.unwrap();
+    assert_eq!((facts.node_micros, facts.generation, facts.since), (2_000_000, 255, 7));
+    assert_eq!((facts.quarantine, facts.new_generation), (Duration::ZERO, false));
+    assert_eq!(still, seen);
+    // It is no answer to other kinds, nor where nothing was expected.
+    assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
+    assert!(read(Value::Int(2_000_000), &ops).is_err());
 }
 
 #[test]
@@ -161,6 +183,6 @@ fn too_many_answers_are_garbage_too() {
     let mut all = header();
     all.extend([Value::Int(-1), Value::Int(1)]);
     let ops = &ops()[1..2];
-    assert!(replies(Value::Array(all), ops, &"run".into(), EXACT).is_err());
-    assert!(replies(Value::Okay, ops, &"run".into(), EXACT).is_err());
+    assert!(read(Value::Array(all), ops).is_err());
+    assert!(read(Value::Okay, ops).is_err());
 }

@@ -1,6 +1,7 @@
 //! The checks, one a file: pure functions from facts to findings.
 
 mod announced_address;
+mod aof_replay;
 mod appendfsync;
 mod backlog_ttl;
 mod clock_skew;
@@ -85,6 +86,7 @@ pub(crate) const CHECKS: &[Check] = &[
     replica_priority::CHECK,
     replicas::CHECK,
     persistence::CHECK,
+    aof_replay::CHECK,
     appendfsync::CHECK,
     eviction::CHECK,
     down_after::CHECK,

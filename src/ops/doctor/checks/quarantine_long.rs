@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
-use crate::sentinel::guard::{GuardRule, LAG_SLACK};
+use crate::sentinel::min_replicas::{GuardRule, LAG_SLACK};
 
 pub(super) const CHECK: Check = Check {
     id: "quarantine-long",

@@ -140,6 +140,7 @@ fn server(n: usize) -> Server {
         })),
         user: Read::Got("default".into()),
         may: Read::Got(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),
+        replays: Read::Got(None),
         ..Server::unasked(at, false, hand)
     }
 }

@@ -1,0 +1,46 @@
+//! A network that takes its time: each piece is passed on so long after it came, on threads of its
+//! own, because a runtime's timer is not as fine as a network.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// A URL before `host:port`, each way so much later, for as long as this process runs.
+pub(crate) fn delayed(target: &str, delay: Duration) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let target = target.to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(&target) else { return };
+            let again = |s: &TcpStream| s.try_clone().expect("a socket");
+            pass(again(&client), again(&server), delay);
+            pass(server, client, delay);
+        }
+    });
+    format!("redis://127.0.0.1:{port}")
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    for socket in [&from, &to] {
+        socket.set_nodelay(true).expect("a socket");
+    }
+    let (tx, rx) = mpsc::channel::<(Instant, Vec<u8>)>();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 16_384];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if tx.send((Instant::now() + delay, buffer[..n].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        for (due, piece) in rx {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,156 @@
+//! How cost grows with names, with held locks and with processes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, stream};
+
+use super::Args;
+use super::case::{Case, run};
+use super::contenders::{Contender, Ours, TTL};
+use super::server::Server;
+use super::stats::{cpu, resident};
+
+/// So many tasks at once where one would only wait.
+const TASKS: usize = 64;
+
+pub(crate) async fn all(args: &Args) {
+    for names in [1_000, 10_000, 100_000, 1_000_000] {
+        println!("{}", of_names(args, names).await);
+    }
+    for held in [1_000, 10_000, 100_000] {
+        if held <= args.held {
+            println!("{}", of_held(args, held).await);
+        }
+    }
+    for processes in [1, 2, 4, 8] {
+        println!("{}", of_processes(args, processes).await);
+    }
+}
+
+/// Pairs over so many names in turn; each leaves its fence behind.
+async fn of_names(args: &Args, names: usize) -> String {
+    let server = Server::start(&[]);
+    let ours = Arc::new(Ours::connect(&[server.url()]));
+    let next = Arc::new(AtomicUsize::new(0));
+    let started = Instant::now();
+    let (before, spent) = (resident(), cpu(server.pid()));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (ours, next) = (Arc::clone(&ours), Arc::clone(&next));
+            tokio::spawn(async move {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= names {
+                        return;
+                    }
+                    assert!(ours.pair(format!("name:{i}")).await, "nobody else wants it");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a task");
+    }
+    let per_s = names as f64 / started.elapsed().as_secs_f64();
+    let each = (cpu(server.pid()) - spent) / names as f64;
+    let grown = resident().saturating_sub(before);
+    let memory = server.cli(&["info", "memory"]);
+    let used = memory.lines().find_map(|l| l.trim().strip_prefix("used_memory:"));
+    let used: f64 = used.and_then(|n| n.parse().ok()).unwrap_or(f64::NAN);
+    let on_server = used / names as f64;
+    if args.json {
+        return format!(
+            "{{\"names\":{names},\"ours_pairs_per_s\":{per_s:.0},\"server_cpu_us\":{each:.1},\
+             \"client_grew_bytes\":{grown},\"server_bytes_per_name\":{on_server:.0}}}"
+        );
+    }
+    format!(
+        "{names:>9} names: {per_s:>7.0} pairs/s, server {each:.1} µs a pair and {on_server:.0} \
+         bytes a name, this process grew by {:.1} MiB",
+        grown as f64 / f64::from(1 << 20)
+    )
+}
+
+/// What many held locks cost: memory and processor time while they are renewed.
+pub(crate) async fn of_held(args: &Args, held: usize) -> String {
+    let server = Server::start(&[]);
+    let ours = Ours::connect(&[server.url()]);
+    drop(ours.0.mutex("warm").build().unwrap().acquire().await.expect("a lock"));
+    let alive_tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (before, tasks_before) = (resident(), alive_tasks());
+    let began = Instant::now();
+    let one = |i: usize| {
+        let mutex = ours.0.mutex(format!("held:{i}")).build().unwrap();
+        async move { mutex.acquire().await }
+    };
+    let guards: Vec<_> = stream::iter((0..held).map(one))
+        .buffered(TASKS)
+        .map(|guard| guard.expect("a lock"))
+        .collect()
+        .await;
+    let took = began.elapsed();
+    let (spent, on_server) = (cpu(std::process::id()), cpu(server.pid()));
+    tokio::time::sleep(TTL + Duration::from_secs(1)).await;
+    let us = (TTL + Duration::from_secs(1)).as_secs_f64() * 1e6;
+    let share = (cpu(std::process::id()) - spent) / us * 100.0;
+    let server_share = (cpu(server.pid()) - on_server) / us * 100.0;
+    let alive = guards.iter().filter(|g| g.is_valid()).count();
+    let bytes = resident().saturating_sub(before) / held;
+    let tasks = alive_tasks().saturating_sub(tasks_before);
+    if args.json {
+        return format!(
+            "{{\"held\":{held},\"alive_after_ttl\":{alive},\"bytes_per_lock\":{bytes},\
+             \"tasks\":{tasks},\"client_cpu_percent\":{share:.1},\
+             \"server_cpu_percent\":{server_share:.1},\"acquired_in_ms\":{}}}",
+            took.as_millis()
+        );
+    }
+    format!(
+        "{held:>9} held: taken in {took:.1?}, {alive} alive after one ttl, {bytes} bytes each, \
+         {tasks} more tasks, {share:.1} % of a core here and {server_share:.1} % at the server"
+    )
+}
+
+/// So many processes at one server, eight tasks each.
+async fn of_processes(args: &Args, processes: usize) -> String {
+    let server = Server::start(&[]);
+    let me = std::env::current_exe().expect("this program");
+    let before = cpu(server.pid());
+    let children: Vec<_> = (0..processes)
+        .map(|i| {
+            let mut child = tokio::process::Command::new(&me);
+            child.args(["--worker", &server.url(), "--seconds", &args.seconds.to_string()]);
+            child.args(["--worker-name", &format!("p{i}")]);
+            child.stdout(std::process::Stdio::piped()).kill_on_drop(true);
+            child.spawn().expect("a process")
+        })
+        .collect();
+    let mut per_s = 0.0;
+    let mut pairs = 0.0;
+    for child in children {
+        let said = child.wait_with_output().await.expect("a process").stdout;
+        let said = String::from_utf8_lossy(&said);
+        let mut figures = said.split_whitespace().filter_map(|n| n.parse::<f64>().ok());
+        per_s += figures.next().expect("pairs a second");
+        pairs += figures.next().expect("pairs");
+    }
+    let each = (cpu(server.pid()) - before) / pairs;
+    if args.json {
+        return format!(
+            "{{\"processes\":{processes},\"ours_pairs_per_s\":{per_s:.0},\
+             \"server_cpu_us\":{each:.1}}}"
+        );
+    }
+    format!("{processes:>9} processes: {per_s:>7.0} pairs/s in all, server {each:.1} µs a pair")
+}
+
+/// What each of several processes does.
+pub(crate) async fn worker(args: &Args, url: &str) {
+    let ours: Arc<dyn Contender> = Arc::new(Ours::connect(&[url.to_owned()]));
+    let case = Case { nodes: 1, tasks: 8, frozen: false, delay: Duration::ZERO };
+    let span = Duration::from_secs_f64(args.seconds);
+    let done = run(&ours, &args.worker_name, case, &[], span).await;
+    println!("{} {}", done.per_s, done.latencies.len());
+}

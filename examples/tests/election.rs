@@ -1,0 +1,146 @@
+//! Elections between processes over real servers: what a follower notices when the leader resigns,
+//! is killed, or loses its servers.
+
+use std::time::Duration;
+
+use crate::candidate::{Candidate, Line};
+use crate::support::group::Groups;
+use crate::support::server::Server;
+
+const TTL_MS: f64 = 1_500.0;
+
+/// Three standalone servers and the arguments that name them.
+fn servers() -> (Vec<Server>, Vec<String>) {
+    let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
+    let mut args = vec!["--ttl-ms".into(), TTL_MS.to_string()];
+    for server in &servers {
+        args.extend(["--node".into(), server.url()]);
+    }
+    (servers, args)
+}
+
+/// A Sentinel group and the arguments that name it.
+fn group() -> (Groups, Vec<String>) {
+    let groups = Groups::up(1);
+    let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
+    let ttl = TTL_MS.to_string();
+    let args = ["--ttl-ms", &ttl, "--sentinel", &sentinels, "--master", &master];
+    let args = args.map(str::to_owned).to_vec();
+    (groups, args)
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+/// The leader resigns, the other leads, and so on: how long each time, in milliseconds.
+fn hand_over(args: &[String], times: usize) -> Vec<f64> {
+    let mut leads = Candidate::start("a", args);
+    let mut term = leads.expect("leading").term;
+    let mut follows = Candidate::start("b", args);
+    let mut took = Vec::new();
+    for _ in 0..times {
+        // The follower takes its place among the waiters; if it is late, the median forgives.
+        std::thread::sleep(Duration::from_millis(500));
+        let (next, resigning) = loop {
+            leads.resign();
+            let resigning = leads.expect("resigning");
+            assert_eq!(leads.expect("resigned").term, resigning.term);
+            if let Some(next) = follows.within("leading", Duration::from_secs(5)) {
+                break (next, resigning);
+            }
+            // On a busy machine who resigned may be the first to ask again.
+            assert!(leads.expect("leading").term > resigning.term, "terms grow");
+        };
+        assert!(next.term > term, "terms grow");
+        took.push(next.at_ms - resigning.at_ms);
+        term = next.term;
+        std::mem::swap(&mut leads, &mut follows);
+    }
+    assert!(leads.terminate(), "a leader that is asked to end resigns cleanly");
+    assert!(follows.expect("leading").term > term);
+    took
+}
+
+fn resignation(args: &[String]) {
+    let took = hand_over(args, 7);
+    println!("hand-overs took {took:.1?} ms");
+    assert!(median(took.clone()) < 100.0, "{took:?}");
+}
+
+#[test]
+fn a_resignation_is_followed_at_once() {
+    let (_servers, args) = servers();
+    resignation(&args);
+}
+
+#[test]
+fn a_resignation_is_followed_at_once_over_a_sentinel_group() {
+    let (_groups, args) = group();
+    resignation(&args);
+}
+
+fn kill_three_times(args: &[String]) {
+    let mut leads = Candidate::start("0", args);
+    let mut term = leads.expect("leading").term;
+    let mut took = Vec::new();
+    for i in 1..=3 {
+        let follows = Candidate::start(&i.to_string(), args);
+        assert!(follows.line(Duration::from_millis(700)).is_none(), "two leaders");
+        let killed = leads.kill();
+        let next = follows.expect("leading");
+        assert!(next.term > term, "terms grow");
+        took.push(next.at_ms - killed);
+        term = next.term;
+        leads = follows;
+    }
+    println!("after a kill it took {took:.0?} ms");
+    assert!(median(took.clone()) < TTL_MS + 1_000.0, "{took:?}");
+}
+
+#[test]
+fn a_killed_leader_is_followed_within_its_ttl() {
+    let (_servers, args) = servers();
+    kill_three_times(&args);
+}
+
+#[test]
+fn a_killed_leader_is_followed_within_its_ttl_over_a_sentinel_group() {
+    let (_groups, args) = group();
+    kill_three_times(&args);
+}
+
+#[test]
+fn a_leader_without_its_servers_stops_and_leads_again_when_they_are_back() {
+    let (servers, args) = servers();
+    let leads = Candidate::start("a", &args);
+    let first = leads.expect("leading");
+    servers[0].freeze();
+    assert!(leads.line(Duration::from_secs(3)).is_none(), "two of three are enough");
+    servers[1].freeze();
+    let lost: Line = leads.expect("lost");
+    assert_eq!(lost.term, first.term);
+    servers.iter().take(2).for_each(Server::resume);
+    assert!(leads.expect("leading").term > first.term);
+}
+
+#[test]
+fn a_sentinel_failover_does_not_end_a_term() {
+    let groups = Groups::up(1);
+    let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
+    let args = ["--ttl-ms", "9000", "--sentinel", &sentinels, "--master", &master];
+    let args = args.map(str::to_owned);
+    let mut a = Candidate::start("a", &args);
+    let first = a.expect("leading");
+    let b = Candidate::start("b", &args);
+    std::thread::sleep(Duration::from_millis(500));
+    a.resign();
+    let second = b.expect("leading");
+    assert!(second.term > first.term);
+    a.expect("resigned");
+    groups.break_("failover", 0, &[]);
+    // Longer than the lease: it was renewed on the new master, under the same term.
+    assert!(b.line(Duration::from_secs(11)).is_none(), "the leader lost its term");
+    assert!(a.line(Duration::ZERO).is_none(), "two leaders");
+}

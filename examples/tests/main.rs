@@ -1,0 +1,7 @@
+//! The examples as programs: run as a user runs them.
+
+mod candidate;
+mod election;
+mod program;
+mod programs;
+mod support;

@@ -1,0 +1,15 @@
+//! Where cargo put the programs.
+
+/// The program of this example.
+pub(crate) fn program(example: &str) -> &'static str {
+    match example {
+        "consumer" => env!("CARGO_BIN_EXE_consumer"),
+        "cron_leader" => env!("CARGO_BIN_EXE_cron_leader"),
+        "election" => env!("CARGO_BIN_EXE_election"),
+        "fenced_writer" => env!("CARGO_BIN_EXE_fenced_writer"),
+        "orders" => env!("CARGO_BIN_EXE_orders"),
+        "payments" => env!("CARGO_BIN_EXE_payments"),
+        "quickstart" => env!("CARGO_BIN_EXE_quickstart"),
+        other => panic!("there is no example {other}"),
+    }
+}

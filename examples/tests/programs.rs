@@ -1,0 +1,225 @@
+//! Every example, run as a user runs it: embedded and on real servers. What it promises it checks
+//! itself and says by its exit code; of `orders` the figures are compared here too.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::program::program;
+use crate::support::group::Groups;
+use crate::support::server::Server;
+
+/// No example may hang.
+const PATIENCE: Duration = Duration::from_secs(170);
+
+/// Runs it, asserts that it ends well, and gives what it wrote.
+fn run(name: &str, args: &[String]) -> String {
+    let (status, words) = run_to_its_end(name, args);
+    assert!(status.success(), "{name} {args:?}: {status}\n{words}");
+    words
+}
+
+fn run_to_its_end(name: &str, args: &[String]) -> (ExitStatus, String) {
+    let out = std::env::temp_dir().join(format!("palisade-{name}-{}", fresh()));
+    let file = std::fs::File::create(&out).expect("a file below the temporary directory");
+    let mut child = Command::new(program(name))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a second handle"))
+        .stderr(file)
+        .spawn()
+        .expect("the example can be run");
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().expect("a child to wait for") {
+            Some(status) => break Some(status),
+            None if Instant::now() > end => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let words = std::fs::read_to_string(&out).unwrap_or_default();
+    let _ = std::fs::remove_file(&out);
+    let status = status.unwrap_or_else(|| panic!("{name} {args:?} hangs:\n{words}"));
+    (status, words)
+}
+
+fn fresh() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Embedded, on one real server and on three.
+fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
+    let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+    check(&run(name, &args));
+    for n in [1, 3] {
+        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
+        let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), s.url()]);
+        // The servers are new, so they have forgotten nothing.
+        let nodes = nodes.chain(["--trust-fresh".to_owned()]);
+        let args: Vec<_> = args.iter().cloned().chain(nodes).collect();
+        check(&run(name, &args));
+    }
+}
+
+fn last_line(words: &str) -> Value {
+    let line = words.trim_end().lines().last().expect("a last line");
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in the last line: {line}"))
+}
+
+#[test]
+fn quickstart() {
+    everywhere("quickstart", &[], |words| {
+        assert!(words.contains("another one is told"), "{words}");
+        assert!(words.contains("released"), "{words}");
+    });
+}
+
+#[test]
+fn fenced_writer() {
+    everywhere("fenced_writer", &[], |words| {
+        assert!(words.contains("refused"), "{words}");
+        assert!(words.ends_with("balance 200\n"), "{words}");
+    });
+}
+
+#[test]
+fn consumer() {
+    everywhere("consumer", &[], |words| {
+        assert!(words.ends_with("100 orders charged once each, 2 messages parked for a person\n"));
+    });
+}
+
+#[test]
+fn election() {
+    // On servers it is one candidate, which leads until it gets a signal to end.
+    everywhere("election", &["--seconds", "1"], |words| {
+        assert!(words.contains("resign"), "{words}");
+    });
+}
+
+#[test]
+fn cron_leader() {
+    everywhere("cron_leader", &[], |words| {
+        assert!(words.contains("every tick exactly once"), "{words}");
+    });
+}
+
+#[test]
+fn a_sentinel_group_is_a_node_like_another() {
+    let groups = Groups::up(1);
+    let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];
+    let args = [&args[..], &[groups.name(0)]].concat();
+    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader"] {
+        run(name, &args);
+    }
+}
+
+#[test]
+fn the_readmes_payment_on_a_new_server() {
+    let read = |path: &str| {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        std::fs::read_to_string(path).expect("it is part of the package")
+    };
+    let (example, readme) = (read("examples/payments.rs"), read("README.md"));
+    let code = &example[example.find("\nuse ").expect("imports")..];
+    assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
+
+    let marked = Server::start(&[]);
+    let deployment = palisade::ops::Deployment::new().node(marked.url());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let done = runtime.block_on(palisade::ops::init(&deployment, "")).expect("good arguments");
+    assert!(done.is_done(), "{done}");
+    let words = run("payments", &[marked.url()]);
+    let lines: Vec<_> = words.lines().collect();
+    let [first, second] = lines[..] else { panic!("{words}") };
+    let charge = first.strip_prefix("1: paid now, ").unwrap_or_else(|| panic!("{words}"));
+    assert_eq!(second.strip_prefix("2: was paid before, "), Some(charge), "{words}");
+
+    let unknown = Server::start(&[]);
+    let words = run("payments", &[unknown.url()]);
+    let first = words.lines().next().expect("a line");
+    let says = ["1: handler of", "grants begin in", "`palisade init`"];
+    assert!(says.iter().all(|say| first.contains(say)), "{words}");
+    assert_eq!(words.lines().count(), 2, "one line a delivery: {words}");
+}
+
+#[test]
+fn servers_that_nobody_used_before_are_waited_for() {
+    for name in ["quickstart", "consumer", "cron_leader"] {
+        let server = Server::start(&[]);
+        let words = run(name, &["--node".to_owned(), server.url(), "--ttl-ms=700".to_owned()]);
+        assert!(words.contains("not yet: "), "{words}");
+        assert!(words.contains("palisade init"), "{words}");
+        // Requests made after that are known to be new.
+        assert!(name != "consumer" || words.contains("100 orders charged once each"), "{words}");
+    }
+}
+
+#[test]
+fn the_lease_is_as_asked_for() {
+    let server = Server::start(&[]);
+    let args = |ttl: &str| ["--node".to_owned(), server.url(), format!("--ttl-ms={ttl}")];
+    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader", "orders", "election"] {
+        let (status, words) = run_to_its_end(name, &args("5"));
+        assert!(!status.success() && words.contains("at least 10ms"), "{name}: {words}");
+    }
+}
+
+#[test]
+fn orders_on_real_servers() {
+    let args = ["--json", "--limit", "600"];
+    everywhere("orders", &args, |words| {
+        let report = last_line(words);
+        let (request, business) = (&report["request"], &report["business"]);
+        assert_eq!(request["executed"], 600, "{report}");
+        for level in [request, business] {
+            assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+        }
+        assert!(request["delivered"].as_u64() > request["executed"].as_u64(), "{report}");
+        let (executed, refused) = (business["executed"].as_u64(), business["refused"].as_u64());
+        assert_eq!(executed.zip(refused).map(|(e, r)| e + r), Some(600), "{report}");
+    });
+}
+
+#[test]
+fn every_invoice_takes_effect_once() {
+    let report = last_line(&run("orders", &["--json".to_owned()]));
+    let (request, business) = (&report["request"], &report["business"]);
+    assert_eq!(request["executed"], 18_532, "{report}");
+    assert_eq!(business["executed"], 18_493, "{report}");
+    assert_eq!(business["refused"], 39, "{report}");
+    for level in [request, business] {
+        assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+    }
+}
+
+#[test]
+fn the_ledger_notices_consumers_that_do_not_ask() {
+    let args = ["--json", "--limit", "2000", "--seed", "1", "--blind"].map(str::to_owned);
+    let (status, words) = run_to_its_end("orders", &args);
+    assert_eq!(status.code(), Some(1), "{words}");
+    let report = last_line(&words);
+    assert!(report["request"]["doubles"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn orders_go_on_while_sentinel_groups_fail() {
+    let args = ["--demo-sentinel", "--json", "--limit", "2000"].map(str::to_owned);
+    let report = last_line(&run("orders", &args));
+    assert_eq!(report["request"]["executed"], 2_000, "{report}");
+    for level in [&report["request"], &report["business"]] {
+        assert_eq!([&level["doubles"], &level["lost"]], [&json!(0), &json!(0)], "{report}");
+    }
+    let faults = report["faults"].as_array().expect("faults");
+    let mut kinds: Vec<_> = faults.iter().filter_map(|f| f["kind"].as_str()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["failover", "freeze", "kill"], "{report}");
+}

@@ -1,0 +1,310 @@
+//! A connection for requests that are answered in the order in which they were sent, without a task
+//! of its own.
+//!
+//! [`Wire::send`] writes at once what the socket takes. A future that waits for an answer reads for
+//! all of them and gives each its own. The socket only ever sees one waker, that of the wire: it
+//! wakes the oldest request that is waited for or, if there is none, the future that watches for
+//! the end of the connection. So whoever polls the requests is the owner of the socket, and a
+//! server that hangs up is noticed although nothing was asked of it.
+
+mod line;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use redis::{Cmd, RedisError, RedisResult, Value};
+
+use self::line::{Line, Request};
+use super::frames::Limits;
+use super::limited::Socket;
+use crate::op::Batch;
+
+/// What became of a request: as many values as it has commands, or why there is no answer.
+type Answer = RedisResult<Vec<Value>>;
+
+/// An open connection. It is closed when this is dropped.
+pub(crate) struct Wire(Arc<Shared>);
+
+struct Shared {
+    /// Nothing may be sent any more.
+    over: AtomicBool,
+    state: Mutex<State>,
+    /// Locked by the socket while `state` is locked, and never the other way round.
+    readiness: Mutex<Readiness>,
+}
+
+struct State {
+    /// `None`: closed.
+    line: Option<Line>,
+    /// Requests that are waited for, the oldest first.
+    waiters: VecDeque<Waiter>,
+    watch: Option<Waker>,
+    sent: u64,
+    /// To be woken as soon as nothing is locked.
+    wake: Vec<Waker>,
+}
+
+struct Waiter {
+    id: u64,
+    waker: Option<Waker>,
+    answer: Option<Answer>,
+}
+
+#[derive(Default)]
+struct Readiness {
+    /// The socket became ready since it was used last.
+    came: bool,
+    reader: Option<Waker>,
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let reader = {
+            let mut readiness = lock(&self.readiness);
+            readiness.came = true;
+            readiness.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is complete before anything that can panic.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn broken(why: &'static str) -> RedisError {
+    RedisError::from(io::Error::new(io::ErrorKind::BrokenPipe, why))
+}
+
+impl Wire {
+    /// A connection over this socket. `load`: the command after which the server has the script
+    /// that it says is missing.
+    pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
+        let state = State {
+            line: Some(Line::new(socket, limits, load)),
+            waiters: VecDeque::new(),
+            watch: None,
+            sent: 0,
+            wake: Vec::new(),
+        };
+        Self(Arc::new(Shared {
+            over: AtomicBool::new(false),
+            state: Mutex::new(state),
+            readiness: Mutex::default(),
+        }))
+    }
+
+    /// Sends packed commands in one piece, and waits for so many answers. `None`: the connection is
+    /// over, and nothing was sent. A `batch` whose script the server does not have is sent again
+    /// once it has it, before anything new.
+    pub(crate) fn send(
+        &self,
+        bytes: Vec<u8>,
+        wanted: usize,
+        batch: Option<Arc<Batch>>,
+    ) -> Option<Reply> {
+        let shared = &self.0;
+        let mut state = lock(&shared.state);
+        // First what came: a server that has hung up is sent nothing.
+        shared.drive(&mut state);
+        let id = state.sent;
+        let open = !shared.over.load(Ordering::Acquire);
+        let line = state.line.as_mut().filter(|_| open);
+        let sent = line.map(|line| line.queue(Request::new(id, bytes, wanted, batch)));
+        if sent.is_some() {
+            state.sent += 1;
+            state.waiters.push_back(Waiter { id, waker: None, answer: None });
+            shared.drive(&mut state);
+        }
+        shared.leave(state);
+        sent.map(|()| Reply { shared: Arc::clone(shared), id })
+    }
+
+    /// Sends commands in one piece; their answers, errors among them, in the same order.
+    pub(crate) fn ask(&self, commands: &[Cmd]) -> impl Future<Output = Answer> + use<> {
+        let mut bytes = Vec::new();
+        for command in commands {
+            command.write_packed_command(&mut bytes);
+        }
+        let reply = self.send(bytes, commands.len(), None);
+        async { reply.ok_or_else(|| broken("the connection is over"))?.await }
+    }
+
+    /// Whether nothing may be sent any more. Looks at what the socket has to say, if anything.
+    pub(crate) fn is_over(&self) -> bool {
+        let shared = &self.0;
+        if !shared.over.load(Ordering::Acquire) && lock(&shared.readiness).came {
+            let mut state = lock(&shared.state);
+            shared.drive(&mut state);
+            shared.leave(state);
+        }
+        shared.over.load(Ordering::Acquire)
+    }
+
+    /// Ends when nothing may be sent any more. One future at a time hears of it.
+    ///
+    /// # Cancellation safety
+    /// May be dropped.
+    pub(crate) async fn over(&self) {
+        let shared = &self.0;
+        poll_fn(|cx| {
+            let mut state = lock(&shared.state);
+            shared.drive(&mut state);
+            let over = shared.over.load(Ordering::Acquire);
+            state.watch = (!over).then(|| cx.waker().clone());
+            shared.leave(state);
+            if over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// From here on nothing may be sent; what is under way may still be answered.
+    pub(crate) fn give_up(&self) {
+        let mut state = lock(&self.0.state);
+        self.0.over.store(true, Ordering::Release);
+        let watch = state.watch.take();
+        state.wake.extend(watch);
+        self.0.leave(state);
+    }
+
+    /// Closes it. What is under way has no answer but this.
+    pub(crate) fn close(&self, why: &'static str) {
+        let mut state = lock(&self.0.state);
+        self.0.end(&mut state, &broken(why));
+        self.0.leave(state);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.close("the connection was given up");
+    }
+}
+
+impl Shared {
+    /// Reads and writes until the socket would block.
+    fn drive(self: &Arc<Self>, state: &mut State) {
+        let State { line: Some(line), waiters, wake, .. } = state else { return };
+        // Before the socket is asked: what it says afterwards counts.
+        lock(&self.readiness).came = false;
+        let waker = Waker::from(Arc::clone(self));
+        let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
+            // A request that nobody waits for any more has no waiter.
+            if let Some(waiter) = waiters.iter_mut().find(|w| w.id == request.id) {
+                waiter.answer = Some(Ok(request.got));
+                wake.extend(waiter.waker.take());
+            }
+        });
+        if let Err(e) = done {
+            self.end(state, &e);
+        }
+    }
+
+    fn end(&self, state: &mut State, why: &RedisError) {
+        self.over.store(true, Ordering::Release);
+        state.line = None;
+        let State { waiters, wake, watch, .. } = state;
+        for waiter in waiters.iter_mut().filter(|w| w.answer.is_none()) {
+            waiter.answer = Some(Err(why.clone()));
+            wake.extend(waiter.waker.take());
+        }
+        wake.extend(watch.take());
+    }
+
+    /// Says who reads from here on, and wakes those who have an answer.
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        let mut wake = std::mem::take(&mut state.wake);
+        {
+            let mut readiness = lock(&self.readiness);
+            readiness.reader = state.reader().cloned();
+            // It became ready when nobody, or somebody else, was to read.
+            if readiness.came {
+                wake.extend(readiness.reader.take());
+            }
+        }
+        drop(state);
+        for waker in wake {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    fn reader(&self) -> Option<&Waker> {
+        let mut open = self.waiters.iter().filter(|w| w.answer.is_none()).peekable();
+        if open.peek().is_none() {
+            return self.watch.as_ref();
+        }
+        // One that was not polled yet reads when it is.
+        open.find_map(|w| w.waker.as_ref())
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        self.waiters.iter().position(|w| w.id == id)
+    }
+
+    /// The answer, if it has come.
+    fn take(&mut self, id: u64) -> Option<Answer> {
+        let place = self.place(id)?;
+        self.waiters[place].answer.as_ref()?;
+        self.waiters.remove(place)?.answer
+    }
+}
+
+/// The answers to one request.
+///
+/// # Cancellation safety
+/// May be dropped: the request takes effect all the same, and its answers are skipped.
+pub(crate) struct Reply {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Future for Reply {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let (shared, id) = (&self.shared, self.id);
+        let mut state = lock(&shared.state);
+        let mut answer = state.take(id);
+        if answer.is_none() {
+            // It need not be woken for what it is about to read itself.
+            if let Some(place) = state.place(id) {
+                state.waiters[place].waker = None;
+            }
+            shared.drive(&mut state);
+            answer = state.take(id);
+        }
+        if answer.is_none()
+            && let Some(place) = state.place(id)
+        {
+            state.waiters[place].waker = Some(cx.waker().clone());
+        }
+        shared.leave(state);
+        answer.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        let Some(place) = state.place(self.id) else { return };
+        state.waiters.remove(place);
+        // If it was woken to read and has not, somebody else does.
+        self.shared.leave(state);
+    }
+}

@@ -1,0 +1,170 @@
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::timeout;
+
+use super::*;
+use crate::name::LockKeys;
+use crate::op::{Op, Terms};
+use crate::token::OwnerToken;
+
+const NONE: &[u8] = b"-NOSCRIPT No matching script.\r\n";
+
+fn pair() -> (Wire, DuplexStream) {
+    let (ours, theirs) = duplex(1 << 16);
+    (Wire::new(Box::new(ours), Limits::BATCHES, || b"load;".to_vec()), theirs)
+}
+
+fn numbers(answer: Answer) -> Vec<i64> {
+    let number = |v| if let Value::Int(n) = v { n } else { panic!("{v:?}") };
+    answer.unwrap().into_iter().map(number).collect()
+}
+
+/// Everything that was sent so far.
+async fn sent(server: &mut DuplexStream) -> String {
+    let mut all = vec![0; 1 << 12];
+    let n = server.read(&mut all).now_or_never().map_or(0, Result::unwrap);
+    String::from_utf8_lossy(&all[..n]).into_owned()
+}
+
+fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
+    let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(owner));
+    let op = if releases {
+        Op::Release { keys, owner, words: false }
+    } else {
+        Op::Acquire { keys, owner, ttl: Duration::from_secs(1), proposal: 1, wait: false }
+    };
+    let second = Duration::from_secs(1);
+    let terms = Terms { max_ttl: second, clock_error: second };
+    Some(Arc::new(Batch { terms, not_after: None, ops: vec![op] }))
+}
+
+fn send(wire: &Wire, text: &str, batch: Option<Arc<Batch>>) -> Reply {
+    wire.send(text.into(), 1, batch).expect("it is open")
+}
+
+#[tokio::test]
+async fn each_gets_its_own_answer_whoever_reads() {
+    let (wire, mut server) = pair();
+    let (a, b) = (wire.send(b"a".to_vec(), 2, None).unwrap(), send(&wire, "b", None));
+    let c = send(&wire, "c", None);
+    assert_eq!(sent(&mut server).await, "abc", "each leaves at once");
+    server.write_all(b":1\r\n:2\r\n:3\r\n:4\r\n").await.unwrap();
+    assert_eq!(numbers(c.await), [4], "one that does not come first reads for all");
+    assert_eq!(numbers(a.await), [1, 2]);
+    assert_eq!(numbers(b.await), [3]);
+}
+
+#[tokio::test]
+async fn the_answer_to_what_was_given_up_is_nobodys() {
+    let (wire, mut server) = pair();
+    let (a, b) = (send(&wire, "a", None), send(&wire, "b", None));
+    // The first is the one that reads, and goes when it has been woken for it.
+    let mut reads = Box::pin(a);
+    assert!(futures_util::poll!(&mut reads).is_pending());
+    let waits = tokio::spawn(b);
+    tokio::task::yield_now().await;
+    server.write_all(b":1\r\n:2\r\n").await.unwrap();
+    drop(reads);
+    let answer = timeout(Duration::from_secs(5), waits).await.expect("somebody reads");
+    assert_eq!(numbers(answer.unwrap()), [2]);
+}
+
+#[tokio::test]
+async fn the_end_is_noticed_although_nothing_was_asked() {
+    let (wire, server) = pair();
+    assert!(wire.over().now_or_never().is_none() && !wire.is_over());
+    drop(server);
+    timeout(Duration::from_secs(5), wire.over()).await.expect("it hears of it");
+    assert!(wire.is_over() && wire.send(b"late".to_vec(), 1, None).is_none());
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_watched_for_is_seen_before_anything_is_sent() {
+    let (wire, server) = pair();
+    drop(server);
+    assert!(wire.send(b"late".to_vec(), 1, None).is_none(), "certainly not executed");
+}
+
+#[tokio::test]
+async fn what_is_under_way_ends_with_the_connection() {
+    let (wire, server) = pair();
+    let (a, b) = (send(&wire, "a", None), send(&wire, "b", None));
+    drop(server);
+    assert!(a.await.is_err() && b.await.is_err());
+}
+
+#[tokio::test]
+async fn one_that_was_given_up_answers_what_is_under_way() {
+    let (wire, mut server) = pair();
+    let a = send(&wire, "a", None);
+    wire.give_up();
+    assert!(wire.is_over() && wire.send(b"b".to_vec(), 1, None).is_none());
+    server.write_all(b":1\r\n").await.unwrap();
+    assert_eq!(numbers(a.await), [1]);
+}
+
+#[tokio::test]
+async fn an_answer_to_nothing_ends_it_and_a_push_does_not() {
+    let (wire, mut server) = pair();
+    server.write_all(b">1\r\n+hello\r\n").await.unwrap();
+    assert!(!wire.is_over() && wire.over().now_or_never().is_none());
+    server.write_all(b":1\r\n").await.unwrap();
+    timeout(Duration::from_secs(5), wire.over()).await.expect("nobody asked for it");
+}
+
+#[tokio::test]
+async fn a_lost_script_is_loaded_and_all_are_sent_again_in_order_before_anything_new() {
+    let (wire, mut server) = pair();
+    let (mut a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(true, 1)));
+    assert_eq!(sent(&mut server).await, "a;b;");
+    server.write_all(NONE).await.unwrap();
+    assert!(futures_util::poll!(&mut a).is_pending());
+    let c = send(&wire, "c;", batch(true, 2));
+    assert_eq!(sent(&mut server).await, "", "what b found is not known yet");
+    server.write_all(NONE).await.unwrap();
+    assert!(futures_util::poll!(&mut a).is_pending());
+    assert_eq!(sent(&mut server).await, "load;a;b;c;");
+    server.write_all(b"+digest\r\n:1\r\n:2\r\n:3\r\n").await.unwrap();
+    assert_eq!([numbers(a.await), numbers(b.await), numbers(c.await)], [[1], [2], [3]]);
+}
+
+#[tokio::test]
+async fn an_acquire_whose_release_was_executed_is_not_sent_again() {
+    let (wire, mut server) = pair();
+    let (a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(false, 2)));
+    let c = send(&wire, "c;", batch(true, 1));
+    sent(&mut server).await;
+    // Another client loaded the script between the second and the third.
+    server.write_all(&[NONE, NONE, b":0\r\n"].concat()).await.unwrap();
+    let refused = a.await.unwrap().remove(0).extract_error().unwrap_err();
+    assert_eq!(refused.code(), Some("NOSCRIPT"), "it certainly was not executed");
+    assert_eq!(numbers(c.await), [0]);
+    assert_eq!(sent(&mut server).await, "load;b;");
+    server.write_all(b"+digest\r\n:5\r\n").await.unwrap();
+    assert_eq!(numbers(b.await), [5]);
+}
+
+#[tokio::test]
+async fn a_script_that_cannot_be_loaded_is_missing_once_and_for_all() {
+    let (wire, mut server) = pair();
+    let mut a = send(&wire, "a;", batch(false, 1));
+    server.write_all(NONE).await.unwrap();
+    assert!(futures_util::poll!(&mut a).is_pending());
+    server.write_all(&[b"-NOPERM no\r\n", NONE].concat()).await.unwrap();
+    assert!(matches!(a.await.unwrap()[..], [Value::ServerError(_)]));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_holds_up_nobody_but_its_own() {
+    let (wire, mut server) = pair();
+    let large = wire.send(vec![b'x'; 3 << 16], 1, None).unwrap();
+    let small = send(&wire, "end", None);
+    let waits = tokio::spawn(async move { (numbers(large.await), numbers(small.await)) });
+    let mut all = vec![0; (3 << 16) + 3];
+    timeout(Duration::from_secs(5), server.read_exact(&mut all)).await.expect("all comes").unwrap();
+    assert!(all.ends_with(b"xend"));
+    server.write_all(b":1\r\n:2\r\n").await.unwrap();
+    assert_eq!(waits.await.unwrap(), (vec![1], vec![2]));
+}

@@ -1,0 +1,81 @@
+//! The one loop that runs a machine of the core: it hands over each answer, sends what is asked for
+//! and keeps the time.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::time::{Instant, Sleep};
+
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::node::mailbox::Mailbox;
+use crate::quorum::{Machine, Progress};
+use crate::time::Moment;
+
+/// What a machine needs of the world.
+pub(super) struct Round<'a> {
+    /// Where the answers meet.
+    pub(super) mailbox: &'a Arc<Mailbox>,
+    /// The verb's only timer, of the runtime that polls it (overview 7).
+    pub(super) timer: Sleep,
+    /// Nothing that is asked for may take effect after this.
+    pub(super) until: Moment,
+    /// Nothing is asked for once this lease is over.
+    pub(super) of: Option<&'a Lease>,
+}
+
+impl Core {
+    /// Runs a machine whose question was sent at `now`.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the requests are on their way, and their answers go to the mailbox.
+    pub(super) async fn run<M: Machine>(
+        &self,
+        mut now: Moment,
+        machine: &mut M,
+        Round { mailbox, timer, until, of }: Round<'_>,
+    ) -> M::Decision {
+        tokio::pin!(timer);
+        let mut set = None;
+        let mut progress = machine.on_time(now);
+        loop {
+            let at = match progress {
+                Progress::Decided(decision) => return decision,
+                Progress::Wait(at) => at,
+                Progress::Send(asks, at) => {
+                    let deadline = self.node_deadline(now).min(until);
+                    let send = || {
+                        for (node, op) in asks {
+                            self.send(node, op, deadline, mailbox);
+                        }
+                    };
+                    match of {
+                        Some(lease) => lease.while_held(now, send),
+                        None => send(),
+                    }
+                    at
+                }
+            };
+            let mail = poll_fn(|cx| {
+                // A mail that is there is never left for the timer.
+                if let Poll::Ready(mail) = mailbox.poll_recv(cx) {
+                    return Poll::Ready(Some(mail));
+                }
+                if set != Some(at) {
+                    set = Some(at);
+                    timer.as_mut().reset(Instant::now() + at.since(now));
+                }
+                timer.as_mut().poll(cx).map(|()| None)
+            });
+            let mail = mail.await;
+            now = self.env.now();
+            progress = if let Some((node, reply)) = mail {
+                machine.on_reply(now, node, &reply)
+            } else {
+                set = None;
+                machine.on_time(now)
+            };
+        }
+    }
+}

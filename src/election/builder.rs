@@ -1,0 +1,81 @@
+//! Settings of an election, all checked when it is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Election;
+use crate::durability::Durability;
+use crate::error::{ConfigError, Resource};
+use crate::name::{LockKeys, check_election};
+use crate::quorum::backoff::RetryPolicy;
+use crate::redlock::Redlock;
+
+/// Settings of an [`Election`], begun by [`Redlock::election`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct ElectionBuilder(Election);
+
+impl Redlock {
+    /// Settings of the election of this name over the handle's nodes. Its main key there is the
+    /// handle's prefix + `election:` + `name`. [`build`](ElectionBuilder::build) checks them.
+    pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
+        let (core, name) = (Arc::clone(&self.core), name.as_ref());
+        ElectionBuilder(Election {
+            keys: LockKeys::of_election(&core.config.prefix, name),
+            ttl: core.config.ttl,
+            acquire_timeout: None,
+            retry: RetryPolicy::default(),
+            level: Durability::Primary,
+            name: name.into(),
+            core,
+        })
+    }
+}
+
+impl ElectionBuilder {
+    /// Lease length, 10 ms to `max_ttl`; default the handle's. It bounds how long the name is
+    /// without a leader after a leader died; a living leader renews at a quarter of it.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0.ttl = ttl;
+        self
+    }
+
+    /// How long [`campaign`](Election::campaign) and [`lead`](Election::lead) wait to be elected at
+    /// most. Default: as long as their future lives.
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.0.acquire_timeout = Some(timeout);
+        self
+    }
+
+    /// Waits between attempts when no node gives a hint.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.0.retry = policy;
+        self
+    }
+
+    /// How many replicas must have a term, its metadata and each renewal before they count; default
+    /// [`Durability::Primary`]. [`Leadership::durability`](super::Leadership::durability) says how
+    /// many had them.
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.0.level = level;
+        self
+    }
+
+    /// Checks the name and the settings. Nothing is sent.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with the election, the setting, its value and the rule.
+    pub fn build(self) -> Result<Election, ConfigError> {
+        let checked = self.check();
+        checked.map_err(|e| e.of(Resource::Election(Arc::clone(&self.0.name))))?;
+        Ok(self.0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Election { name, keys, level, core, ttl, .. } = &self.0;
+        check_election(name, keys)?;
+        level.check()?;
+        core.config.check_ttl(*ttl)?;
+        core.config.check_renewed(*ttl)
+    }
+}

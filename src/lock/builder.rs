@@ -1,0 +1,92 @@
+//! Settings of a mutex, all checked when it is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Mutex;
+use crate::driver::Core;
+use crate::durability::Durability;
+use crate::error::{ConfigError, Resource};
+use crate::name::{LockKeys, check_lock};
+use crate::quorum::backoff::RetryPolicy;
+
+/// Settings of a [`Mutex`], begun by [`Redlock::mutex`](crate::Redlock::mutex).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct MutexBuilder(Mutex);
+
+impl MutexBuilder {
+    pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
+        Self(Mutex {
+            keys: LockKeys::prefixed(&core.config.prefix, name),
+            ttl: core.config.ttl,
+            acquire_timeout: None,
+            renew: true,
+            max_hold: None,
+            retry: RetryPolicy::default(),
+            level: Durability::Primary,
+            name: name.into(),
+            core,
+        })
+    }
+
+    /// Lease length, 10 ms to `max_ttl`; default the handle's. With automatic renewal it bounds how
+    /// long others wait after this process died, not how long the lock may be held.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0.ttl = ttl;
+        self
+    }
+
+    /// How long [`acquire`](Mutex::acquire) waits at most. Default: 30 s, and longer while too few
+    /// nodes can grant because of a quarantine whose end is known, until shortly after that end.
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.0.acquire_timeout = Some(timeout);
+        self
+    }
+
+    /// Whether the keeper renews the lock at a quarter of its ttl; default true. Without it the
+    /// lock is lost after one ttl unless [`LockGuard::extend`](super::LockGuard::extend) is called.
+    pub fn auto_renew(mut self, renew: bool) -> Self {
+        self.0.renew = renew;
+        self
+    }
+
+    /// The keeper stops renewing this long after the acquire, so that a stuck holder cannot keep
+    /// the name for ever. Default: no limit.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.0.max_hold = Some(limit);
+        self
+    }
+
+    /// Waits between attempts when no node gives a hint.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.0.retry = policy;
+        self
+    }
+
+    /// How many replicas must have a grant, and each renewal, before it counts; default
+    /// [`Durability::Primary`]. [`LockGuard::durability`](super::LockGuard::durability) says how
+    /// many had it.
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.0.level = level;
+        self
+    }
+
+    /// Checks the name and the settings. Nothing is sent.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with the lock, the setting, its value and the rule.
+    pub fn build(self) -> Result<Mutex, ConfigError> {
+        let checked = self.check();
+        checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
+        Ok(self.0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Mutex { name, keys, level, core, ttl, renew, .. } = &self.0;
+        check_lock(name, keys)?;
+        level.check()?;
+        core.config.check_ttl(*ttl)?;
+        if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,163 @@
+//! Work that is done under a lock and stopped when the lock is lost.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::{LockGuard, Mutex};
+use crate::error::{AcquireError, Advice, NoQuorum, ReleaseError, Resource};
+
+/// Why work under a lock, or under a leadership, has no certain end.
+///
+/// A value that the work returned all the same is kept: [`into_value`](Self::into_value).
+#[non_exhaustive]
+pub enum WorkError<T, E = AcquireError> {
+    /// The lock was not acquired, or the election not won: the work was not started.
+    NotStarted(E),
+    /// Lost before the work had ended, so somebody else may have begun: the work was stopped where
+    /// it was. With a value, it came to its end after the loss.
+    #[non_exhaustive]
+    Lost {
+        /// The lock or the election.
+        of: Resource,
+        /// What the work returned, if it came to its end.
+        value: Option<T>,
+    },
+    /// The work is done, and the lock was held until its end; too few nodes confirmed the release.
+    /// It is repeated in the background, and at the latest the ttl ends the lock.
+    #[non_exhaustive]
+    Unconfirmed {
+        /// What the work returned.
+        value: T,
+        /// What the nodes said to the release.
+        error: NoQuorum,
+    },
+}
+
+impl<T, E> WorkError<T, E> {
+    /// What the work returned, if it came to its end.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::NotStarted(_) => None,
+            Self::Lost { value, .. } => value,
+            Self::Unconfirmed { value, .. } => Some(value),
+        }
+    }
+}
+
+impl<T> WorkError<T> {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::NotStarted(e) => e.advice(),
+            Self::Lost { .. } => Advice::GiveUp,
+            Self::Unconfirmed { error, .. } => error.advice(),
+        }
+    }
+}
+
+impl<T, E: fmt::Debug> fmt::Debug for WorkError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted(e) => f.debug_tuple("NotStarted").field(e).finish(),
+            Self::Lost { of, .. } => f.debug_struct("Lost").field("of", of).finish_non_exhaustive(),
+            Self::Unconfirmed { error, .. } => {
+                f.debug_struct("Unconfirmed").field("error", error).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl<T, E: fmt::Display> fmt::Display for WorkError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted(e) => e.fmt(f),
+            Self::Lost { of, value: None } => {
+                write!(f, "{of}: lost, and the work was stopped; somebody else may have begun it")
+            }
+            Self::Lost { of, value: Some(_) } => write!(
+                f,
+                "{of}: lost before the work had ended; what was done late needs its fencing token"
+            ),
+            Self::Unconfirmed { error, .. } => write!(
+                f,
+                "the work is done, its release is unconfirmed and goes on in the background: \
+                 {error}"
+            ),
+        }
+    }
+}
+
+impl<T, E: Error> Error for WorkError<T, E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Its sentence is ours.
+            Self::NotStarted(e) => e.source(),
+            Self::Lost { .. } | Self::Unconfirmed { .. } => None,
+        }
+    }
+}
+
+impl Mutex {
+    /// Acquires the lock, runs `work` while it is held, and releases it.
+    ///
+    /// If the lock is lost, the work is stopped: its future is dropped at its next await. The work
+    /// has the guard, for its [fencing token](LockGuard::fencing_token) among others. The lock is
+    /// released when the work has ended, even if a clone of the guard is left.
+    ///
+    /// ```
+    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use palisade::{MemoryNode, Redlock};
+    /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+    /// let mutex = redlock.mutex("invoice:42").build()?;
+    /// let written = mutex
+    ///     .run(|guard| async move { format!("under token {}", guard.fencing_token()) })
+    ///     .await?;
+    /// # assert!(written.starts_with("under token"));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WorkError::NotStarted`] with the error of [`acquire`](Self::acquire); [`WorkError::Lost`]
+    /// if the lock was not held until the work had ended; [`WorkError::Unconfirmed`] if it was, and
+    /// too few nodes confirmed the release. An error of the work itself is its value:
+    /// `run(…).await??`.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the work is dropped with it where it is, and the lock is released in the
+    /// background. Before it is acquired, as [`acquire`](Self::acquire).
+    pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
+    where
+        F: FnOnce(Arc<LockGuard>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let guard = Arc::new(self.acquire().await.map_err(WorkError::NotStarted)?);
+        while_held(&guard, work(Arc::clone(&guard))).await
+    }
+}
+
+/// Runs the work until its end or the loss of the lock, then releases.
+pub(crate) async fn while_held<T, E>(
+    guard: &LockGuard,
+    work: impl Future<Output = T>,
+) -> Result<T, WorkError<T, E>> {
+    // Stopped work is dropped here, before the lock is given back.
+    let value = {
+        let work = pin!(work);
+        tokio::select! {
+            biased;
+            () = guard.lost() => None,
+            value = work => Some(value),
+        }
+    };
+    let released = guard.end().await;
+    let of = guard.resource();
+    match (value, released) {
+        (Some(value), Ok(())) => Ok(value),
+        (Some(value), Err(ReleaseError::Unconfirmed(error))) => {
+            Err(WorkError::Unconfirmed { value, error })
+        }
+        (value, _) => Err(WorkError::Lost { of, value }),
+    }
+}

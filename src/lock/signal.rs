@@ -1,0 +1,63 @@
+//! The end of a lease, for tasks that do not own its guard.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lost;
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+
+/// Says when a lock, a leadership or a claim is no longer held: lost, released or dropped.
+///
+/// It borrows nothing and is cheap to clone, so it can move into tasks:
+///
+/// ```
+/// # use palisade::LockGuard;
+/// # fn watch(guard: &LockGuard) {
+/// let signal = guard.lost_signal();
+/// tokio::spawn(async move {
+///     signal.lost().await;
+///     println!("stop writing");
+/// });
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LostSignal {
+    core: Arc<Core>,
+    lease: Arc<Lease>,
+}
+
+impl fmt::Debug for LostSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LostSignal").field("is_lost", &self.is_lost()).finish_non_exhaustive()
+    }
+}
+
+impl LostSignal {
+    pub(crate) fn new(core: &Arc<Core>, lease: &Arc<Lease>) -> Self {
+        Self { core: Arc::clone(core), lease: Arc::clone(lease) }
+    }
+
+    /// Whether it is over, by a local look at the suspend-proof clock. Never turns false again.
+    pub fn is_lost(&self) -> bool {
+        is_lost(&self.core, &self.lease)
+    }
+
+    /// Resolves when it is over: when it is lost, at the latest at its own deadline, or when it is
+    /// released or dropped.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and called again at will.
+    pub async fn lost(&self) {
+        lost(&self.core, &self.lease).await;
+    }
+}
+
+/// Whether a lease is over. What was over once stays so, also if a renewal's answer is on its way.
+pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
+    let over = !lease.is_valid(core.env.now());
+    if over {
+        lease.lose();
+    }
+    over
+}

@@ -1,0 +1,103 @@
+//! In which order batches leave: that of the calls, also of those that wait for a connection.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+
+use super::{Current, Doubt, Resolver, Shared, Turn, cut_off};
+use crate::error::{NodeError, NodeFault};
+use crate::node::redis::session::Sent;
+use crate::op::Batch;
+
+/// A batch that is sent as soon as there is a connection.
+pub(super) struct Waiting {
+    batch: Arc<Batch>,
+    pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
+}
+
+/// A batch that was sent, and where.
+pub(super) type OnItsWay = (Arc<Current>, Sent);
+
+/// What becomes of a batch at its call.
+pub(super) enum Place {
+    Sent(OnItsWay),
+    Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
+    Refused(NodeError),
+}
+
+impl<R: Resolver> Shared<R> {
+    /// Sends a batch, or has it wait for a connection.
+    pub(super) fn place(self: &Arc<Self>, batch: Arc<Batch>) -> Place {
+        let (sent, waits) = oneshot::channel();
+        loop {
+            if let Some(current) = self.usable(batch.terms)
+                && let Some(sent) = current.session.send(Arc::clone(&batch), self.guarding())
+            {
+                return Place::Sent((current, sent));
+            }
+            let mut state = self.state();
+            if state.current.is_some() {
+                // Connected in between, or lost in between.
+                continue;
+            }
+            if let Some(cause) = self.pausing(&state) {
+                return Place::Refused(cause);
+            }
+            state.waiting.push_back(Waiting { batch, sent });
+            let connect = !std::mem::replace(&mut state.connecting, true);
+            drop(state);
+            if connect {
+                // Outside of the lock: a runtime that shuts down drops the task here and now.
+                tokio::spawn(Turn::new(self).connect());
+            }
+            return Place::Waits(waits);
+        }
+    }
+
+    /// Waits until the batch has left.
+    pub(super) async fn wait(
+        &self,
+        waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
+        late: Pin<&mut Sleep>,
+    ) -> Result<(Doubt<'_, R>, Sent), NodeError> {
+        let (current, sent) = tokio::select! {
+            biased;
+            sent = waits => sent.unwrap_or_else(|_| Err(cut_off()))?,
+            () = late => return Err(self.too_late()),
+        };
+        Ok((Doubt::new(self, current), sent))
+    }
+
+    /// Sends what waits, in its order; only then may others use the connection.
+    pub(super) fn open_to_all(&self, current: &Arc<Current>) {
+        loop {
+            let next = {
+                let mut state = self.state();
+                let next = state.waiting.pop_front();
+                if next.is_none() {
+                    state.connecting = false;
+                    state.address = Some(Arc::clone(&current.at));
+                    state.trying = None;
+                    state.judged = current.opened;
+                    state.current = Some(Arc::clone(current));
+                    state.failures = 0;
+                    state.failed = None;
+                }
+                next
+            };
+            let Some(Waiting { batch, sent }) = next else { return };
+            if sent.is_closed() {
+                continue;
+            }
+            let left = current.session.send(batch, self.guarding());
+            let left = left.map(|left| (Arc::clone(current), left)).ok_or_else(|| {
+                let detail = "the server broke the new connection at once";
+                NodeError::not_executed(NodeFault::Disconnected, detail)
+            });
+            // Nobody waits for it any more: its answer is skipped.
+            let _ = sent.send(left);
+        }
+    }
+}

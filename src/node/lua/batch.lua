@@ -1,0 +1,38 @@
+-- What the rare ops of a batch share, made when it is first needed: where anything is not as the
+-- client expects, or not common.
+-- ARGV[4]  1 good replicas needed            2 oldest acknowledgement of a good one, in seconds
+--          3 q: quarantine in ms, by all that is known of the group
+--          4 q where a history begins, with what may be unknown of the group
+--          5 E: clock error in µs            6 fence life in ms
+--          7 trust a server without marker: 0 or 1
+--          8 not after: the server's own clock in µs after which nothing takes effect; 0 none
+-- Returns  a table of it, or an error reply
+local sub = string.sub
+local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0
+if not expected then
+  marker, bits = history(marker, replid, now_us, now_ms)
+  if not bits then return marker end
+end
+if string.find(info, 'repl_backlog_active:1', at, true) then bits = bits + 8 end
+local clock_error, fence_life, not_after =
+  string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+) (%d+) %d (%d+)$')
+clock_error, not_after = tonumber(clock_error), tonumber(not_after)
+local since, q = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 73, 81))
+local left = since == 0 and 0 or math.max(since + q - now_ms, 0)
+return {
+  now_us = now_us,
+  now_ms = now_ms,
+  marker = marker,
+  since = since,
+  floor = tonumber(sub(marker, 56, 71)), -- no token is below it
+  left = left, -- ms of a quarantine
+  -- The name of this life and of its quarantine.
+  id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
+  clock_error = clock_error,
+  apart = math.ceil(clock_error / 500), -- how far two servers' clocks differ at the most, in ms
+  fence_life = fence_life,
+  settling = #marker == 126 and tonumber(sub(marker, 114)),
+  waited = tonumber(sub(marker, 97, 109)),
+  late = not_after > 0 and now_us > not_after,
+  out = {now_us, marker, bits},
+}

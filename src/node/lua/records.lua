@@ -1,0 +1,59 @@
+-- What ops on records share: the rest of the kinds. Reads a claim's fields; where one is not what
+-- ours are, or it is a stranger's key, that is all.
+-- KEYS  1 record
+-- ARGV  as the op says
+-- Puts  WRONG_TYPE
+
+-- Whether it is a field of ours, or none: a whole number in digits, of this size.
+local function is_whole(text, least, most)
+  if not text then return true end
+  local x = #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
+  return x and x >= least and x < most
+end
+
+local key = KEYS[k + 1]
+-- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp
+-- g names the server's life at the last promise. The result is read where it is shown.
+local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp')
+-- Up to 2^53 doubles hold every whole number; tokens are smaller.
+if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)
+  and is_whole(h[4], 0, 1000000000) and is_whole(h[5], 1, 9007199254740992) and (h[2] or not h[5]))
+then
+  return put(WRONG_TYPE)
+end
+local fence, till, attempt = tonumber(h[2] or 0), tonumber(h[3] or 0), tonumber(h[4] or 0)
+local rf = h[5] and tonumber(h[5])
+
+-- The result of a completed record, false if only the fact is kept. Nothing where the answer is
+-- full, or the result is not ours: that is put then, and nothing may have been changed.
+local function shown()
+  local size = redis.call('HSTRLEN', key, 'val')
+  if size >= 9437184 then return put(-5) end -- longer than any result
+  if not has_room(size) then return nil end
+  return redis.call('HMGET', key, 'val')[1]
+end
+
+local function put_completed(value)
+  if value == nil then return end
+  put(COMPLETED)
+  put(rf)
+  put(value)
+end
+
+-- Keeps a record for as long as this writer needs it, and never for less than an earlier one does:
+-- so that no request within its retention finds it gone by any clock, and its promise outlives
+-- every late request.
+local function keep(retention)
+  local ms = math.max(tonumber(retention) + b.apart + 1, tonumber(b.fence_life))
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
+end
+
+-- Whether the record belongs to another request.
+local function is_anothers(fp)
+  return fp ~= '' and h[7] and h[7] ~= fp
+end
+
+-- The first fingerprint that is known stays.
+local function know(fp)
+  if fp ~= '' and not h[7] then redis.call('HSET', key, 'fp', fp) end
+end

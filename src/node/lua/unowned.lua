@@ -1,0 +1,22 @@
+-- Kinds D and Q, a run of releases after those that did what they were asked for: `found` stood
+-- under the keys.
+-- KEYS, ARGV  as in release.lua
+-- Puts        per op: DONE | NOT_OWNER | ABSENT
+if kind == 'D' or kind == 'Q' then
+  local gone, each = {}, rest
+  for i = 1, count do
+    local at = each * i - each + 1
+    local lock, value = KEYS[k + at], found[at]
+    if gone[lock] then -- the same was asked for twice, and found twice
+      put(ABSENT)
+    elseif value == ARGV[a + 2 + i] then
+      gone[lock] = true
+      put(DONE)
+    elseif value or call('EXISTS', lock) == 1 then -- what is no text is not shown
+      put(NOT_OWNER)
+    else
+      put(ABSENT)
+    end
+  end
+  return
+end

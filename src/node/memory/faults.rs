@@ -1,0 +1,102 @@
+//! What an operator or a fault does to a real server (restart, flush, failover, stepped clock), as
+//! methods of a node in memory: so that tests and simulations meet quarantines as production does.
+
+use std::time::Duration;
+
+use super::quarantine::Windows;
+use super::{Data, MemoryNode, State};
+use crate::node::NodeEvent;
+use crate::receipt::Predecessor;
+use crate::time::Moment;
+
+/// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
+#[derive(Clone, Debug)]
+pub struct MemorySnapshot(Data);
+
+/// Faults, with the feature `test-util`.
+impl MemoryNode {
+    /// The process dies and comes back without its data: quarantine, floor.
+    pub fn restart_empty(&self) {
+        self.reborn(|state| state.data = Data::default());
+    }
+
+    /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
+    pub fn restart_keeping(&self) {
+        self.reborn(|_| ());
+    }
+
+    /// Closes the node for a planned handover: until [`Self::hand_over`], and for `span` at the
+    /// longest, it answers nothing.
+    ///
+    /// False if it is not closed: it is in a quarantine, or settles after another handover.
+    #[must_use = "it may not be closed"]
+    pub fn close(&self, span: Duration) -> bool {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        state.data.marker.as_mut().is_none_or(|marker| marker.close(now, span))
+    }
+
+    /// Another server takes over in a new history, with data that are certainly complete.
+    pub fn hand_over(&self) {
+        let now = self.clock(&self.state()).now;
+        self.reborn(|state| {
+            // The life that begins.
+            let generation = state.seed.wrapping_add(state.lives + 1);
+            if let Some(marker) = &mut state.data.marker {
+                marker.go_on(generation, now);
+            }
+        });
+    }
+
+    /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
+    pub fn flush_all(&self) {
+        let mut state = self.state();
+        // As on a server: the history goes on, and nobody can see what is gone.
+        let (written, history) = (state.data.written, state.data.history);
+        state.data = Data { written, history, ..Data::default() };
+    }
+
+    /// A copy of the data as it stands.
+    pub fn snapshot(&self) -> MemorySnapshot {
+        MemorySnapshot(self.state().data.clone())
+    }
+
+    /// The node goes back to `snapshot` in a new generation: it lost its last writes, or a replica
+    /// that lagged behind was promoted.
+    pub fn restore(&self, snapshot: MemorySnapshot) {
+        self.reborn(|state| state.data = snapshot.0);
+    }
+
+    /// The node's clocks, both of them, step forward.
+    pub fn jump_clock(&self, forwards: Duration) {
+        self.state().offset += forwards;
+    }
+
+    /// L as the sender of the next batches knows it: by all servers of the group whose settings it
+    /// has read, and with what the others may have.
+    #[doc(hidden)]
+    pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
+        self.state().windows = Windows { read, longest: read.max(unread) };
+    }
+
+    /// Another program's lock stands under `key`, for `ttl` or without an end.
+    pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
+        state.data.locks.put_foreign(key, now, till);
+    }
+
+    fn reborn(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        state.lives += 1;
+        let offset = state.data.written + 1;
+        state.predecessor = state.data.history.map(|generation| Predecessor { generation, offset });
+        let (generation, predecessor) = (state.generation(), state.predecessor);
+        drop(state);
+        self.tell(NodeEvent::Down);
+        self.tell(NodeEvent::Up);
+        self.tell(NodeEvent::Switched { generation, predecessor });
+    }
+}

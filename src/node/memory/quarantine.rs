@@ -1,0 +1,347 @@
+//! What opens every batch: the marker that says since when this node's data are complete, the
+//! quarantine after a loss, and the floor below which no fence is handed out.
+
+use std::time::Duration;
+
+use crate::node::recall::Recall;
+use crate::op::{QuarantineId, Reply, Terms};
+use crate::time::{FENCE_SLACK, raise_lead, token_lead};
+
+/// The node-wide marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marker {
+    /// The data history the marker was written in.
+    pub(super) generation: u64,
+    /// When it was written, on the expiry clock; zero = since ever (a node born empty).
+    pub(super) since: u64,
+    /// No fence below this is handed out: more than any clock can have proposed before.
+    pub(super) floor: u64,
+    /// The quarantine's length: the longest that any client asked for lately.
+    pub(super) quarantine: Duration,
+    /// Until when that length holds without another client that asks for it.
+    pub(super) agreed: u64,
+    /// This history began without any marker.
+    pub(super) began_empty: bool,
+    /// A planned handover goes on.
+    pub(super) handover: Option<Handover>,
+}
+
+/// The state of a planned handover, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
+pub(super) enum Handover {
+    /// Nothing is answered, here and by whom this marker comes to.
+    Closed(u64),
+    /// The data are complete; only leases given before may end early by this clock.
+    Settling(u64),
+}
+
+impl Marker {
+    /// A node that was created this moment: nothing can have been granted, nothing forgotten.
+    pub(super) fn born(generation: u64) -> Self {
+        Self {
+            generation,
+            since: 0,
+            floor: 0,
+            quarantine: Duration::ZERO,
+            agreed: 0,
+            began_empty: false,
+            handover: None,
+        }
+    }
+
+    /// Closes the node for `span`. False: not in a quarantine, for not all leases are known, and
+    /// not while it settles, for opened again it would not know that any more.
+    #[cfg(feature = "test-util")]
+    pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
+        if !self.left(now).is_zero() || self.settles(now) {
+            return false;
+        }
+        self.handover = Some(Handover::Closed(now.saturating_add(nanos(span))));
+        true
+    }
+
+    /// Goes on in a history whose data are certainly complete.
+    #[cfg(feature = "test-util")]
+    pub(super) fn go_on(&mut self, generation: u64, now: u64) {
+        self.generation = generation;
+        self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
+    }
+
+    /// How long the node is closed.
+    pub(super) fn closed(&self, now: u64) -> Option<Duration> {
+        match self.handover {
+            Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
+            _ => None,
+        }
+    }
+
+    /// Whether leases given before a handover may still last.
+    fn settles(&self, now: u64) -> bool {
+        matches!(self.handover, Some(Handover::Settling(till)) if now < till)
+    }
+
+    fn left(&self, now: u64) -> Duration {
+        if self.since == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.since.saturating_add(nanos(self.quarantine)).saturating_sub(now))
+    }
+
+    /// Brings the length in line with what this batch asks for. All clients of a node share one,
+    /// the longest; it holds for one length after the last client that asked for it, and never
+    /// shrinks during a quarantine. True if it was raised.
+    fn agree(&mut self, asked: Duration, now: u64) -> bool {
+        let before = self.quarantine;
+        if asked >= before {
+            self.quarantine = asked;
+            self.agreed = self.agreed.max(now.saturating_add(nanos(asked)));
+            return !before.is_zero() && asked > before;
+        }
+        if now > self.agreed && self.left(now).is_zero() {
+            self.quarantine = asked;
+            self.agreed = now.saturating_add(nanos(asked));
+        }
+        false
+    }
+}
+
+/// What the clocks say at the start of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    /// Expiry clock, nanoseconds; never zero.
+    pub(super) now: u64,
+    /// Wall clock, microseconds since 1970.
+    pub(super) micros: u64,
+}
+
+/// L: for how long a server that this one replaced may still grant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// By all servers whose settings are known.
+    pub(super) read: Duration,
+    /// With what the others may have: it counts where a history begins.
+    pub(super) longest: Duration,
+}
+
+/// What a node brings to each batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nature {
+    pub(super) generation: u64,
+    pub(super) windows: Windows,
+}
+
+/// All that the ops of one batch share.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Header {
+    pub(super) now: u64,
+    pub(super) micros: u64,
+    pub(super) since: u64,
+    pub(super) floor: u64,
+    /// Rest of the quarantine; zero outside.
+    pub(super) quarantine: Duration,
+    pub(super) quarantine_len: Duration,
+    /// What this batch asked it to be, and whether that was longer than what another had asked.
+    pub(super) quarantine_asked: Duration,
+    pub(super) quarantine_raised: bool,
+    pub(super) new_generation: bool,
+    /// There was no marker at all.
+    pub(super) marker_missing: bool,
+    pub(super) began_empty: bool,
+    /// The batch came too late to take effect.
+    pub(super) late: bool,
+    /// Leases given before a handover may have ended early.
+    pub(super) settling: bool,
+    generation: u64,
+    window: Duration,
+    terms: Terms,
+}
+
+impl Header {
+    /// Checks the marker against the node's generation and sets it if it is not from here.
+    pub(super) fn open(
+        marker: &mut Option<Marker>,
+        nature: Nature,
+        clock: Clock,
+        terms: Terms,
+        not_after: Option<u64>,
+    ) -> Self {
+        let Nature { generation, windows } = nature;
+        let q = terms.max_ttl + windows.read;
+        let marker_missing = marker.is_none();
+        let known = marker.filter(|m| m.generation == generation);
+        let mut m = known.unwrap_or_else(|| begin(*marker, nature, clock, &terms));
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
+            m.quarantine = q;
+        }
+        let quarantine_raised = m.agree(q, clock.now);
+        let settling = m.settles(clock.now);
+        #[cfg(feature = "sim-bugs")]
+        let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
+        m.handover = m.handover.filter(|_| settling);
+        *marker = Some(m);
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::NoFloor) {
+            m.floor = 0;
+        }
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::QuarantineShort) {
+            m.quarantine = m.quarantine.saturating_sub(Duration::from_millis(1));
+        }
+        let late = not_after.is_some_and(|t| clock.micros > t);
+        #[cfg(feature = "sim-bugs")]
+        let late = late && !crate::bugs::on(crate::bugs::Bug::LateRequestsRun);
+        Self {
+            now: clock.now,
+            micros: clock.micros,
+            since: m.since,
+            floor: m.floor,
+            quarantine: m.left(clock.now),
+            quarantine_len: m.quarantine,
+            quarantine_asked: q,
+            quarantine_raised,
+            new_generation: known.is_none(),
+            marker_missing,
+            began_empty: m.began_empty,
+            late,
+            settling,
+            generation,
+            window: windows.longest,
+            terms,
+        }
+    }
+
+    /// The name of this history's quarantine.
+    pub(super) fn id(&self) -> QuarantineId {
+        QuarantineId { history: self.generation, since: self.since }
+    }
+
+    /// The answer of a node that grants nothing yet.
+    pub(super) fn quarantined(&self) -> Reply {
+        let (remaining, began_empty) = (self.quarantine, self.began_empty);
+        Reply::Quarantined { remaining, id: self.id(), began_empty }
+    }
+
+    /// Whether an extension counts: outside quarantine, or within it if its holder names it.
+    pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::RecreateInQuarantine) {
+            return true;
+        }
+        self.quarantine.is_zero() || reassert == Some(self.id())
+    }
+
+    /// Bugs: what stands here until `till` counts by itself.
+    #[cfg(feature = "sim-bugs")]
+    pub(super) fn counts_by_copy(&self, till: Option<u64>) -> bool {
+        use crate::bugs::{Bug, on};
+        let stops = self.since.saturating_add(nanos(self.window));
+        on(Bug::TwoMastersVote) || on(Bug::ExtendByCopy) && till.is_none_or(|till| till >= stops)
+    }
+
+    /// When something that starts now and lasts `span` ends.
+    pub(super) fn after(&self, span: Duration) -> u64 {
+        self.now.saturating_add(nanos(span))
+    }
+
+    /// How long until `till`.
+    pub(super) fn until(&self, till: u64) -> Duration {
+        Duration::from_nanos(till.saturating_sub(self.now))
+    }
+
+    /// Until when a fence used now is remembered: after it even a clock that is behind proposes
+    /// more.
+    pub(super) fn fence_till(&self) -> u64 {
+        let lead = token_lead(self.terms.clock_error);
+        self.after(self.terms.max_ttl + lead + FENCE_SLACK)
+    }
+
+    /// Until when a record written now is kept: so that no request within its retention finds it
+    /// gone by any clock, and so that its promise outlives every late request.
+    pub(super) fn record_till(&self, retention: Duration) -> u64 {
+        let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::PromisesExpireEarly) {
+            return self.after(retention);
+        }
+        self.after(kept).max(self.fence_till())
+    }
+
+    /// How far the clocks of two nodes differ at the most.
+    pub(super) fn apart(&self) -> Duration {
+        2 * self.terms.clock_error
+    }
+
+    /// What this node may have forgotten.
+    pub(super) fn recall(&self) -> Recall {
+        let since = if self.since == 0 { 0 } else { self.since_micros() / 1_000 };
+        Recall::new(since, self.window, self.terms.clock_error, self.micros / 1_000)
+    }
+
+    /// `since` on the wall clock.
+    fn since_micros(&self) -> u64 {
+        self.micros.saturating_sub(self.now.saturating_sub(self.since) / 1_000)
+    }
+
+    /// Whether a request made at `created` (milliseconds since 1970) is older than the retention.
+    pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
+        created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
+    }
+
+    /// The fence of a new grant: above all before, near true time, not below the floor.
+    pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
+        let error = micros(self.terms.clock_error);
+        let low = self.micros.saturating_sub(error);
+        let high = self.micros.saturating_add(error);
+        fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
+    }
+
+    /// Whether a token lies further ahead than honest clocks and nodes can bring it.
+    pub(super) fn is_ahead(&self, token: u64) -> bool {
+        token > self.micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
+    }
+}
+
+/// The marker of a history before its first batch.
+fn begin(
+    before: Option<Marker>,
+    Nature { generation, windows }: Nature,
+    clock: Clock,
+    terms: &Terms,
+) -> Marker {
+    // What the marker says may be older than the server that was replaced just now.
+    let q = terms.max_ttl + windows.longest;
+    let quarantine = before.map_or(q, |m| m.quarantine.max(q));
+    // This clock may be behind by E and the clock of the proposer ahead by E. And for as long as
+    // the quarantine, at most, a server that this one replaced goes on granting.
+    let lead = 2 * terms.clock_error + quarantine;
+    #[cfg(feature = "sim-bugs")]
+    let lead = if crate::bugs::on(crate::bugs::Bug::FloorWithoutWindow) {
+        2 * terms.clock_error
+    } else {
+        lead
+    };
+    Marker {
+        generation,
+        since: clock.now,
+        floor: clock.micros.saturating_add(micros(lead)),
+        quarantine,
+        agreed: clock.now.saturating_add(nanos(quarantine)),
+        began_empty: before.is_none(),
+        handover: None,
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

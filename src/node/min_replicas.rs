@@ -1,0 +1,278 @@
+//! The min-replicas check of a node's servers: judged by fresh facts, with an event for each
+//! change. `RedisNode` and `SentinelNode` share it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::broadcast;
+
+use super::NodeEvent;
+use super::redis::encode::Guarding;
+use super::redis::facts::ServerFacts;
+use super::redis::min_replicas::max_lag_at;
+use crate::dial::endpoint::Endpoint;
+use crate::error::{NodeError, NodeFault};
+use crate::sentinel::min_replicas::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
+use crate::time::Moment;
+
+/// Longest time for one other server to be connected to and asked.
+const READ: Duration = Duration::from_secs(1);
+/// How often it is asked.
+const READ_EVERY: Duration = Duration::from_secs(60);
+
+/// Judges a node's servers and remembers the last result.
+pub(crate) struct Judge {
+    /// The node's name.
+    name: Arc<str>,
+    rule: GuardRule,
+    last: Mutex<Last>,
+}
+
+/// What was seen last.
+#[derive(Clone, Default)]
+pub(crate) struct Last {
+    pub(crate) facts: Option<GuardFacts>,
+    /// L of the master, as it follows from the facts.
+    pub(crate) window: Option<Duration>,
+    pub(crate) error: Option<NodeError>,
+    /// Where the master was when it was judged.
+    master: Option<String>,
+    /// `min-replicas-max-lag` of the servers of the group, by address, and when it was asked for;
+    /// `None` where it is not known.
+    lags: BTreeMap<String, (Option<Duration>, Moment)>,
+    /// The Sentinels have named the others.
+    lags_known: bool,
+    /// What was reported as wrong; not reported again until it changes.
+    wrong: Option<String>,
+    /// The advice logged last.
+    advised: Option<String>,
+}
+
+impl Last {
+    /// The event for what is wrong now, if it is to be reported.
+    fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
+        if self.wrong == wrong {
+            return None;
+        }
+        self.wrong.clone_from(&wrong);
+        Some(match wrong {
+            Some(why) => NodeEvent::GuardAbsent { why: why.into() },
+            None => NodeEvent::GuardRestored,
+        })
+    }
+}
+
+/// What the Sentinels report of a group; nothing for a lone server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Group {
+    /// The shortest `down-after` of any of them.
+    pub(crate) down_after: Option<Duration>,
+    pub(crate) replicas: Option<u32>,
+}
+
+impl Judge {
+    pub(crate) fn new(name: Arc<str>, rule: GuardRule) -> Self {
+        Self { name, rule, last: Mutex::default() }
+    }
+
+    pub(crate) fn rule(&self) -> &GuardRule {
+        &self.rule
+    }
+
+    pub(crate) fn last(&self) -> Last {
+        self.lock().clone()
+    }
+
+    /// What a batch is sent with: L is that of whichever server was the master before, so the
+    /// largest of any server of the group counts.
+    pub(crate) fn guarding(&self) -> Guarding {
+        let last = self.lock();
+        // No master that this node let vote has a larger lag.
+        let longest = self.rule.max_lag + LAG_SLACK;
+        let own = last.window.unwrap_or(self.rule.unread());
+        let read = last.lags.values().filter_map(|(lag, _)| *lag);
+        let known = read.map(|lag| lag.min(self.rule.max_lag) + LAG_SLACK).fold(own, Duration::max);
+        let all_read = last.lags_known && last.lags.values().all(|(lag, _)| lag.is_some());
+        let unread = if all_read { known } else { known.max(longest) };
+        Guarding {
+            failover_window: known,
+            unread_window: unread,
+            widest_window: known.max(longest),
+            trust_fresh: false,
+            good_replicas: good_replicas(&self.rule, last.facts.as_ref()),
+        }
+    }
+
+    /// Whether a server with these facts may vote; notes for how long a replaced one may write.
+    pub(crate) fn accept(
+        &self,
+        at: &str,
+        server: &ServerFacts,
+        group: Group,
+        events: &broadcast::Sender<NodeEvent>,
+    ) -> Result<(), NodeError> {
+        let facts = guard_facts(server);
+        let verdict = self.rule.judge(&facts, group.down_after, group.replicas);
+        let wrong = self.rule.wrong(&facts, group.down_after);
+        let mut last = self.lock();
+        let told = last.change(wrong);
+        let advice = verdict.warning.filter(|_| last.wrong.is_none());
+        if advice.is_some() && advice != last.advised {
+            tracing::warn!(node = %self.name, "{}", advice.as_deref().unwrap_or_default());
+        }
+        last.advised = advice;
+        last.master = Some(at.to_owned());
+        if let Some(lag) = facts.max_lag {
+            // Kept for the time when it is replaced: a server that is down cannot be asked any
+            // more.
+            last.lags.insert(at.to_owned(), (Some(lag), Moment::default()));
+        }
+        last.facts = Some(facts);
+        last.window = Some(verdict.window);
+        last.error =
+            verdict.fault.map(|words| NodeError::not_executed(NodeFault::GuardMissing, words));
+        let error = last.error.clone();
+        drop(last);
+        if let Some(event) = told {
+            self.tell(events, event);
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Reads the settings of the other servers of the group. Servers that left the group are
+    /// forgotten; an empty list changes nothing, because then no Sentinel could be asked.
+    pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
+        if servers.is_empty() {
+            return;
+        }
+        let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        let master = self.lock().master.clone();
+        self.lock().lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
+        let mut reads = FuturesUnordered::new();
+        for (endpoint, at) in servers.iter().zip(names) {
+            let known = self.lock().lags.get(&at).copied();
+            if !known.is_some_and(|(lag, read)| lag.is_some() && now.since(read) < READ_EVERY) {
+                self.lock().lags.entry(at.clone()).or_insert((None, now));
+                reads.push(async move { (at, max_lag_at(endpoint, READ).await) });
+            }
+        }
+        self.lock().lags_known = true;
+        while let Some((at, lag)) = reads.next().await {
+            let mut last = self.lock();
+            // The last answer of a server counts while it is silent.
+            let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
+            last.lags.insert(at, (lag.or(known), now));
+        }
+    }
+
+    fn tell(&self, events: &broadcast::Sender<NodeEvent>, event: NodeEvent) {
+        event.log(&self.name);
+        // It is no fault if there is no listener.
+        let _ = events.send(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        // Nothing panics while it is held, and every value in it is whole at any time.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn guard_facts(server: &ServerFacts) -> GuardFacts {
+    GuardFacts {
+        good_replicas: server.good_replicas,
+        connected_replicas: None,
+        min_replicas: server.min_replicas,
+        max_lag: server.min_replicas_max_lag.map(|s| Duration::from_secs(u64::from(s))),
+    }
+}
+
+/// How many replicas must have acknowledged, and how lately in seconds, before the server may
+/// grant: as it is set there, else as required; none where the check is off.
+fn good_replicas(rule: &GuardRule, facts: Option<&GuardFacts>) -> (u32, u64) {
+    let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
+    let asked = match rule.policy {
+        MinReplicas::Require => rule.replicas,
+        MinReplicas::Warn | MinReplicas::Off => 0,
+    };
+    let lag = facts.max_lag.unwrap_or(rule.max_lag);
+    (facts.min_replicas.unwrap_or(asked), lag.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn judge(lags: &[(&str, Option<u64>)]) -> Judge {
+        let rule = GuardRule { max_lag: S(5), ..GuardRule::default() };
+        let judge = Judge::new("group".into(), rule);
+        let mut last = judge.lock();
+        last.window = Some(S(3));
+        let lag =
+            |(at, lag): &(&str, Option<u64>)| ((*at).to_owned(), (lag.map(S), Moment::default()));
+        last.lags = lags.iter().map(lag).collect();
+        last.lags_known = !lags.is_empty();
+        drop(last);
+        judge
+    }
+
+    #[test]
+    fn the_largest_lag_of_any_server_of_the_group_counts() {
+        let windows = |lags| {
+            let guarding = judge(lags).guarding();
+            (guarding.failover_window.as_secs(), guarding.unread_window.as_secs())
+        };
+        assert_eq!(windows(&[]), (3, 7), "nobody has named the others yet");
+        assert_eq!(windows(&[("a:1", Some(1)), ("b:1", Some(2))]), (4, 4));
+        assert_eq!(windows(&[("a:1", Some(2)), ("b:1", None)]), (4, 7));
+        assert_eq!(windows(&[("a:1", Some(60))]), (7, 7), "with that lag it was never let vote");
+    }
+
+    #[tokio::test]
+    async fn what_the_master_said_is_known_when_it_is_down() {
+        let judge = judge(&[("b:1", Some(2))]);
+        let (events, _heard) = broadcast::channel(4);
+        let facts = ServerFacts {
+            run_id: "run".into(),
+            replid: "0".repeat(40),
+            predecessor: None,
+            version: (7, 0, 0),
+            connected_replicas: 1,
+            online_replicas: 1,
+            good_replicas: Some(1),
+            min_replicas: Some(1),
+            min_replicas_max_lag: Some(2),
+            eviction: None,
+        };
+        judge.accept("127.0.0.1:1", &facts, Group::default(), &events).unwrap();
+        // Now it is one of the others; nobody listens there.
+        let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
+        judge.lock().master = None;
+        judge.read_others(&[endpoint], Moment::default()).await;
+        let guarding = judge.guarding();
+        assert_eq!((guarding.failover_window, guarding.unread_window), (S(4), S(4)));
+    }
+
+    #[test]
+    fn replicas_are_counted_where_the_server_counts_them() {
+        let rule = |policy| GuardRule { policy, ..GuardRule::default() };
+        let facts = |replicas, lag: Option<u64>| GuardFacts {
+            good_replicas: Some(1),
+            connected_replicas: None,
+            min_replicas: replicas,
+            max_lag: lag.map(S),
+        };
+        let (off, on) = (GuardFacts::default(), facts(Some(2), Some(3)));
+        let require = rule(MinReplicas::Require);
+        assert_eq!(good_replicas(&require, None), (0, 0));
+        assert_eq!(good_replicas(&require, Some(&off)), (0, 0));
+        assert_eq!(good_replicas(&require, Some(&on)), (2, 3));
+        assert_eq!(good_replicas(&require, Some(&facts(None, None))), (1, 10));
+        assert_eq!(good_replicas(&rule(MinReplicas::Off), Some(&facts(None, None))), (0, 10));
+        assert_eq!(good_replicas(&rule(MinReplicas::Warn), Some(&on)), (2, 3));
+    }
+}

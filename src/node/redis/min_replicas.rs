@@ -1,0 +1,23 @@
+//! Reads how strict the min-replicas setting of another server of a group is.
+
+use std::time::Duration;
+
+use redis::AsyncConnectionConfig;
+use tokio::time::timeout;
+
+use super::session::ask;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Limits;
+use crate::sentinel::conn::fields;
+
+/// `min-replicas-max-lag` of the server there; `None` if it does not answer within this time.
+pub(crate) async fn max_lag_at(at: &Endpoint, within: Duration) -> Option<Duration> {
+    let work = async {
+        let con = at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await.ok()?;
+        let config = redis::cmd("CONFIG").arg("GET").arg("min-replicas-max-lag").take();
+        let answer = ask(&con, &config).await.ok()?;
+        let seconds = fields(&answer)?.get("min-replicas-max-lag")?.parse().ok()?;
+        Some(Duration::from_secs(seconds))
+    };
+    timeout(within, work).await.ok().flatten()
+}

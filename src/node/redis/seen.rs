@@ -1,0 +1,118 @@
+//! The marker (quarantine 2) as an answer showed it, and what follows from it for later batches.
+//!
+//! A batch says which marker its client saw last, and between which readings of the server's clock
+//! there is nothing to check if that is still the marker and the history the same. The script reads
+//! marker, history and clock as ever; where all is as expected it is done with them, and answers
+//! with its clock alone. So what is remembered here decides which way the script takes, and never
+//! what it finds at the end (quarantine 1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::encode::{self, Guarding};
+use super::facts::generation;
+use crate::op::{Batch, Op};
+
+/// Beyond this length it says that a planned handover goes on (quarantine 11).
+const PLAIN: usize = 111;
+const AROUND_A_HANDOVER: usize = 126;
+
+/// A marker, and when it was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    text: String,
+    /// The server's clock in µs at that time.
+    at: u64,
+    /// E, by which the script found that it is one of ours.
+    clock_error: Duration,
+    pub(super) generation: u64,
+    /// In ms, as the marker has them.
+    pub(super) since: u64,
+    pub(super) quarantine: u64,
+    agreed: u64,
+    waited: u64,
+    /// In µs.
+    floor: u64,
+    pub(super) began_empty: bool,
+}
+
+impl Seen {
+    /// Reads what the script showed; nothing if it is no marker.
+    pub(super) fn read(text: Vec<u8>, at: u64, clock_error: Duration) -> Option<Self> {
+        let text = String::from_utf8(text).ok()?;
+        let number = |from: usize, to: usize| {
+            let digits = text.get(from - 1..to)?;
+            digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+        };
+        let replid = text.get(..40)?;
+        let fits = matches!(text.len(), PLAIN | AROUND_A_HANDOVER)
+            && replid.bytes().all(|b| b.is_ascii_hexdigit());
+        let began_empty = match text.as_bytes().get(110)? {
+            b'e' => true,
+            b'n' => false,
+            _ => return None,
+        };
+        Some(Self {
+            at,
+            clock_error,
+            generation: generation(replid).filter(|_| fits)?,
+            since: number(42, 54)?,
+            floor: number(56, 71)?,
+            quarantine: number(73, 81)?,
+            agreed: number(83, 95)?,
+            waited: number(97, 109)?,
+            began_empty,
+            text,
+        })
+    }
+
+    /// It was there at this time, too.
+    pub(super) fn again(self: Arc<Self>, at: u64) -> Arc<Self> {
+        // Otherwise nothing that is asked of it depends on when that was.
+        if self.is_awaited() { Arc::new(Self { at, ..(*self).clone() }) } else { self }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Rest of the quarantine.
+    pub(super) fn left(&self, node_micros: u64) -> Duration {
+        let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
+        Duration::from_millis(till.saturating_sub(node_micros / 1_000))
+    }
+
+    /// Whether somebody may wait for a hint there.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waited > self.at / 1_000
+    }
+
+    /// Between which readings of the server's clock, in µs and both included, the script has nothing
+    /// to check for this batch; nothing if it has to in any case.
+    pub(super) fn window(&self, batch: &Batch, guarding: Guarding) -> Option<(u64, u64)> {
+        let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, guarding));
+        // A plausible marker stays one as time goes by, and may not be one to others.
+        if self.text.len() != PLAIN || terms.clock_error != self.clock_error {
+            return None;
+        }
+        // Until when the length need not be agreed on again (quarantine 7).
+        let agreed = match asked.cmp(&self.quarantine) {
+            std::cmp::Ordering::Greater => return None,
+            std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
+            std::cmp::Ordering::Less => self.agreed,
+        };
+        let error = encode::micros(terms.clock_error);
+        // The floor lies behind the end of the quarantine; beyond it by E no proposal that counts is
+        // below it. `waited`, once it is over, stays so.
+        let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
+        let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
+        let mut until = (agreed * 1_000).min(batch.not_after.unwrap_or(u64::MAX));
+        for op in &batch.ops {
+            if let Op::Acquire { proposal, .. } = op {
+                from = from.max(proposal.saturating_sub(error));
+                until = until.min(proposal.saturating_add(error));
+            }
+        }
+        (from <= until).then_some((from, until))
+    }
+}

@@ -1,0 +1,19 @@
+//! For kinds of nodes of your own: the trait, and the language that nodes speak.
+//!
+//! Implement [`LockNode`], and let it pass `palisade::test_util::contract` (feature `test-util`);
+//! nothing else is asked of a node. What each [`Op`] means is written at it,
+//! [`MemoryNode`](crate::MemoryNode) is the reference, and a wrapper of another node hands on every
+//! method. Programs that only use nodes need nothing from here.
+
+pub use super::{BoxFuture, LockNode};
+pub use crate::durability::BarrierPoint;
+#[doc(hidden)]
+pub use crate::env::Task;
+pub use crate::env::{Env, SystemEnv};
+pub use crate::name::LockKeys;
+pub use crate::op::{
+    Batch, Claim, ClaimEnd, Facts, FingerprintBytes, Holder, Op, QuarantineId, RecordKey,
+    RecordState, Replies, Reply, StoredRecord, Terms,
+};
+pub use crate::receipt::Predecessor;
+pub use crate::token::OwnerToken;

@@ -1,0 +1,364 @@
+//! The min-replicas check of a master: whether it is on and strong enough, and the L that follows.
+//!
+//! L is how long a replaced master may still accept writes. The check (`min-replicas-to-write` with
+//! `min-replicas-max-lag`) bounds it: a master without fresh acknowledgements from its replicas
+//! refuses writes after `max_lag + 2 s` at the latest. Without the check nothing bounds it: an
+//! isolated master writes on for the whole partition and about eleven seconds more after the heal,
+//! until a Sentinel demotes it. Pure: facts in, decision out.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// What is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in whole
+/// seconds, and reads it once a second.
+pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
+
+/// The assumed L of a server without the check; nothing enforces it.
+const UNGUARDED: Duration = Duration::from_secs(15);
+
+/// Whether a master without a sufficient min-replicas check may vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MinReplicas {
+    /// It does not vote while the check is off or weaker than required.
+    #[default]
+    Require,
+    /// It votes; a warning is logged. Nothing then bounds how long a replaced master goes on
+    /// writing: the quarantine relies on the configured failover window, which nothing enforces.
+    Warn,
+    /// As `Warn`, without the warning.
+    Off,
+}
+
+/// How strong the check must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuardRule {
+    /// What to do if it is not.
+    pub policy: MinReplicas,
+    /// At least so many replicas must have acknowledged …
+    pub replicas: u32,
+    /// … within this age at most, in whole seconds.
+    pub max_lag: Duration,
+    /// L at least, where the servers do not show their settings; `None`: the L of `max_lag`, which
+    /// the nodes' scripts enforce, and 15 s without the check.
+    pub window: Option<Duration>,
+}
+
+impl Default for GuardRule {
+    /// One replica, ten seconds (the server's own default for the lag), required.
+    fn default() -> Self {
+        Self {
+            policy: MinReplicas::Require,
+            replicas: 1,
+            max_lag: Duration::from_secs(10),
+            window: None,
+        }
+    }
+}
+
+/// Whether these settings can be required.
+///
+/// # Errors
+/// No replicas, or a lag that is no whole number of seconds between one and 3600.
+pub(crate) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
+    if replicas == 0 {
+        let rule = "at least 1 replica; to go without the check say guard(MinReplicas::Off)";
+        return Err(ConfigError::new("min_replicas", "0 replicas", rule));
+    }
+    let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
+    if !range.contains(&max_lag) || max_lag.subsec_nanos() != 0 {
+        let rule = "min-replicas-max-lag is in whole seconds, from one second to one hour";
+        return Err(ConfigError::new("min_replicas", format!("{max_lag:?} of lag"), rule));
+    }
+    Ok(())
+}
+
+/// The settings and counts that a master reports.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct GuardFacts {
+    /// `min_slaves_good_slaves`: replicas that acknowledged in time. Reported only while the check
+    /// is on, so `None` means off.
+    pub good_replicas: Option<u32>,
+    /// `connected_slaves`.
+    pub connected_replicas: Option<u32>,
+    /// `min-replicas-to-write`; `None` where `CONFIG GET` is not allowed.
+    pub min_replicas: Option<u32>,
+    /// `min-replicas-max-lag`; `None` where `CONFIG GET` is not allowed.
+    pub max_lag: Option<Duration>,
+}
+
+impl GuardFacts {
+    /// From the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`, the latter
+    /// `None` if the server does not allow it.
+    pub fn parse(info: &str, config: Option<&[(String, String)]>) -> Self {
+        let field = |name: &str| {
+            info.lines().find_map(|line| {
+                let (key, value) = line.trim_end().split_once(':')?;
+                (key == name).then(|| value.parse().ok())?
+            })
+        };
+        let setting = |name: &str| {
+            let pair = config?.iter().find(|(key, _)| key == name)?;
+            pair.1.parse::<u64>().ok()
+        };
+        let lag = setting("min-replicas-max-lag").map(Duration::from_secs);
+        Self {
+            good_replicas: field("min_slaves_good_slaves"),
+            connected_replicas: field("connected_slaves"),
+            min_replicas: setting("min-replicas-to-write").and_then(|k| u32::try_from(k).ok()),
+            max_lag: lag,
+        }
+    }
+
+    /// The check is on.
+    pub fn is_on(&self) -> bool {
+        // Either setting 0 switches it off.
+        let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
+        self.good_replicas.is_some()
+            && set(self.min_replicas.map(u64::from))
+            && set(self.max_lag.map(|l| l.as_secs()))
+    }
+}
+
+impl fmt::Display for GuardFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |v: Option<u64>| {
+            v.map_or_else(|| "unknown (CONFIG not allowed)".to_owned(), |v| v.to_string())
+        };
+        write!(
+            f,
+            "check {}; min-replicas-to-write {}; min-replicas-max-lag {}",
+            if self.is_on() { "on" } else { "off" },
+            number(self.min_replicas.map(u64::from)),
+            number(self.max_lag.map(|l| l.as_secs())),
+        )?;
+        match (self.good_replicas, self.connected_replicas) {
+            (Some(good), _) => write!(f, "; {good} good replicas"),
+            (None, Some(n)) => write!(f, "; {n} connected replicas"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// What follows from the facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// What is wrong and the command that mends it; `None` if nothing is.
+    pub fault: Option<String>,
+    /// Worth a warning although the node may vote.
+    pub warning: Option<String>,
+    /// L: for so long a replaced master may still accept writes.
+    pub window: Duration,
+}
+
+impl GuardRule {
+    /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
+    /// far as the Sentinels may tell them.
+    pub(crate) fn judge(
+        &self,
+        facts: &GuardFacts,
+        down_after: Option<Duration>,
+        replicas: Option<u32>,
+    ) -> Verdict {
+        if self.policy == MinReplicas::Off {
+            return Verdict { fault: None, warning: None, window: self.hope() };
+        }
+        let wrong = self.wrong(facts, down_after);
+        if self.policy == MinReplicas::Warn {
+            let warning = wrong.or_else(|| two_halves(facts, replicas));
+            return Verdict { fault: None, warning, window: self.hope() };
+        }
+        // Where CONFIG is closed only `INFO` shows that the check is on, not how strong it is: it
+        // may vote, and the script counts the replicas by what is asked for here.
+        let window = match facts.max_lag {
+            Some(lag) if wrong.is_none() => lag + LAG_SLACK,
+            _ => self.unread(),
+        };
+        Verdict { fault: wrong, warning: two_halves(facts, replicas), window }
+    }
+
+    /// L where no check bounds it.
+    fn hope(&self) -> Duration {
+        self.window.unwrap_or(UNGUARDED)
+    }
+
+    /// L of a server with the check that does not show its settings.
+    pub(crate) fn unread(&self) -> Duration {
+        self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
+    }
+
+    /// What is wrong with the check and the command that corrects it; nothing under `Off`.
+    pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
+        if self.policy == MinReplicas::Off {
+            return None;
+        }
+        self.weakness(facts).or_else(|| lag_rule(facts, self.max_lag, down_after))
+    }
+
+    fn weakness(&self, facts: &GuardFacts) -> Option<String> {
+        let (k, lag) = (self.replicas, self.max_lag.as_secs());
+        let mend = format!(
+            "on every server of the group, replicas too, run: CONFIG SET min-replicas-to-write {k} \
+             min-replicas-max-lag {lag} and then CONFIG REWRITE"
+        );
+        let what = if !facts.is_on() {
+            "the min-replicas check is off".to_owned()
+        } else if let Some(is) = facts.min_replicas.filter(|is| *is < k) {
+            format!("min-replicas-to-write is {is}, {k} is asked for")
+        } else if let Some(is) = facts.max_lag.filter(|is| *is > self.max_lag) {
+            format!("min-replicas-max-lag is {}, at most {lag} is asked for", is.as_secs())
+        } else {
+            return None;
+        };
+        Some(format!("{what}; {mend}"))
+    }
+}
+
+/// `max_lag + 2 s ≤ down-after`: else the old master still writes when the new one begins
+/// (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -> Option<String> {
+    let down_after = down_after?;
+    let lag = facts.max_lag.unwrap_or(asked);
+    if lag.saturating_add(LAG_SLACK) <= down_after {
+        return None;
+    }
+    let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
+    if facts.max_lag.is_none() && enough >= 1 {
+        // Nothing is known to be wrong on the servers; what was asked for is too weak.
+        return Some(format!(
+            "the server does not let this user see its min-replicas-max-lag (CONFIG), and the \
+             {} s that may be are, with {} s more, beyond Sentinel's down-after-milliseconds ({}): \
+             say `min_replicas(…)` with the lag that is set on all servers, at most {enough} s \
+             here, or allow the user +config|get",
+            lag.as_secs(),
+            LAG_SLACK.as_secs(),
+            down_after.as_millis(),
+        ));
+    }
+    let mend = if enough >= 1 {
+        format!(
+            "on every server of the group run: CONFIG SET min-replicas-max-lag {enough} and then \
+             CONFIG REWRITE, or raise Sentinel's down-after-milliseconds"
+        )
+    } else {
+        let least = lag.saturating_add(LAG_SLACK).as_millis();
+        format!("on every Sentinel run: SENTINEL SET <name> down-after-milliseconds {least}")
+    };
+    Some(format!(
+        "min-replicas-max-lag ({} s) + {} s is more than down-after-milliseconds ({}): a replaced \
+         master would still write when the new one begins; {mend}",
+        lag.as_secs(),
+        LAG_SLACK.as_secs(),
+        down_after.as_millis(),
+    ))
+}
+
+/// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
+fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
+    // Wider than what servers tell: no number of theirs overflows.
+    let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
+    (servers >= 2 * (1 + k)).then(|| {
+        format!(
+            "min-replicas-to-write is {k} in a group of {servers} servers: two halves of it could \
+             each satisfy the check; {} would exclude that",
+            servers / 2
+        )
+    })
+}
+
+#[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO_ON: &str = "# Replication\r\nrole:master\r\nconnected_slaves:2\r\n\
+                           min_slaves_good_slaves:2\r\nslave0:ip=a,port=1\r\n";
+    const INFO_OFF: &str = "# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn config(k: &str, lag: &str) -> Vec<(String, String)> {
+        vec![
+            ("min-replicas-max-lag".to_owned(), lag.to_owned()),
+            ("min-replicas-to-write".to_owned(), k.to_owned()),
+        ]
+    }
+
+    fn rule(policy: MinReplicas, replicas: u32, lag: u64) -> GuardRule {
+        GuardRule { policy, replicas, max_lag: S(lag), window: None }
+    }
+
+    fn facts(k: &str, lag: &str) -> GuardFacts {
+        GuardFacts::parse(INFO_ON, Some(&config(k, lag)))
+    }
+
+    #[test]
+    fn a_guard_that_is_strong_enough_bounds_the_window() {
+        let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "2"), Some(S(5)), Some(2));
+        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(4) });
+        // max_lag + 2 s = down-after is just enough.
+        let edge = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "3"), Some(S(5)), Some(2));
+        assert_eq!(edge.fault, None);
+        assert_eq!(edge.window, S(5));
+    }
+
+    #[test]
+    fn absent_or_weak_guards_name_the_command() {
+        let cases = [
+            (GuardFacts::parse(INFO_OFF, Some(&config("0", "10"))), "check is off"),
+            (GuardFacts::parse(INFO_OFF, None), "check is off"),
+            (facts("1", "2"), "min-replicas-to-write is 1, 2 is asked for"),
+            (facts("2", "9"), "min-replicas-max-lag is 9, at most 3 is asked for"),
+        ];
+        for (facts, what) in cases {
+            let fault = rule(MinReplicas::Require, 2, 3).judge(&facts, None, None).fault.unwrap();
+            assert!(fault.contains(what), "{fault}");
+            let command = "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 3";
+            assert!(fault.contains(command), "{fault}");
+            let warn = rule(MinReplicas::Warn, 2, 3).judge(&facts, None, None);
+            assert_eq!((warn.fault, warn.window), (None, S(15)));
+            assert!(warn.warning.unwrap().contains(command));
+            let off = rule(MinReplicas::Off, 2, 3).judge(&facts, None, None);
+            assert_eq!((off.fault, off.warning, off.window), (None, None, S(15)));
+        }
+    }
+
+    #[test]
+    fn the_lag_rule_names_what_would_be_enough() {
+        let require = rule(MinReplicas::Require, 1, 10);
+        let fault = require.judge(&facts("1", "10"), Some(S(5)), None).fault.unwrap();
+        assert!(fault.contains("CONFIG SET min-replicas-max-lag 3"), "{fault}");
+        let fault = require.judge(&facts("1", "1"), Some(S(1)), None).fault.unwrap();
+        assert!(fault.contains("down-after-milliseconds 3000"), "{fault}");
+    }
+
+    #[test]
+    fn closed_config_takes_what_was_asked_for() {
+        let facts = GuardFacts::parse(INFO_ON, None);
+        assert!(facts.is_on());
+        assert!(facts.to_string().contains("unknown (CONFIG not allowed)"), "{facts}");
+        let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts, Some(S(5)), Some(2));
+        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(5) });
+        let stated = GuardRule { window: Some(S(15)), ..rule(MinReplicas::Require, 1, 3) };
+        assert_eq!(stated.judge(&facts, Some(S(5)), Some(2)).window, S(15));
+        let long = rule(MinReplicas::Require, 1, 20).judge(&facts, None, None);
+        assert_eq!(long.window, S(22));
+        let fault = rule(MinReplicas::Require, 1, 10).judge(&facts, Some(S(5)), None).fault;
+        let fault = fault.unwrap();
+        assert!(
+            fault.contains("say `min_replicas(…)`") && fault.contains("at most 3 s"),
+            "{fault}"
+        );
+    }
+
+    #[test]
+    fn two_halves_that_both_satisfy_the_check_are_reported() {
+        let require = rule(MinReplicas::Require, 1, 3);
+        assert_eq!(require.judge(&facts("1", "2"), None, Some(2)).warning, None);
+        let warning = require.judge(&facts("1", "2"), None, Some(3)).warning.unwrap();
+        assert!(warning.contains("2 would exclude that"), "{warning}");
+    }
+}

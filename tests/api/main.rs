@@ -1,0 +1,12 @@
+//! The interface as a user meets it: settings that are refused, sentences of errors, what is never
+//! shown, and garbage from outside.
+
+mod errors;
+mod fuzz;
+mod outside;
+mod secrets;
+mod sentences;
+#[path = "../support/mod.rs"]
+mod support;
+#[cfg(feature = "tls")]
+mod tls_provider;

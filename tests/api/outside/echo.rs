@@ -1,0 +1,144 @@
+//! A server that sends back what it was sent, or what forges lines of a log.
+
+use std::fmt::{Debug, Write as _};
+use std::time::Duration;
+
+use palisade::Redlock;
+use palisade::node::{RedisNode, SentinelNode, spi::LockNode};
+use tracing_subscriber::filter::LevelFilter;
+
+use super::fake::Fake;
+use crate::support::logs::Log;
+
+const USER: &str = "svc-of-orders";
+const PASSWORD: &str = "S3CRETPW~0f#ours";
+
+/// How a server misbehaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Echo {
+    /// Refuses the login and repeats it.
+    Login,
+    /// Lets in, and repeats the login in every later error.
+    Later,
+    /// As the first, but only parts of the password.
+    Parts,
+    /// An error of several lines with escapes.
+    Lines,
+    /// An error of a megabyte.
+    Long,
+    /// Answers everything with the password, as a text.
+    Text,
+    /// The same within what looks like `INFO`.
+    Info,
+}
+
+const ALL: [Echo; 7] =
+    [Echo::Login, Echo::Later, Echo::Parts, Echo::Lines, Echo::Long, Echo::Text, Echo::Info];
+
+fn server(how: Echo) -> Fake {
+    Fake::start(move |words| {
+        let hello = words[0] == "HELLO";
+        match how {
+            Echo::Login if hello => format!("-ERR what is {}\r\n", words.join(" ")),
+            Echo::Parts => {
+                let parts = (&PASSWORD[..7], &PASSWORD[5..]);
+                format!("-ERR {} then {} of {USER}\r\n", parts.0, parts.1)
+            }
+            Echo::Lines => {
+                let text = format!("ERR no\r\nFORGED {USER} {PASSWORD}\x1b[2J\u{202e}\u{200b}");
+                format!("!{}\r\n{text}\r\n", text.len())
+            }
+            Echo::Long => {
+                let text = format!("ERR {}", "long ".repeat(200_000));
+                format!("!{}\r\n{text}\r\n", text.len())
+            }
+            Echo::Text if !hello => format!("+{PASSWORD}\r\n"),
+            Echo::Info if !hello => {
+                let lines = ["role", "redis_version", "run_id", "redis_mode", "maxmemory_policy"];
+                let all = lines.map(|name| format!("{name}:{PASSWORD}\x1b[2J\r\n")).concat();
+                super::fake::bulk(&format!("{all}maxmemory:1\r\n"))
+            }
+            _ if hello => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+            _ => format!("-ERR not for {USER} with {PASSWORD}\r\n"),
+        }
+    })
+}
+
+/// No part of the password in it, and nothing that moves a cursor or begins a line.
+#[track_caller]
+fn is_clean(what: &str, text: &str) {
+    for part in PASSWORD.as_bytes().windows(4) {
+        let part = std::str::from_utf8(part).unwrap();
+        let line = text.lines().find(|line| line.contains(part));
+        assert_eq!(line, None, "{what}");
+    }
+    let odd = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{200b}".contains(c);
+    let line = text.lines().find(|line| line.contains(odd) || line.trim().starts_with("FORGED"));
+    assert_eq!(line, None, "{what}");
+}
+
+async fn shown(node: impl LockNode + Debug) -> String {
+    let mut all = format!("{node:?}\n");
+    let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(1));
+    let redlock = redlock.build().unwrap();
+    let mut events = redlock.events();
+    let e = redlock
+        .mutex("m")
+        .acquire_timeout(Duration::ZERO)
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .expect_err("let in");
+    assert!(e.to_string().chars().count() < 1_500, "{} characters", e.to_string().len());
+    writeln!(all, "{e}\n{e:?}").unwrap();
+    assert!(!all.contains(USER), "the user name is in {all}");
+    let calls = redlock.idempotency("n").at_most_once().build().unwrap();
+    let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
+    writeln!(all, "{e}\n{e:?}").unwrap();
+    while let Ok(event) = events.try_recv() {
+        writeln!(all, "{event:?}").unwrap();
+    }
+    all
+}
+
+#[cfg(feature = "doctor")]
+async fn examined(at: &str) -> String {
+    use palisade::ops::Deployment;
+    use palisade::ops::doctor::Doctor;
+    let login = |d: Deployment| {
+        let d = d.username(USER).password(PASSWORD).timeout(Duration::from_millis(500));
+        d.sentinel_username(USER).sentinel_password(PASSWORD)
+    };
+    let mut all = String::new();
+    let lone = login(Deployment::new().node(format!("redis://{at}")));
+    let group = login(Deployment::new().groups([at], ["orders"]));
+    for deployment in [lone, group] {
+        let report = Doctor::new(deployment).examine().await.unwrap();
+        writeln!(all, "{report}\n{}", report.to_json()).unwrap();
+    }
+    all
+}
+
+#[cfg(not(feature = "doctor"))]
+async fn examined(_: &str) -> String {
+    String::new()
+}
+
+#[tokio::test]
+async fn what_was_sent_never_comes_back_into_sight() {
+    let log = Log::of_this_thread(LevelFilter::TRACE);
+    for how in ALL {
+        let server = server(how);
+        let url = format!("redis://{}", server.at);
+        let node = RedisNode::builder(url).username(USER).password(PASSWORD).build().unwrap();
+        is_clean(&format!("{how:?}, a server"), &shown(node).await);
+        let node = SentinelNode::builder("orders", [server.at.clone()]);
+        let node = node.sentinel_username(USER).sentinel_password(PASSWORD).build().unwrap();
+        is_clean(&format!("{how:?}, a Sentinel"), &shown(node).await);
+        is_clean(&format!("{how:?}, the doctor"), &examined(&server.at).await);
+    }
+    let logged = log.text();
+    assert!(logged.contains("palisade::node"), "nothing was logged: {logged}");
+    is_clean("the log", &logged);
+}

@@ -1,0 +1,65 @@
+//! Events of Sentinels are reasons to ask, and one Sentinel is no more than one reason a second.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use palisade::Redlock;
+use palisade::node::{MinReplicas, SentinelNode};
+
+use super::fake::{Fake, NAME, View, sentinel};
+
+use crate::support::server::Server;
+
+struct Scene {
+    sentinels: [Fake; 3],
+    view: Arc<Mutex<View>>,
+    node: Arc<SentinelNode>,
+    redlock: Redlock,
+}
+
+async fn scene(master: &Server) -> Scene {
+    let view = Arc::new(Mutex::new(View { master: master.addr(), ..View::default() }));
+    let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
+    let node = SentinelNode::builder(NAME, sentinels.iter().map(|s| s.at.clone()));
+    let node = node.guard(MinReplicas::Off).trust_fresh(true);
+    let node = node.poll_every(Duration::from_secs(60)).build();
+    let node = Arc::new(node.expect("addresses and a range"));
+    let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
+    drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));
+    // What connecting sets off is over.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    Scene { sentinels, view, node, redlock }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_noisy_sentinel_is_one_question_a_second() {
+    let server = Server::start(&[]);
+    let scene = scene(&server).await;
+    scene.sentinels[2].flood(Duration::from_millis(10));
+    let before = scene.sentinels[0].asked("SENTINEL MASTER");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let asked = scene.sentinels[0].asked("SENTINEL MASTER") - before;
+    assert!((1..=7).contains(&asked), "{asked} questions in five seconds");
+    drop(scene.redlock.mutex("still").build().unwrap().acquire().await.expect("a grant"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_noticed_through_the_noise_of_another_sentinel() {
+    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let scene = scene(&old).await;
+    scene.sentinels[2].flood(Duration::from_millis(10));
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    {
+        let mut view = scene.view.lock().unwrap();
+        (view.master, view.epoch) = (new.addr(), 1);
+    }
+    let begun = Instant::now();
+    let (host, port) = ("127.0.0.1", new.port());
+    scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
+    while scene.node.status().master.as_deref() != Some(&*new.addr()) {
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", scene.node.status());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(600), "noticed after {took:?}");
+}

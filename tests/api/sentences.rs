@@ -1,0 +1,228 @@
+//! What a person on call reads when a setting is wrong: what happened, where, what to change; each
+//! on real servers, as a user of locks meets it. The table is in the manual (`troubleshooting`).
+
+use std::time::Duration;
+
+use palisade::node::{
+    MinReplicas, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder, spi::LockNode,
+};
+use palisade::{Advice, Redlock};
+
+use crate::support::proxy::{Proxy, overwrite};
+use crate::support::server::{Server, free_port};
+
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The sentence of a lock that cannot be had, and what the library advises.
+async fn sentence(node: impl LockNode) -> (String, Advice) {
+    let ttl = Duration::from_secs(20);
+    let redlock = Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap();
+    let e = redlock
+        .mutex("m")
+        .build()
+        .unwrap()
+        .try_acquire()
+        .await
+        .expect_err("nothing can be said of the lock");
+    println!("{e}");
+    (e.to_string(), e.advice())
+}
+
+#[track_caller]
+fn says((text, advice): &(String, Advice), words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} in {text:?}");
+    }
+    assert!(!text.contains('\n'), "one line: {text:?}");
+    assert_eq!(*advice, Advice::Misconfigured, "{text:?}");
+}
+
+fn lone(server: &Server) -> RedisNodeBuilder {
+    RedisNode::builder(server.url()).trust_fresh(true)
+}
+
+/// A Sentinel that names this master; what it decides is not at stake here.
+fn watched(master: &str, port: u16) -> Server {
+    let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
+    let port = port.to_string();
+    assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", master, &port, "1"]), "OK");
+    sentinel
+}
+
+fn group(sentinel: &Server) -> SentinelNodeBuilder {
+    let node = SentinelNode::builder("orders", [sentinel.addr()]);
+    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
+}
+
+#[tokio::test]
+async fn a_wrong_password_at_a_data_server() {
+    let server = Server::start(&["--requirepass", "right"]);
+    let change = "set this node's `username` and `password`";
+    let at = format!("at {}: ", server.addr());
+    let words = ["user name or password refused", &at, "WRONGPASS", change];
+    says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
+    let words = ["user name or password refused", &at, "NOAUTH", change];
+    says(&sentence(lone(&server).build().unwrap()).await, &words);
+    // In a group the error has the server's address, not only the group's name.
+    let sentinel = watched("127.0.0.1", server.port());
+    let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
+    says(&sentence(group(&sentinel).password("wrong").build().unwrap()).await, &words);
+}
+
+#[tokio::test]
+async fn a_wrong_password_at_a_sentinel() {
+    let server = Server::start(&[]);
+    let sentinel = watched("127.0.0.1", server.port());
+    assert_eq!(sentinel.cli(&["acl", "setuser", "app", "on", ">right", "+@all"]), "OK");
+    let node = || group(&sentinel).sentinel_username("app");
+    let change = "set `sentinel_username` and `sentinel_password`";
+    let at = format!("the Sentinels: {}: credentials refused: WRONGPASS", sentinel.addr());
+    let words = ["user name or password refused", &at, change];
+    says(&sentence(node().sentinel_password("wrong").build().unwrap()).await, &words);
+    // The data servers' password is not tried there.
+    assert_eq!(sentinel.cli(&["acl", "setuser", "default", "off"]), "OK");
+    let at = format!("the Sentinels: {}: credentials refused: NOAUTH", sentinel.addr());
+    let words = ["user name or password refused", &at, change];
+    let node = group(&sentinel).username("app").password("right").build().unwrap();
+    says(&sentence(node).await, &words);
+}
+
+#[tokio::test]
+async fn a_user_at_a_sentinel_that_may_not_ask() {
+    let server = Server::start(&[]);
+    let sentinel = watched("127.0.0.1", server.port());
+    let user = ["acl", "setuser", "app", "on", ">pw", "-@all", "+hello", "+ping"];
+    assert_eq!(sentinel.cli(&user), "OK");
+    let node = group(&sentinel).sentinel_username("app").sentinel_password("pw");
+    let got = sentence(node.build().unwrap()).await;
+    let at = format!("{}: not permitted: NOPERM", sentinel.addr());
+    says(&got, &["the ACL user lacks a permission", &at, "users-sentinel.acl"]);
+}
+
+#[tokio::test]
+async fn a_user_without_info_or_evalsha() {
+    let server = Server::start(&[]);
+    let at = format!("at {}: ", server.addr());
+    for (less, command) in [("-info", "+info"), ("-evalsha", "+evalsha"), ("-script", "+script")] {
+        let user = ["acl", "setuser", "app", "reset", "on", ">pw", "~*", "&*", "+@all", less];
+        assert_eq!(server.cli(&user), "OK");
+        let got = sentence(lone(&server).username("app").password("pw").build().unwrap()).await;
+        let allow = format!("allow this user {command}");
+        let words = ["the ACL user lacks a permission", &at, "NOPERM", &allow, "users-data.acl"];
+        says(&got, &words);
+    }
+    let user = ["acl", "setuser", "app", "reset", "on", ">pw", "~mine:*", "&*", "+@all"];
+    assert_eq!(server.cli(&user), "OK");
+    let got = sentence(lone(&server).username("app").password("pw").build().unwrap()).await;
+    says(&got, &["the ACL user lacks a permission", &at, "allow this user the keys"]);
+}
+
+#[tokio::test]
+async fn a_server_that_may_delete_locks_to_make_room() {
+    let full = ["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"];
+    let server = Server::start(&full);
+    let at = format!("at {}: ", server.addr());
+    let words = [
+        "server deletes keys when its memory is full",
+        "maxmemory is 104857600 bytes and the policy volatile-lru",
+        "`CONFIG SET maxmemory-policy noeviction`",
+        "`allow_eviction(true)`",
+    ];
+    says(&sentence(lone(&server).build().unwrap()).await, &[&words[..], &[&at]].concat());
+    let sentinel = watched("127.0.0.1", server.port());
+    says(
+        &sentence(group(&sentinel).build().unwrap()).await,
+        &[&words[..], &["orders: ", &at]].concat(),
+    );
+    for node in [
+        Box::new(lone(&server).allow_eviction(true).build().unwrap()) as Box<dyn LockNode>,
+        Box::new(group(&sentinel).allow_eviction(true).build().unwrap()),
+    ] {
+        let ttl = Duration::from_secs(20);
+        let redlock = Redlock::builder().node_arc(node.into()).ttl(ttl).node_deadline(PATIENCE);
+        let guard =
+            redlock.build().unwrap().mutex("m").build().unwrap().acquire().await.expect("accepted");
+        assert!(guard.release().await.is_ok());
+    }
+    // The command that the sentence names mends it.
+    assert_eq!(server.cli(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
+    let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
+    drop(redlock.mutex("n").build().unwrap().acquire().await.expect("it votes"));
+}
+
+/// A limit alone deletes nothing, nor does a policy without a limit.
+#[tokio::test]
+async fn a_server_that_refuses_writes_when_it_is_full_votes() {
+    for args in [["--maxmemory", "100mb"], ["--maxmemory-policy", "allkeys-lru"]] {
+        let server = Server::start(&args);
+        let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
+        drop(redlock.mutex("m").build().unwrap().acquire().await.expect("it votes"));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    proxy.edit(overwrite("redis_version:", "6.2.06"));
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr()));
+    let at = format!("at {}: ", proxy.addr());
+    let words = ["server kind or version is not supported", &at, "at least 6.2.7 is needed"];
+    says(&sentence(node.build().unwrap()).await, &words);
+}
+
+/// As behind NAT: what a Sentinel announces leads nowhere from here, by a refusal or by silence.
+#[tokio::test]
+async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
+    for (host, port) in [("127.0.0.1", free_port()), ("192.0.2.1", 6_379)] {
+        let sentinel = watched(host, port);
+        let (text, advice) = sentence(group(&sentinel).build().unwrap()).await;
+        for words in [
+            "orders: cannot connect",
+            &format!("at {host}:{port}: "),
+            "the Sentinels name this address",
+            "`map_address`",
+            "replica-announce-ip",
+        ] {
+            assert!(text.contains(words), "{words:?} in {text:?}");
+        }
+        // It may heal by itself: a server that restarts looks the same.
+        assert!(matches!(advice, Advice::RetryAfter(_)), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_of_a_lone_server() {
+    let at = format!("127.0.0.1:{}", free_port());
+    let (text, _) = sentence(RedisNode::new(format!("redis://{at}")).unwrap()).await;
+    let place = format!("at {at}: ");
+    for words in ["cannot connect; check address, network and that the server runs", &place] {
+        assert!(text.contains(words), "{words:?} in {text:?}");
+    }
+    assert!(!text.contains("Sentinel"), "{text:?}");
+}
+
+/// Every sentence of these tests has its line in the manual.
+#[test]
+fn the_manual_has_a_line_for_each() {
+    let path = [env!("CARGO_MANIFEST_DIR"), "src/manual/troubleshooting.md"].join("/");
+    let manual = std::fs::read_to_string(path).expect("the manual");
+    for words in [
+        "user name or password refused",
+        "set this node's `username` and `password`",
+        "set `sentinel_username` and `sentinel_password`",
+        "the ACL user lacks a permission",
+        "allow this user +info",
+        "allow this user +evalsha",
+        "the server's certificate is for another name",
+        "the Sentinels name this address",
+        "the min-replicas check is off",
+        "because too few replicas are good (NOREPLICAS)",
+        "does not let this user see its min-replicas-max-lag",
+        "server deletes keys when its memory is full",
+        "at least 6.2.7 is needed",
+    ] {
+        assert!(manual.contains(words), "{words:?} is missing");
+    }
+}

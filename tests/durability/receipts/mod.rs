@@ -1,0 +1,137 @@
+//! Receipts on real servers: a held guard learns what a failover did to it, before its next renewal
+//! and without anybody calling; what was lost is put back, or given up at once. And the judge: each
+//! prediction against the data on the new master.
+
+mod judge;
+mod lone;
+mod memory;
+use std::time::Duration;
+
+use palisade::node::MinReplicas;
+use palisade::node::SentinelNodeBuilder;
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::{Fate, LockGuard, Receipt, Redlock, SentinelNode, TryAcquire};
+
+use crate::support::group::{Groups, cli, scripts_run};
+
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Renewals come each third of it: none before these tests are over but those of a verdict.
+const TTL: Duration = Duration::from_secs(600);
+
+fn node(groups: &Groups) -> SentinelNodeBuilder {
+    SentinelNode::builder(groups.name(0), groups.sentinels(0))
+}
+
+/// A handle over one group, whose replaced masters are taken to stop within `window` (the guard is
+/// off, so that what is not replicated is granted all the same).
+fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
+    let node = node.guard(MinReplicas::Off).failover_window(window).build().unwrap();
+    Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
+}
+
+async fn verdict(guard: &LockGuard) -> Option<Receipt> {
+    let verdict = tokio::time::timeout(PATIENCE, guard.failover()).await;
+    verdict.expect("a verdict comes without anybody calling")
+}
+
+fn fate(guard: &LockGuard) -> Fate {
+    let [receipt] = &guard.receipts()[..] else { panic!("one node, one receipt") };
+    receipt.fate
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// From now on the master's writes reach no replica, though all of them live.
+async fn stop_replication(groups: &Groups) {
+    let servers = groups.servers(0);
+    for replica in &servers[1..] {
+        assert_eq!(cli(replica, &["CONFIG", "SET", "masterauth", "nobody"]), "OK");
+    }
+    cli(&servers[0], &["CLIENT", "KILL", "TYPE", "replica"]);
+    let cut = || cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:0");
+    until("replication stops", cut).await;
+}
+
+/// The server that answers as master now, other than the first.
+fn new_master(groups: &Groups) -> String {
+    let role = |addr: &String| cli(addr, &["INFO", "replication"]).contains("role:master");
+    groups.servers(0)[1..].iter().find(|addr| role(addr)).expect("a replica was promoted").clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_learns_that_its_lock_survived_without_asking() {
+    let groups = Groups::up_with(1, 2_000, 0, &[]);
+    let redlock = handle(node(&groups), Duration::from_secs(3));
+    let guard = redlock.mutex("kept").build().unwrap().acquire().await.unwrap();
+    let [before] = &guard.receipts()[..] else { panic!("one node, one receipt") };
+    assert_eq!((before.fate, before.offset.is_some()), (Fate::Standing, true));
+    assert_eq!(*before.node, groups.name(0));
+    let there = |addr: &String| cli(addr, &["EXISTS", "kept"]) == "1";
+    until("replicas have it", || groups.servers(0).iter().all(there)).await;
+    groups.break_("failover", 0, &[]);
+
+    let told = verdict(&guard).await.expect("still held");
+    assert_eq!(told.fate, Fate::Survived);
+    assert_eq!((told.generation, told.offset), (before.generation, before.offset));
+    assert_eq!(fate(&guard), Fate::Survived);
+    assert!(guard.is_valid());
+    // It came of the connection alone: no renewal ran over there, only the look at the marker.
+    assert_eq!(scripts_run(&new_master(&groups)), 1);
+    assert!(guard.release().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
+    let groups = Groups::up_with(1, 1_000, 0, &[]);
+    let redlock = handle(node(&groups), Duration::from_secs(3));
+    // So that the connection is there already when replication stops.
+    redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    stop_replication(&groups).await;
+    let guard = redlock.mutex("lost").build().unwrap().acquire().await.unwrap();
+    let (token, deadline) = (guard.fencing_token(), guard.valid_until());
+    groups.break_("kill", 0, &[]);
+
+    assert_eq!(verdict(&guard).await.expect("still held").fate, Fate::Lost);
+    // The keeper puts it back at once: its next renewal is minutes away.
+    until("it is put back", || fate(&guard) == Fate::Standing).await;
+    assert_eq!(guard.fencing_token(), token);
+    assert!(guard.is_valid() && guard.valid_until() > deadline);
+    let master = new_master(&groups);
+    assert_eq!(cli(&master, &["EXISTS", "lost"]), "1");
+    assert_eq!(cli(&master, &["GET", "{lost}:fence"]), token.get().to_string());
+    // One call for the marker, one for the clock, one to put back.
+    let ran = scripts_run(&master);
+    assert!((3..=4).contains(&ran), "{ran}: at most one to find out that it has to be named");
+    // Nobody else gets it there.
+    let rival = handle(node(&groups), Duration::from_secs(3));
+    let got = rival.mutex("lost").build().unwrap().try_acquire().await;
+    assert!(got.ok().and_then(TryAcquire::acquired).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_not_be_put_back_is_given_up_at_once() {
+    let groups = Groups::up_with(1, 1_000, 0, &[]);
+    // The replaced master may go on for longer than it keeps the lock: it could give it away.
+    let redlock = handle(node(&groups), 2 * TTL);
+    redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    stop_replication(&groups).await;
+    let guard = redlock.mutex("gone").build().unwrap().acquire().await.unwrap();
+    let deadline = guard.valid_until();
+    groups.break_("kill", 0, &[]);
+
+    assert_eq!(verdict(&guard).await.expect("still held").fate, Fate::Lost);
+    tokio::time::timeout(PATIENCE, guard.lost()).await.expect("it is given up");
+    assert!(!guard.is_valid());
+    let left = deadline.since(SystemEnv.now());
+    assert!(left > TTL / 2, "it waited for its deadline: {left:?} left");
+    assert_eq!(verdict(&guard).await, None, "nothing is left to tell");
+    // The old master would still have kept it; nobody has it now.
+    assert_eq!(cli(&new_master(&groups), &["EXISTS", "gone"]), "0");
+}

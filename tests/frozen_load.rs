@@ -1,0 +1,109 @@
+//! One node of five stands still under full load: it costs no memory, and when it goes on nothing
+//! of it is left.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use palisade::Redlock;
+use palisade::node::RedisNode;
+use support::server::Server;
+use tokio::time::{Instant, sleep};
+
+const CALLERS: usize = 64;
+const TTL: Duration = Duration::from_secs(5);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What is resident, in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Pairs in so much time.
+async fn pairs(done: &AtomicU64, within: Duration) -> f64 {
+    let (before, begun) = (done.load(Relaxed), Instant::now());
+    sleep(within).await;
+    (done.load(Relaxed) - before) as f64 / begun.elapsed().as_secs_f64()
+}
+
+async fn one_of_five_is_frozen(span: Duration) {
+    let servers: Vec<Server> = (0..5).map(|_| Server::start(&[])).collect();
+    let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
+    let builder = servers.iter().map(node).fold(Redlock::builder(), palisade::RedlockBuilder::node);
+    let redlock = builder.ttl(TTL).max_ttl(TTL).build().unwrap();
+    let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (redlock, stop, done) = (redlock.clone(), Arc::clone(&stop), Arc::clone(&done));
+            tokio::spawn(async move {
+                for round in 0_u64.. {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    let guard = redlock
+                        .mutex(format!("n-{caller}-{round}"))
+                        .build()
+                        .unwrap()
+                        .acquire()
+                        .await;
+                    guard.expect("four nodes answer").release().await.ok();
+                    done.fetch_add(1, Relaxed);
+                }
+            })
+        })
+        .collect();
+    sleep(SECOND).await;
+    let healthy = pairs(&done, 2 * SECOND).await;
+
+    servers[4].freeze();
+    // What one deadline's worth of requests costs is not growth.
+    sleep(2 * SECOND).await;
+    let (before, begun) = (resident(), Instant::now());
+    let mut most = before;
+    while begun.elapsed() < span {
+        let now = pairs(&done, SECOND).await;
+        assert!(now > healthy / 4.0, "{now:.0} pairs/s, {healthy:.0} while all were well");
+        most = most.max(resident());
+        println!("{:.0?}: {now:.0} pairs/s, {} MiB", begun.elapsed(), resident() >> 20);
+    }
+    let grown = (most - before) >> 20;
+    assert!(grown < 16, "{grown} MiB more after {span:?} of a frozen node");
+
+    servers[4].resume();
+    sleep(SECOND).await;
+    let after = pairs(&done, 2 * SECOND).await;
+    println!("{healthy:.0} pairs/s before, {after:.0} a second after the thaw");
+    assert!(after > healthy / 2.0, "{after:.0} pairs/s after the thaw, {healthy:.0} before");
+
+    stop.store(true, Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let ended = Instant::now();
+    for server in &servers {
+        // Everything was given back, so nothing waits for its ttl.
+        while !server.cli(&["keys", "n-*"]).trim().is_empty() {
+            let left = server.cli(&["keys", "n-*"]);
+            assert!(ended.elapsed() < TTL / 2, "left behind: {left}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    // And every lock that was granted can be had again on all five.
+    let again = redlock.mutex("n-0-0").build().unwrap().acquire().await.unwrap();
+    again.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_node_costs_no_memory_and_leaves_nothing() {
+    one_of_five_is_frozen(Duration::from_secs(6)).await;
+}
+
+/// As long as in an incident. `cargo test --release --test frozen_load -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes more than a minute"]
+async fn a_node_frozen_for_a_minute_costs_no_memory_and_leaves_nothing() {
+    one_of_five_is_frozen(Duration::from_secs(60)).await;
+}

@@ -1,0 +1,136 @@
+//! Keys that nodes may have forgotten are seen: by an event, a line of the log, counters, reports
+//! and looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::idempotency::{ParkedReason, Status};
+use palisade::node::NodeEvent;
+use palisade::{Forgotten, Idempotency, MemoryNode, Outcome, Redlock};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::idem::{World, at, boom, secs};
+use crate::support::logs::Log;
+
+const KEEP: Duration = Duration::from_secs(3_600);
+
+fn orders(redlock: &Redlock, keep: Duration) -> Idempotency {
+    let builder = redlock.idempotency("orders").at_most_once();
+    builder.retention(keep).build().unwrap()
+}
+
+async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
+    orders.key(key).run(|_| async { Ok::<_, String>(1) }).await.unwrap()
+}
+
+/// Nodes lose their data and are out of their quarantine.
+async fn lose(w: &World, nodes: &[usize]) {
+    for i in nodes {
+        w.nodes[*i].restart_empty();
+    }
+    let _ = w.orders().key("look").lookup::<u32>().await;
+    sleep(secs(31)).await;
+}
+
+/// The events about keys, by node.
+fn told(events: &mut tokio::sync::broadcast::Receiver<(Arc<str>, NodeEvent)>) -> Vec<String> {
+    let mut told = Vec::new();
+    while let Ok((node, event)) = events.try_recv() {
+        if let NodeEvent::KeysForgotten { remaining, .. } = event {
+            told.push(format!("{node} for {}s", remaining.as_secs()));
+        }
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_said_once_per_node_and_loss() {
+    let w = World::new(3);
+    let mut events = w.redlock.events();
+    let orders = orders(&w.redlock, KEEP);
+    lose(&w, &[0]).await;
+    assert!(run(&orders, "a").await.is_executed());
+    assert_eq!(told(&mut events), [""; 0], "a minority makes no difference");
+    lose(&w, &[1]).await;
+    for key in ["b", "c", "d"] {
+        assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
+        sleep(secs(60)).await;
+    }
+    // A retention and twice E from the loss on, of which the quarantine has passed.
+    assert_eq!(told(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
+    // Another loss is news again, of that node.
+    lose(&w, &[1]).await;
+    assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
+    assert_eq!(told(&mut events), ["node-1 for 3573s"]);
+    // A key that was made since is none of them, and nothing is said about it.
+    lose(&w, &[0]).await;
+    let made = at(w.now());
+    let call = orders.key("f").created_at(made).run(|_| async { Ok::<_, String>(1) });
+    assert!(call.await.unwrap().is_executed());
+    assert_eq!(told(&mut events), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_and_looks_show_it() {
+    let w = World::new(1);
+    lose(&w, &[0]).await;
+    let orders = orders(&w.redlock, KEEP);
+    let Outcome::Parked(parked) = run(&orders, "a").await else { panic!("not parked") };
+    assert_eq!(parked.reason, ParkedReason::Forgotten);
+    let text = parked.to_string();
+    let want = "\"orders:a\": too few nodes know whether this key was used before, for they are \
+                new or lost data; ";
+    assert!(text.starts_with(want), "{text}");
+    assert!(text.ends_with("(for another 3573s new keys without `created_at` are parked like it)"));
+    let Status::Forgotten { remaining } = orders.key("a").lookup::<u32>().await.unwrap() else {
+        panic!("not forgotten")
+    };
+    assert_eq!(remaining, parked.forgotten_for);
+    let known = orders.key("a").created_at(at(w.now())).lookup::<u32>().await.unwrap();
+    assert_eq!(known, Status::Absent);
+    let call = orders.key("b").on_forgotten(Forgotten::Run).run(|_| async { Ok::<_, String>(1) });
+    assert!(call.await.unwrap().is_executed());
+    // By policy and by a failure.
+    let failed = orders.key("c").on_forgotten(Forgotten::Run).run(|_| boom()).await;
+    assert!(failed.is_err());
+    let m = orders.metrics();
+    assert_eq!((m.parked_forgotten, m.parked_lapsed), (1, 0));
+    assert_eq!((m.forgotten_runs, m.reruns), (2, 0));
+    assert_eq!((m.executed, m.failed_unknown), (1, 1));
+    assert_eq!(w.redlock.metrics()[0].keys_forgotten, 3);
+    assert!(matches!(run(&orders, "c").await, Outcome::Parked(p) if p.attempt == 1));
+    assert_eq!(orders.clone().metrics().parked_lapsed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_quarantine_a_look_says_what_a_call_will_find() {
+    let w = World::new(3);
+    let orders = orders(&w.redlock, KEEP);
+    assert!(run(&orders, "done").await.is_executed());
+    w.nodes.iter().for_each(MemoryNode::restart_keeping);
+    let look = |key: &'static str| orders.key(key).lookup::<u32>();
+    assert!(matches!(look("new").await.unwrap(), Status::Forgotten { .. }));
+    assert_eq!(look("done").await.unwrap(), Status::Stored(1));
+    assert_eq!(run(&orders, "done").await, Outcome::Replayed(1), "results are replayed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_line_of_the_log_says_until_when() {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let w = World::new(1);
+    lose(&w, &[0]).await;
+    // Namespaces of a handle share what is known of its nodes.
+    for keep in [KEEP, KEEP / 2] {
+        let orders = orders(&w.redlock, keep);
+        for key in 0..10 {
+            assert!(matches!(run(&orders, &format!("{key}")).await, Outcome::Parked(_)));
+            sleep(secs(5)).await;
+        }
+    }
+    let lines = log.lines(&["keys_forgotten"]);
+    assert_eq!(lines.len(), 1, "{}", log.text());
+    for part in ["WARN", "palisade::node", "node=\"node-0\"", "remaining_ms=3573001"] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
+}

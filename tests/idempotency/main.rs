@@ -1,0 +1,15 @@
+//! Idempotency keys as a user sees them: one result per key, whatever crashes or forgets.
+
+mod batch;
+mod births;
+mod failover;
+mod first_day;
+mod forgotten;
+mod histories;
+mod large;
+mod policy;
+mod probe;
+mod promises;
+mod runs;
+#[path = "../support/mod.rs"]
+mod support;

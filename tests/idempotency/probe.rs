@@ -1,0 +1,38 @@
+//! What a probe decides when nodes forgot, beyond what `idempotency` promises without one.
+
+use palisade::{MemoryNode, Outcome, Probed};
+
+use crate::support::idem::{Effects, World, secs};
+
+/// Two of three nodes lost their data; the first still shows the result.
+async fn forgotten_but_for_one(w: &World, e: &Effects) {
+    assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
+    w.nodes[1..].iter().for_each(MemoryNode::restart_empty);
+    // Nodes read their marker when they are asked: the quarantine begins here.
+    assert!(w.orders().key("other").run(|_| e.act(secs(1))).await.is_err());
+    tokio::time::sleep(secs(40)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_probe_decides_about_a_result_that_too_few_remember() {
+    let (w, e) = (World::new(3), Effects::default());
+    forgotten_but_for_one(&w, &e).await;
+    let parked = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
+    assert!(matches!(parked, Outcome::Parked(_)), "{parked:?}");
+    tokio::time::sleep(secs(40)).await;
+    let call = w.orders().key("k").probe(async |_| Probed::Found(1));
+    assert_eq!(call.run(|_| e.act(secs(1))).await.unwrap(), Outcome::Replayed(1));
+    // Stored by a majority again: nobody has to be asked any more.
+    let again = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
+    assert_eq!((again, e.count()), (Outcome::Replayed(1), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_contradicts_a_stored_result_runs_nothing() {
+    let (w, e) = (World::new(3), Effects::default());
+    forgotten_but_for_one(&w, &e).await;
+    let call = w.orders().key("k").probe(async |_| Probed::NotFound);
+    let out = call.run(|_| e.act(secs(1))).await.unwrap();
+    assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
+    assert_eq!(e.count(), 1);
+}

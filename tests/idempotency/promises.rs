@@ -1,0 +1,148 @@
+//! What a result is promised against: late completions under clocks that are apart, and other
+//! requests under the same key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use palisade::Moment;
+use palisade::error::{NodeError, NodeFault};
+use palisade::idempotency::{Call, Status};
+use palisade::node::spi::{Batch, Op, Replies};
+use palisade::node::{NodeEvent, spi::BoxFuture};
+use palisade::test_util::fault::FaultControl;
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
+use tokio::sync::broadcast;
+use tokio::time::sleep;
+
+use crate::support::idem::{World, secs};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A process that is paused in its handler, with a clock ahead by nearly E, completes after its
+/// record's retention is over and another process, with a clock behind by nearly E, has run.
+#[tokio::test(start_paused = true)]
+async fn a_paused_process_that_completes_late_changes_no_result() {
+    for n in [1, 3] {
+        for (ahead, behind) in [(4_900, -4_900), (0, -4_900), (4_900, 0)] {
+            for pause in [1_200, 2_500, 6_000, 15_000, 29_000, 40_000] {
+                let w = World::with_nodes(&vec![0; n], Duration::ZERO);
+                let (late, faults) = w.faulty(ahead);
+                let orders = |b: palisade::RedlockBuilder| {
+                    let b = b.ttl(secs(1)).max_ttl(secs(10)).clock_error(ms(4_900));
+                    let b = b.build().unwrap().idempotency("orders");
+                    b.retention(ms(1_100)).at_least_once().build().unwrap()
+                };
+                let (late, soon) = (orders(late), orders(w.builder(behind)));
+                let first = late.key("k").run(|_| async {
+                    faults.iter().for_each(FaultControl::cut);
+                    sleep(ms(pause)).await;
+                    sleep(ms(300)).await;
+                    faults.iter().for_each(FaultControl::heal);
+                    Ok::<_, String>("late".to_owned())
+                });
+                let second = async {
+                    sleep(ms(pause)).await;
+                    let run = soon.key("k").run(|_| async { Ok::<_, String>("soon".to_owned()) });
+                    run.await.unwrap()
+                };
+                let (first, second) = tokio::join!(first, second);
+                let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
+                let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
+                assert!(ran, "{what}: {second:?}");
+                // Its own value is nobody's result; it is answered the other one, or that it is
+                // unknown.
+                if let Ok(first) = &first {
+                    assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
+                }
+                let again = soon.key("k").lookup::<String>().await.unwrap();
+                assert_eq!(again, Status::Stored("soon".into()), "{what}");
+            }
+        }
+    }
+}
+
+/// A node that claims cannot reach for a while.
+struct Deaf(MemoryNode, Arc<AtomicBool>);
+
+impl LockNode for Deaf {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if self.1.load(SeqCst) && batch.ops.iter().any(|op| matches!(op, Op::Claim(_))) {
+            let error = NodeError::not_executed(NodeFault::Unreachable, "deaf");
+            let replies = Replies::fail(batch.ops.len(), &error);
+            return Box::pin(async move { replies });
+        }
+        self.0.call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+/// Alice's request is claimed on two of three nodes; the third one gets it with the result.
+async fn alices(w: &World, at_least_once: bool) -> Idempotency {
+    let deaf = Arc::new(AtomicBool::new(true));
+    let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
+    let redlock: Redlock = builder.build().unwrap();
+    let builder = redlock.idempotency("orders");
+    let builder = if at_least_once { builder.at_least_once() } else { builder.at_most_once() };
+    let orders = builder.build().unwrap();
+    assert!(run(orders.key("k").fingerprint("alice"), "alice's").await.unwrap().is_executed());
+    deaf.store(false, SeqCst);
+    sleep(secs(1)).await;
+    orders
+}
+
+async fn run(call: Call, receipt: &'static str) -> Result<Outcome<String>, palisade::RunError> {
+    call.run(|_| async move { Ok::<_, String>(receipt.to_owned()) }).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_requests_receipt_is_never_shown() {
+    // Whichever node loses its data, or lost it and is in quarantine, or comes back as an old copy.
+    for at_least_once in [false, true] {
+        for gone in 0..3 {
+            for life in [MemoryNode::restart_empty, MemoryNode::restart_keeping] {
+                let w = World::with_nodes(&[0; 3], Duration::ZERO);
+                let orders = alices(&w, at_least_once).await;
+                let bob = || orders.key("k").fingerprint("bob");
+                assert_eq!(run(bob(), "bob's").await.unwrap(), Outcome::Mismatch);
+                life(&w.nodes[gone]);
+                for _ in 0..80 {
+                    let said = run(bob(), "bob's").await;
+                    assert_eq!(said.unwrap(), Outcome::Mismatch, "node {gone} is gone");
+                    assert_eq!(bob().lookup::<String>().await.unwrap(), Status::Mismatch);
+                    sleep(ms(600)).await;
+                }
+                // Alice's own copies are answered with it.
+                let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
+                assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
+                let look = orders.key("k").fingerprint("alice").lookup::<String>().await.unwrap();
+                assert_eq!(look, Status::Stored("alice's".to_owned()));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_knows() {
+    let w = World::with_nodes(&[0; 3], Duration::ZERO);
+    let orders = alices(&w, true).await;
+    w.nodes[..2].iter().for_each(MemoryNode::restart_empty);
+    let _ = run(orders.key("other"), "other").await;
+    sleep(secs(40)).await;
+    for _ in 0..3 {
+        let said = run(orders.key("k").fingerprint("bob"), "bob's").await.unwrap();
+        assert_eq!(said, Outcome::Mismatch);
+    }
+    // Whose request it is gets what the third one still has: it may run again, and needs not.
+    let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
+    assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
+}

@@ -1,0 +1,181 @@
+//! What a guard and a leadership answer when they are given back late, and how long a verb waits
+//! for nodes that grant nothing yet. In virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::Drift;
+use palisade::election::CampaignError;
+use palisade::error::{ExtendError, NoQuorum};
+use palisade::{AcquireError, MemoryNode, Redlock, RedlockBuilder, ReleaseError};
+use palisade::{node::spi::Env, test_util::TokioEnv};
+use tokio::time::{Instant, sleep};
+
+const S: Duration = Duration::from_secs(1);
+
+fn env() -> Arc<dyn Env> {
+    Arc::new(TokioEnv::new())
+}
+
+fn over(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
+    let builder = Redlock::builder().env(Arc::clone(env));
+    nodes.iter().fold(builder, |b, node| b.node(node.clone()))
+}
+
+fn nodes(n: usize, env: &Arc<dyn Env>) -> Vec<MemoryNode> {
+    (0..n).map(|_| MemoryNode::builder().env(Arc::clone(env)).build()).collect()
+}
+
+/// Holders stop to believe a tenth of the ttl before the nodes forget.
+const EARLY: Drift = Drift::from_ppm(100_000);
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have() {
+    for n in [1, 3] {
+        let env = env();
+        let nodes = nodes(n, &env);
+        let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
+        let mutex = redlock.mutex("late").auto_renew(false).build().unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        guard.lost().await;
+        // The keys are still there: the nodes forget later than the holder.
+        let late = guard.release().await.unwrap_err();
+        assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
+        assert!(late.to_string().contains("lock \"late\""), "{late}");
+        // It was cleaned up all the same, and what is held is released.
+        assert!(mutex.acquire().await.unwrap().release().await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leadership_that_was_lost_is_never_resigned() {
+    let env = env();
+    let nodes = nodes(3, &env);
+    let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
+    let election = redlock.election("late").build().unwrap();
+    let leadership = election.campaign("me").await.unwrap();
+    // This machine sleeps: nothing is renewed, and the nodes' clocks go on.
+    let deadline = leadership.valid_until();
+    let left = redlock.close(Duration::ZERO).await;
+    assert_eq!(left.held.len(), 1, "{left}");
+    leadership.lost().await;
+    assert!(env.now() >= deadline);
+    let late = leadership.resign().await.unwrap_err();
+    assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
+    assert!(late.to_string().contains("election \"late\""), "{late}");
+}
+
+/// Nodes as after a restart, over which a lease may be 40 s long: longer than what is waited.
+fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
+    let node = |_| MemoryNode::builder().env(Arc::clone(env)).quarantined().build();
+    let nodes: Vec<_> = (0..n).map(node).collect();
+    over(&nodes, env).max_ttl(40 * S)
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_acquire_waits_until_a_quarantine_is_over() {
+    for n in [1, 3] {
+        let env = env();
+        let redlock = restarted(n, &env).build().unwrap();
+        let started = Instant::now();
+        let guard =
+            redlock.mutex("patient").build().unwrap().acquire().await.expect("the quarantine ends");
+        assert!((40 * S..42 * S).contains(&started.elapsed()), "{:?}", started.elapsed());
+        assert!(guard.release().await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_acquire_waits_half_a_minute_without_a_quarantine() {
+    let env = env();
+    let nodes = nodes(1, &env);
+    let (redlock, other) = (over(&nodes, &env), over(&nodes, &env));
+    let _guard = redlock.build().unwrap().mutex("taken").build().unwrap().acquire().await.unwrap();
+    let started = Instant::now();
+    let refused =
+        other.build().unwrap().mutex("taken").build().unwrap().acquire().await.unwrap_err();
+    assert!(matches!(refused, AcquireError::TimedOut { .. }), "{refused}");
+    assert!(refused.to_string().starts_with("lock \"taken\": still taken after waiting 30"));
+    assert!(started.elapsed() < 31 * S);
+}
+
+fn says_how_long(why: &NoQuorum, started: Instant) {
+    let text = why.to_string();
+    let left = why.quarantine().expect("nothing else is in the way");
+    assert!((37 * S..39 * S).contains(&left), "{text}");
+    assert!(started.elapsed() < 3 * S, "the user's word counts: {text}");
+    assert!(text.contains("a `wait` of 42s would have outlasted it"), "{text}");
+    assert!(text.contains("no palisade data here: new, or emptied; grants begin in"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
+    let env = env();
+    let redlock = restarted(3, &env).build().unwrap();
+    let started = Instant::now();
+    let refused =
+        redlock.mutex("hasty").acquire_timeout(2 * S).build().unwrap().acquire().await.unwrap_err();
+    let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
+    assert!(refused.to_string().starts_with("not acquired: lock \"hasty\": no quorum"));
+    says_how_long(why, started);
+
+    let redlock = restarted(3, &env).build().unwrap();
+    let started = Instant::now();
+    let election = redlock.election("hasty").acquire_timeout(2 * S).build().unwrap();
+    let refused = election.campaign("me").await.unwrap_err();
+    let CampaignError::NoQuorum(why) = &refused else { panic!("{refused}") };
+    assert!(refused.to_string().starts_with("cannot campaign now: election \"hasty\": no quorum"));
+    says_how_long(why, started);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_outlasts_a_quarantine() {
+    let env = env();
+    let redlock = restarted(3, &env).build().unwrap();
+    let started = Instant::now();
+    let leadership = redlock.election("patient").build().unwrap().campaign("me").await.unwrap();
+    assert!((40 * S..42 * S).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert!(leadership.resign().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_expires_in_virtual_time() {
+    let env = env();
+    let nodes = nodes(3, &env);
+    let redlock = over(&nodes, &env).build().unwrap();
+    let guard =
+        redlock.mutex("virtual").auto_renew(false).build().unwrap().acquire().await.unwrap();
+    assert!(guard.remaining() > 14 * S);
+    sleep(10 * S).await;
+    assert!(guard.is_valid() && guard.remaining() < 5 * S);
+    sleep(5 * S).await;
+    assert!(!guard.is_valid());
+    let next = redlock.mutex("virtual").build().unwrap().acquire().await.unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    sleep(3_600 * S).await;
+    assert!(next.is_valid(), "renewed in virtual time, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
+    for n in [1, 3] {
+        let env = env();
+        let nodes = nodes(n, &env);
+        let (redlock, other) = (over(&nodes, &env).build().unwrap(), over(&nodes, &env));
+        let guard =
+            redlock.mutex("stepped").auto_renew(false).build().unwrap().acquire().await.unwrap();
+        sleep(8 * S).await;
+        // By these clocks the lease has run out, and somebody else is granted it.
+        for node in &nodes {
+            node.jump_clock(8 * S);
+        }
+        let next =
+            other.build().unwrap().mutex("stepped").build().unwrap().acquire().await.unwrap();
+        assert!(guard.is_valid() && next.is_valid(), "what clocks that step do");
+        let asked = Instant::now();
+        let renewed = guard.extend().await;
+        assert!(matches!(renewed, Err(ExtendError::Lost(_))), "{renewed:?}");
+        guard.lost().await;
+        assert!(asked.elapsed() < S, "heard {:?} later", asked.elapsed());
+    }
+}

@@ -1,0 +1,370 @@
+//! What leaves for a node: never more than it takes, each answer to its caller, no release before
+//! its own acquire, and large results one after the other.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use palisade::Moment;
+use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
+use palisade::idempotency::Status;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Durability, node::spi::BarrierPoint};
+use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
+use palisade::{node::spi::Env, test_util::TokioEnv};
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+const DEPTH: usize = 6;
+
+type Call = (Batch, Moment, oneshot::Sender<Replies>);
+
+/// A memory node behind one connection: executes in order, one batch after the other, and takes
+/// its time for it.
+struct Connection {
+    inner: Arc<MemoryNode>,
+    queue: mpsc::UnboundedSender<Call>,
+    seen: Arc<Seen>,
+}
+
+/// What came in.
+#[derive(Default)]
+struct Seen {
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+    largest: AtomicUsize,
+    /// Owners whose release came, and those whose acquire came after it.
+    released: Mutex<BTreeSet<String>>,
+    overtaken: AtomicUsize,
+}
+
+impl Seen {
+    fn note(&self, batch: &Batch) {
+        self.largest.fetch_max(batch.ops.len(), Ordering::SeqCst);
+        let mut released = self.released.lock().unwrap();
+        for op in &batch.ops {
+            match op {
+                Op::Release { owner, .. } => {
+                    released.insert(owner.as_str().to_owned());
+                }
+                Op::Acquire { owner, .. } if released.contains(owner.as_str()) => {
+                    self.overtaken.fetch_add(1, Ordering::SeqCst);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn new() -> (Self, Arc<Seen>) {
+        let inner = Arc::new(MemoryNode::new());
+        let (queue, mut calls) = mpsc::unbounded_channel::<Call>();
+        let (node, seen) = (Arc::clone(&inner), Arc::<Seen>::default());
+        let looks = Arc::clone(&seen);
+        tokio::spawn(async move {
+            let mut n = 0_u64;
+            while let Some((batch, deadline, answer)) = calls.recv().await {
+                looks.note(&batch);
+                n += 1;
+                sleep(Duration::from_micros(200 + n % 7 * 300)).await;
+                let replies = node.call(batch, deadline).await;
+                let looks = Arc::clone(&looks);
+                // The way back takes as long for all, so answers come in order, some together.
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(2)).await;
+                    looks.under_way.fetch_sub(1, Ordering::SeqCst);
+                    let _ = answer.send(replies);
+                });
+            }
+        });
+        (Self { inner, queue, seen: Arc::clone(&seen) }, seen)
+    }
+}
+
+impl LockNode for Connection {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let under_way = self.seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.seen.most.fetch_max(under_way, Ordering::SeqCst);
+        let (answer, answered) = oneshot::channel();
+        assert!(self.queue.send((batch, deadline, answer)).is_ok(), "the connection stands");
+        Box::pin(async move { answered.await.expect("it answers") })
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.inner.barrier(after, level, deadline)
+    }
+
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+/// Sixty-four callers on a few names, each of which may have one holder at a time; some of them go
+/// away while they ask.
+async fn crowd(lock: &Redlock) -> u32 {
+    let (held, pairs) = (Arc::new(<[AtomicU32; 24]>::default()), Arc::<AtomicU32>::default());
+    let callers = (0..64_usize).map(|caller| {
+        let (lock, held, pairs) = (lock.clone(), Arc::clone(&held), Arc::clone(&pairs));
+        tokio::spawn(async move {
+            for round in 0..40_usize {
+                let name = (caller * 7 + round * 5) % held.len();
+                let mutex = lock.mutex(format!("name-{name}")).build().unwrap();
+                let patience =
+                    Duration::from_millis(if (caller + round) % 9 == 0 { 3 } else { 500 });
+                let asked = tokio::time::timeout(patience, mutex.try_acquire()).await;
+                let Ok(Ok(TryAcquire::Acquired(guard))) = asked else { continue };
+                assert_eq!(held[name].fetch_add(1, Ordering::SeqCst), 0, "two hold name-{name}");
+                assert!(guard.is_valid());
+                held[name].fetch_sub(1, Ordering::SeqCst);
+                if round % 5 == 0 {
+                    drop(guard);
+                } else {
+                    assert!(guard.release().await.is_ok());
+                }
+                pairs.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.expect("a caller");
+    }
+    pairs.load(Ordering::SeqCst)
+}
+
+fn handle(nodes: usize) -> (Redlock, Vec<Arc<Seen>>) {
+    let (nodes, seen): (Vec<_>, Vec<_>) = (0..nodes).map(|_| Connection::new()).unzip();
+    let builder = nodes.into_iter().fold(Redlock::builder(), palisade::RedlockBuilder::node);
+    (builder.build().expect("a handle"), seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_node_is_given_four() {
+    let (lock, seen) = handle(1);
+    assert!(crowd(&lock).await > 500);
+    let most = seen[0].most.load(Ordering::SeqCst);
+    assert_eq!(most, 4, "batches under way");
+    assert_eq!(seen[0].overtaken.load(Ordering::SeqCst), 0, "a release came before its acquire");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_nodes_is_given_four() {
+    let (lock, seen) = handle(3);
+    assert!(crowd(&lock).await > 100);
+    for seen in seen {
+        assert_eq!(seen.most.load(Ordering::SeqCst), 4, "batches under way");
+        assert!(seen.largest.load(Ordering::SeqCst) > 16, "they leave together");
+        assert_eq!(seen.overtaken.load(Ordering::SeqCst), 0, "a release came before its acquire");
+    }
+}
+
+/// A node that shows one result per answer, or none, and takes its time.
+struct Stingy {
+    inner: MemoryNode,
+    shows: usize,
+    takes: Duration,
+    /// The most bytes that one batch asked it to store, and of how many ops.
+    stored: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Stingy {
+    fn new(shows: usize) -> Self {
+        let takes = Duration::from_millis(10);
+        Self { inner: MemoryNode::new(), shows, takes, stored: Arc::default() }
+    }
+}
+
+fn shows_result(reply: &Reply) -> bool {
+    match reply {
+        Reply::Completed(_) => true,
+        Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
+        _ => false,
+    }
+}
+
+impl LockNode for Stingy {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let values = batch.ops.iter().filter_map(|op| match op {
+            Op::Complete { value: Some(value), .. } => Some(value.len()),
+            _ => None,
+        });
+        let sent = values.fold((0, 0), |(bytes, ops), value| (bytes + value, ops + 1));
+        let mut stored = self.stored.lock().unwrap();
+        *stored = sent.max(*stored);
+        drop(stored);
+        Box::pin(async move {
+            sleep(self.takes).await;
+            let mut replies = self.inner.call(batch, deadline).await;
+            let shown = replies.items.iter_mut().flatten().filter(|reply| shows_result(reply));
+            for reply in shown.skip(self.shows) {
+                *reply = Reply::Deferred;
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+/// A handle over it, and the calls of one namespace, with one result under `k`.
+async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
+    let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
+    let redlock = redlock.build().expect("a handle");
+    let calls = redlock.idempotency("n").at_most_once().build().expect("a namespace");
+    let done = calls.key("k").run(async |_| Ok::<_, String>(7)).await;
+    assert!(matches!(done, Ok(Outcome::Executed { .. })), "{done:?}");
+    (redlock, calls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deferred_answer_is_requested_again_and_delays_nobody_else() {
+    let (redlock, calls) = with_a_result(Stingy::new(1)).await;
+    let mut all = JoinSet::new();
+    for i in 0..200 {
+        let calls = calls.clone();
+        all.spawn(async move {
+            if i % 2 == 0 {
+                let found = calls.key("k").lookup::<i32>().await;
+                assert!(matches!(found, Ok(Status::Stored(7))), "{found:?}");
+            } else {
+                let done = calls.key("k").run(async |_| Err::<i32, _>("it stands")).await;
+                assert!(matches!(done, Ok(Outcome::Replayed(7))), "{done:?}");
+            }
+        });
+    }
+    sleep(Duration::from_millis(25)).await;
+    let begun = Instant::now();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.expect("it is free");
+    assert!(begun.elapsed() < Duration::from_millis(100), "after {:?}", begun.elapsed());
+    while let Some(done) = all.join_next().await {
+        done.expect("answered as by any other node");
+    }
+    assert!(guard.release().await.is_ok());
+    assert_eq!(redlock.metrics()[0].faults_total(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_puts_everything_off_has_a_fault() {
+    let (_redlock, calls) = with_a_result(Stingy::new(0)).await;
+    let found = calls.key("k").lookup::<i32>().await;
+    let Err(RunError::NoQuorum { error: why, .. }) = found else { panic!("{found:?}") };
+    let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Protocol, false), "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
+    const LARGE: usize = 400 * 1024;
+    let node = Stingy::new(1);
+    let stored = Arc::clone(&node.stored);
+    let (_redlock, calls) = with_a_result(node).await;
+    let mut all = JoinSet::new();
+    for i in 0..20 {
+        let calls = calls.clone();
+        all.spawn(async move {
+            let value = "x".repeat(LARGE);
+            let key = format!("large-{i}");
+            let done = calls.key(&key).run(async |_| Ok::<_, String>(value)).await;
+            assert!(matches!(done, Ok(Outcome::Executed { kept: true, .. })), "not stored");
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        done.expect("it is stored");
+    }
+    let (bytes, ops) = *stored.lock().unwrap();
+    assert_eq!(ops, 2, "{bytes} bytes");
+}
+
+/// How long so many acquires at once take, each of a name of its own, at a node that executes 128
+/// in 20 ms.
+async fn at_once(n: usize) -> Duration {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let node = Stingy { inner, takes: Duration::from_millis(20), ..Stingy::new(1) };
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let (mut all, begun) = (JoinSet::new(), Instant::now());
+    for i in 0..n {
+        let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
+        all.spawn(async move { mutex.acquire().await.map(drop) });
+    }
+    while let Some(done) = all.join_next().await {
+        done.expect("an answer").expect("it is free");
+    }
+    let faults = redlock.metrics()[0].faults_total();
+    assert_eq!(faults, 0, "{n} at once hinder each other");
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn twice_as_many_at_once_take_about_twice_as_long() {
+    let (few, many) = (at_once(5_000).await, at_once(10_000).await);
+    assert!(many < few * 3, "{many:?} instead of {few:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_finds_no_place_is_refused_with_advice() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let node = Stingy { inner, takes: Duration::from_secs(3_600), ..Stingy::new(1) };
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let (mut all, begun) = (JoinSet::new(), Instant::now());
+    for i in 0..2_000 {
+        let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
+        all.spawn(async move { mutex.try_acquire().await });
+    }
+    let mut busy = 0;
+    while let Some(done) = all.join_next().await {
+        let Err(AcquireError::NoQuorum(why)) = done.expect("an answer") else { panic!("granted") };
+        let advice = matches!(why.advice(), palisade::error::Advice::RetryAfter(_));
+        assert!(advice, "{why}");
+        let not_sent = |e: &NodeError| (e.fault(), e.is_ambiguous()) == (NodeFault::Busy, false);
+        busy += usize::from(matches!(&why.nodes[0].1, NodeOutcome::Failed(e) if not_sent(e)));
+    }
+    assert!(busy > 900, "{busy}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
+}
+
+/// Nobody's turn comes on a runtime that runs only this. What gives back is let in all the same.
+#[tokio::test]
+async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
+    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+    let mutex = redlock.mutex("n").build().unwrap();
+    let refused = (0..150_000).find_map(|n| {
+        // Given up at once: what was sent is taken back by a second request.
+        Some((n, mutex.try_acquire().now_or_never()?))
+    });
+    let (n, outcome) = refused.expect("the queue is bounded");
+    assert!((40_000..=100_000).contains(&n), "{n}");
+    let Err(AcquireError::NoQuorum(why)) = outcome else { panic!("{outcome:?}") };
+    let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
+    assert!(e.to_string().contains("100000 requests wait already"), "{e}");
+    // It heals by itself.
+    drop(mutex.acquire().await.expect("free again"));
+}

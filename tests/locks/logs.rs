@@ -1,0 +1,85 @@
+//! What the log says of leases: each trouble once, by name, and its end. In virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::test_util::fault::{Fault, FaultControl};
+use palisade::{MemoryNode, Redlock};
+use palisade::{node::spi::Env, test_util::TokioEnv};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::logs::Log;
+
+const S: Duration = Duration::from_secs(1);
+
+/// As many lines as this have all of these parts.
+#[track_caller]
+fn said(log: &Log, times: usize, parts: &[&str]) {
+    let lines = log.lines(parts);
+    assert_eq!(lines.len(), times, "{parts:?}: {lines:#?}");
+}
+
+/// A handle over three nodes that can be cut off, and the log of this thread.
+fn world() -> (Redlock, Vec<FaultControl>, Log) {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let mut builder = Redlock::builder().env(Arc::clone(&env));
+    let mut links = Vec::new();
+    for _ in 0..3 {
+        let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+        let fault = Fault::new(node).env(Arc::clone(&env));
+        links.push(fault.control());
+        builder = builder.node(fault);
+    }
+    (builder.build().unwrap(), links, log)
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_with_a_renewal_is_logged_once_and_its_end_once() {
+    let (redlock, links, log) = world();
+    let guard = redlock.mutex("noisy").build().unwrap().acquire().await.unwrap();
+    let leadership = redlock.election("loud").build().unwrap().campaign("me").await.unwrap();
+    sleep(60 * S).await;
+    said(&log, 0, &["palisade::lease"]);
+
+    links[0].cut();
+    links[1].cut();
+    sleep(9 * S).await;
+    assert!(guard.is_valid() && leadership.is_valid());
+    for name in ["lock \"noisy\"", "election \"loud\""] {
+        said(
+            &log,
+            1,
+            &["WARN palisade::lease", name, "event=\"renewal_failed\"", "cannot connect"],
+        );
+    }
+    links[0].heal();
+    sleep(10 * S).await;
+    for name in ["lock \"noisy\"", "election \"loud\""] {
+        said(&log, 1, &["INFO palisade::lease", name, "event=\"renewed\""]);
+    }
+    said(&log, 4, &["palisade::lease"]);
+
+    links[0].cut();
+    tokio::join!(guard.lost(), leadership.lost());
+    sleep(60 * S).await;
+    for name in ["lock \"noisy\"", "election \"loud\""] {
+        said(&log, 2, &["palisade::lease", name, "event=\"renewal_failed\""]);
+        said(&log, 1, &["WARN palisade::lease", name, "event=\"lost\""]);
+    }
+    said(&log, 8, &["palisade::lease"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_without_a_quorum_is_logged_once() {
+    let (redlock, links, log) = world();
+    links.iter().take(2).for_each(FaultControl::cut);
+    let election = redlock.election("loud").build().unwrap();
+    let campaign = tokio::spawn(async move { election.campaign("me").await });
+    sleep(600 * S).await;
+    said(&log, 1, &["WARN", "campaign goes on without a quorum", "election \"loud\""]);
+    links.iter().for_each(FaultControl::heal);
+    assert!(campaign.await.unwrap().unwrap().resign().await.is_ok());
+    said(&log, 1, &["campaign goes on without a quorum"]);
+}

@@ -1,0 +1,13 @@
+//! Locks as a user sees them: acquiring, holding, renewing, losing, releasing, closing.
+
+mod cancel;
+mod close;
+mod defects;
+mod end;
+mod lane;
+mod logs;
+mod mutex;
+mod review;
+mod runtimes;
+#[path = "../support/mod.rs"]
+mod support;

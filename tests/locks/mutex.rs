@@ -1,0 +1,67 @@
+//! The mutex as a user sees it, over in-memory nodes.
+
+use std::time::Duration;
+
+use palisade::{MemoryNode, Redlock, TryAcquire};
+
+fn redlock(n: usize) -> (Redlock, Vec<MemoryNode>) {
+    let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
+    let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
+    (builder.build().unwrap(), nodes)
+}
+
+#[tokio::test]
+async fn one_holder_and_growing_tokens() {
+    for n in [1, 3, 5] {
+        let (r, _nodes) = redlock(n);
+        let mut last = 0;
+        for _ in 0..50 {
+            let guard = r.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
+            assert!(guard.fencing_token().get() > last);
+            last = guard.fencing_token().get();
+            match r.mutex("invoice:42").build().unwrap().try_acquire().await.unwrap() {
+                TryAcquire::Taken(t) => assert!(t.retry_after.unwrap() <= Duration::from_secs(15)),
+                TryAcquire::Acquired(_) => panic!("two holders"),
+            }
+            assert_eq!(guard.release().await, Ok(()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sixty_four_tasks_take_turns() {
+    let (r, _nodes) = redlock(3);
+    let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (r, inside) = (r.clone(), inside.clone());
+            tokio::spawn(async move {
+                let guard = r.mutex("one").build().unwrap().acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                guard.release().await
+            })
+        })
+        .collect();
+    for t in tasks {
+        assert!(t.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keeper_holds_a_lock_far_beyond_its_ttl() {
+    // Paused time and the machine's clock would part: see `Env`. The real clock is used here.
+    tokio::time::resume();
+    let (r, _nodes) = redlock(3);
+    let m = r.mutex("long").ttl(Duration::from_millis(900)).build().unwrap();
+    let guard = m.acquire().await.unwrap();
+    let first = guard.valid_until();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(guard.is_valid());
+    assert!(guard.valid_until() > first);
+    assert!(matches!(m.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
+    drop(guard);
+    assert!(m.acquire().await.unwrap().release().await.is_ok());
+    assert_eq!(r.held(), 0);
+}

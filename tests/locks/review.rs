@@ -1,0 +1,394 @@
+//! What an impatient user, a shared server and a dying runtime do to a lock.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use palisade::Moment;
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{
+    MemoryNode, NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::test_util::fault::Odds;
+use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::broadcast;
+use tokio::time::{sleep, timeout};
+
+use crate::support::memory::Cluster;
+use crate::support::server::Server;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Polls once; what it spawned on a current-thread runtime has not run yet.
+async fn poll_once<F: Future>(future: F) -> bool {
+    let mut future = Box::pin(future);
+    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+}
+
+#[test]
+fn a_request_in_the_lane_of_a_dying_runtime_is_answered() {
+    let c = Cluster::new(1);
+    let r = c.builder().ttl(LONG).node_deadline(Duration::from_secs(5)).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    c.controls[0].freeze();
+    let stuck = r.mutex("stuck").build().unwrap();
+    first.spawn(async move { stuck.try_acquire().await.map(drop) });
+    while c.controls[0].calls() == 0 {
+        std::thread::sleep(ms(1));
+    }
+    let queued = r.mutex("queued").build().unwrap();
+    let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
+    std::thread::sleep(ms(100));
+    first.shutdown_background();
+    // Long before the lease that was asked for would have run out.
+    let answer = second.block_on(async { timeout(ms(4_000), answer).await });
+    let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
+    assert!(text.contains("lane"), "{text}");
+    let after = second.block_on(async {
+        c.controls[0].thaw();
+        r.mutex("after").build().unwrap().try_acquire().await.unwrap()
+    });
+    assert!(after.acquired().is_some());
+}
+
+#[test]
+fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
+    let c = Cluster::new(3);
+    let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
+    let first = runtime();
+    let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
+    // Until its tasks are gone: the keeper is started again by whoever comes after that.
+    first.shutdown_timeout(LONG);
+    let second = runtime();
+    second.block_on(async {
+        let new = r.mutex("new").build().unwrap().acquire().await.unwrap();
+        let (old_until, new_until) = (old.valid_until(), new.valid_until());
+        let renewed = async {
+            while new.valid_until() == new_until || old.valid_until() == old_until {
+                sleep(ms(20)).await;
+            }
+        };
+        timeout(LONG, renewed).await.expect("nobody renews a guard");
+        assert!(new.is_valid() && old.is_valid());
+    });
+}
+
+#[test]
+fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let node: Arc<dyn LockNode> = Arc::new(node);
+    let r = Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
+    let terms = Terms { max_ttl: LONG, clock_error: LONG };
+    let first = Builder::new_current_thread().enable_all().build().unwrap();
+    first.block_on(async {
+        // The connecting task is spawned and never runs.
+        let deadline = SystemEnv.now() + ms(1_000);
+        assert!(
+            !poll_once(node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline))
+                .await
+        );
+    });
+    drop(first);
+    let second = runtime();
+    second.block_on(async {
+        let guard =
+            timeout(LONG, r.mutex("k").acquire_timeout(ms(3_000)).build().unwrap().acquire())
+                .await
+                .unwrap()
+                .unwrap();
+        assert!(guard.release().await.is_ok());
+    });
+}
+
+#[test]
+fn settings_beyond_reason_are_refused_and_never_panic() {
+    let c = Cluster::new(1);
+    for d in [Duration::MAX, Duration::MAX / 2, Duration::from_secs(u64::MAX)] {
+        c.builder().node_deadline(d).build().unwrap_err();
+        c.builder().max_ttl(d).build().unwrap_err();
+        c.builder().ttl(d).build().unwrap_err();
+        c.builder().clock_error(d).build().unwrap_err();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Suspended(AtomicU64);
+
+impl Env for Suspended {
+    fn now(&self) -> Moment {
+        SystemEnv.now() + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+    fn wall_micros(&self) -> u64 {
+        SystemEnv.wall_micros()
+    }
+    fn random(&self) -> u128 {
+        SystemEnv.random()
+    }
+}
+
+#[tokio::test]
+async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
+    let c = Cluster::new(3);
+    let env = Arc::new(Suspended::default());
+    let r = c.builder().env(Arc::clone(&env) as Arc<dyn Env>).build().unwrap();
+    let guard = r.mutex("s").ttl(LONG).auto_renew(false).build().unwrap().acquire().await.unwrap();
+    let told = guard.lost();
+    tokio::pin!(told);
+    assert!(timeout(ms(20), &mut told).await.is_err());
+    // Timers stopped for an hour, our clock did not.
+    env.0.store(3_600, Ordering::SeqCst);
+    timeout(ms(5_000), told).await.expect("the loss was not told");
+}
+
+#[tokio::test]
+async fn a_name_that_is_a_side_key_of_another_name_is_refused() {
+    let c = Cluster::new(1);
+    let r = c.redlock();
+    let tagged = c.builder().prefix("{app}:").build().unwrap();
+    for side in ["fence", "queue", "meta"] {
+        for m in [r.mutex(format!("{{jobs}}:{side}")), tagged.mutex(format!("jobs:{side}"))] {
+            let text = m.build().unwrap_err().to_string();
+            assert!(text.contains("`name`") && text.contains(side), "{text}");
+        }
+        // Without a hash tag it is nobody's side key.
+        r.mutex(format!("jobs:{side}")).build().unwrap();
+        r.mutex(format!("{{}}:{side}")).build().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
+    let server = Server::start(&[]);
+    let node = || RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let r = Redlock::builder().node(node()).ttl(ms(900)).build().unwrap();
+    server.cli(&["rpush", "{orders}:queue", "job"]);
+    server.cli(&["hset", "{orders}:meta", "a", "b"]);
+    let guard = r.mutex("orders").build().unwrap().acquire().await.unwrap();
+    let until = guard.valid_until();
+    let other = Redlock::builder().node(node()).build().unwrap();
+    // A waiter asks for a hint, and gets none here: it polls.
+    let m = other.mutex("orders").build().unwrap();
+    let waiter = tokio::spawn(async move { m.acquire().await });
+    let renewed = async {
+        while guard.valid_until() == until {
+            sleep(ms(10)).await;
+        }
+    };
+    timeout(LONG, renewed).await.unwrap();
+    assert!(guard.release().await.is_ok());
+    let guard = timeout(LONG, waiter).await.unwrap().unwrap().unwrap();
+    assert!(guard.release().await.is_ok());
+    assert_eq!(server.cli(&["lrange", "{orders}:queue", "0", "-1"]), "job");
+    assert_eq!(server.cli(&["hget", "{orders}:meta", "a"]), "b");
+    assert_eq!(server.cli(&["ttl", "{orders}:queue"]), "-1");
+    assert_eq!(server.cli(&["ttl", "{orders}:meta"]), "-1");
+}
+
+#[tokio::test]
+async fn colliding_callers_do_not_collide_for_ever() {
+    const CALLERS: u64 = 8;
+    const ROUNDS: u64 = 10;
+    let c = Cluster::new(3);
+    for (seed, control) in c.controls.iter().enumerate() {
+        let odds = Odds { delay: 1.0, max_delay: ms(4), ..Odds::default() };
+        control.dice(seed as u64, odds);
+    }
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let r = c.redlock();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = r
+                        .mutex("hot")
+                        .acquire_timeout(LONG * 3)
+                        .build()
+                        .unwrap()
+                        .acquire()
+                        .await
+                        .unwrap();
+                    assert!(guard.release().await.is_ok());
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        timeout(LONG * 3, caller).await.expect("nobody wins any more").unwrap();
+    }
+    // Each roll-back used to call everybody to the next meeting: five hundred calls for one lock.
+    let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
+    assert!(calls < 60, "{calls} calls for one lock");
+}
+
+/// Fails each release of `deaf` once; slow enough that a busy lane always finds something queued.
+struct Deaf {
+    inner: MemoryNode,
+    failed: AtomicBool,
+}
+
+impl LockNode for Deaf {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let n = batch.ops.len();
+            let hit = |op: &Op| matches!(op, Op::Release { keys, .. } if keys.lock() == "deaf");
+            sleep(ms(2)).await;
+            if batch.ops.iter().any(hit) && !self.failed.swap(true, Ordering::SeqCst) {
+                return Replies::fail(n, &NodeError::not_executed(NodeFault::NoReplicas, "test"));
+            }
+            self.inner.call(batch, deadline).await
+        })
+    }
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+#[tokio::test]
+async fn a_busy_lane_still_pays_what_it_owes() {
+    let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
+    let r = Redlock::builder().node(node).max_ttl(LONG).build().unwrap();
+    let guard = r.mutex("deaf").ttl(LONG).build().unwrap().acquire().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..8)
+        .map(|i| {
+            let (m, stop) = (r.mutex(format!("busy{i}")).build().unwrap(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let _ = m.try_acquire().await.map(TryAcquire::acquired);
+                    // The drop of the guard and the next attempt are queued behind each other.
+                }
+            })
+        })
+        .collect();
+    sleep(ms(50)).await;
+    drop(guard);
+    let freed = async {
+        loop {
+            if let Ok(TryAcquire::Acquired(g)) =
+                r.mutex("deaf").build().unwrap().try_acquire().await
+            {
+                break g;
+            }
+            sleep(ms(20)).await;
+        }
+    };
+    let freed = timeout(ms(5_000), freed).await;
+    stop.store(true, Ordering::SeqCst);
+    for b in busy {
+        b.await.unwrap();
+    }
+    assert!(freed.is_ok(), "the release was owed for ever");
+}
+
+struct Panics(MemoryNode, AtomicBool);
+
+impl LockNode for Panics {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        assert!(self.1.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
+        self.0.call(batch, deadline)
+    }
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_panics_is_a_fault_and_no_wait() {
+    let node = Panics(MemoryNode::new(), AtomicBool::new(false));
+    let r = Redlock::builder().node(node).ttl(LONG).build().unwrap();
+    let first = timeout(ms(5_000), r.mutex("p").build().unwrap().try_acquire())
+        .await
+        .expect("nobody answered");
+    first.unwrap_err();
+    assert!(r.mutex("p").build().unwrap().try_acquire().await.unwrap().acquired().is_some());
+}
+
+#[tokio::test]
+async fn any_number_of_nodes_that_is_allowed_works() {
+    for n in [1, 2, 4, 31] {
+        let c = Cluster::new(n);
+        let r = c.builder().allow_even_nodes().build().unwrap();
+        let guard = r.mutex("n").build().unwrap().acquire().await.unwrap();
+        guard.extend().await.unwrap();
+        let other = c.builder().allow_even_nodes().build().unwrap();
+        assert!(matches!(
+            other.mutex("n").build().unwrap().try_acquire().await,
+            Ok(TryAcquire::Taken(_))
+        ));
+        assert!(guard.release().await.is_ok());
+    }
+}
+
+#[test]
+fn a_guard_may_be_dropped_where_no_runtime_is() {
+    let c = Cluster::new(3);
+    let first = runtime();
+    let r = c.redlock();
+    let guard = first.block_on(async { r.mutex("g").build().unwrap().acquire().await.unwrap() });
+    drop(first);
+    assert!(guard.is_valid());
+    drop(guard);
+    drop(r);
+}
+
+#[tokio::test]
+async fn order_is_kept_when_the_server_forgets_the_script() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let terms = Terms { max_ttl: LONG, clock_error: LONG };
+    let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(7));
+    let send = |op: Option<Op>| {
+        let ops = op.into_iter().collect();
+        node.call(Batch { terms, not_after: None, ops }, SystemEnv.now() + Duration::from_secs(5))
+    };
+    send(None).await;
+    server.cli(&["script", "flush"]);
+    let proposal = SystemEnv.wall_micros();
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, wait: false };
+    let mut acquire = send(Some(acquire));
+    let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
+    // Sent; answered NOSCRIPT; about to be sent again.
+    assert!(step().await.is_pending());
+    sleep(ms(100)).await;
+    assert!(step().await.is_pending());
+    let release = send(Some(Op::Release { keys, owner, words: true }));
+    let (released, acquired) = tokio::join!(biased; release, acquire);
+    assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
+    assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_not_waited_for() {
+    let server = Server::start(&["--requirepass", "right"]);
+    let node = RedisNode::builder(server.url()).password("wrong").build().unwrap();
+    let r = Redlock::builder().node(node).build().unwrap();
+    let patient = r.mutex("x").acquire_timeout(Duration::from_secs(3_600)).build().unwrap();
+    let error = timeout(Duration::from_secs(20), patient.acquire())
+        .await
+        .expect("waits for a password to become right")
+        .unwrap_err();
+    assert_eq!(error.advice(), palisade::Advice::Misconfigured);
+    assert!(error.to_string().contains("password"), "{error}");
+}

@@ -1,0 +1,214 @@
+//! Verbs on runtimes that nobody drives, on those without timers, and on none: each ends by its own
+//! deadline, typed, and nothing panics.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use palisade::election::{Observation, ProclaimError};
+use palisade::error::{AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseError};
+use palisade::{Advice, Idempotency, MemoryNode, Redlock, RunError};
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn handle() -> Redlock {
+    Redlock::builder().node(MemoryNode::new()).build().expect("a handle")
+}
+
+fn namespace(redlock: &Redlock) -> Idempotency {
+    let calls = redlock.idempotency("calls").at_most_once();
+    calls.build().expect("a namespace")
+}
+
+/// Polls on this thread, without any runtime, until it is done.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    let begun = Instant::now();
+    loop {
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "it hangs");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The lanes belong to the runtime that used them first. It is not driven, and another one asks.
+#[test]
+fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
+    let redlock = handle();
+    let (first, second) = (runtime(), runtime());
+    let guard = first
+        .block_on(async { redlock.mutex("n").build().unwrap().acquire().await.expect("free") });
+    let calls = namespace(&redlock);
+    second.block_on(async {
+        let begun = Instant::now();
+        // Twice the node's deadline, and what a busy machine adds.
+        let in_time = |what: &str| {
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(3), "{what} took {took:?}");
+        };
+        let got = redlock.mutex("other").build().unwrap().try_acquire().await;
+        assert!(matches!(got, Err(AcquireError::NoQuorum(_))), "{got:?}");
+        in_time("a try");
+        assert!(matches!(guard.extend().await, Err(ExtendError::Unknown(_))));
+        let done = calls.key("k").run(async |_| Ok::<_, String>(1)).await;
+        assert!(matches!(done, Err(RunError::NoQuorum { .. })), "{done:?}");
+        let found = calls.key("k").lookup::<i32>().await;
+        assert!(matches!(found, Err(RunError::NoQuorum { .. })), "{found:?}");
+        let leader = redlock.election("e").build().unwrap().leader().await;
+        assert!(leader.is_err(), "{leader:?}");
+        assert!(matches!(guard.release().await, Err(ReleaseError::Unconfirmed(_))));
+        in_time("five verbs");
+    });
+    let begun = Instant::now();
+    let waits = redlock.mutex("other").acquire_timeout(Duration::from_secs(2)).build().unwrap();
+    let got = second.block_on(waits.acquire());
+    assert!(matches!(got, Err(AcquireError::NoQuorum(_))), "{got:?}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "as long as it was to wait, and one try");
+    drop(first);
+}
+
+/// What the only node came to.
+#[track_caller]
+fn closed(why: &NoQuorum, words: &str) {
+    let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Closed, false), "{e}");
+    assert_eq!(why.advice(), Advice::Rebuild);
+    for words in [words, "await it on one with time and IO enabled"] {
+        assert!(e.to_string().contains(words), "{words} in {e}");
+    }
+}
+
+#[test]
+fn without_a_runtime_each_verb_says_what_is_missing() {
+    let outside = "polled outside of a tokio runtime";
+    let redlock = handle();
+    let calls = namespace(&redlock);
+    for mutex in [
+        redlock.mutex("n").build().unwrap(),
+        redlock.mutex("m").acquire_timeout(Duration::from_secs(600)).build().unwrap(),
+    ] {
+        match block_on(mutex.acquire()) {
+            Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
+            other => panic!("{other:?}"),
+        }
+    }
+    match block_on(calls.key("k").run(async |_| Ok::<_, String>(1))) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(calls.key("k").lookup::<i32>()) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(calls.key("k").rerun(async |_| Ok::<_, String>(1))) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(calls.key("k").resolve(&1)) {
+        Err(RunError::NoQuorum { error: why, .. }) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(redlock.mutex("n").build().unwrap().try_acquire()) {
+        Err(AcquireError::NoQuorum(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    let election = redlock.election("e").build().unwrap();
+    assert!(block_on(election.leader()).is_err());
+    assert!(block_on(election.campaign("me")).is_err());
+    assert!(block_on(election.try_campaign("me")).is_err());
+    let patient = redlock.election("e").acquire_timeout(Duration::from_secs(600)).build().unwrap();
+    assert!(block_on(patient.campaign("me")).is_err());
+    assert!(
+        block_on(election.observe().next())
+            .is_none_or(|seen| { matches!(seen, Observation::Unknown(_)) })
+    );
+    // Also where the lane runs elsewhere: a call that cannot wait gets an error, and a release is
+    // sent.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
+    let guard = acquired.expect("nothing was left there");
+    match block_on(guard.extend()) {
+        Err(ExtendError::Unknown(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(guard.release()) {
+        Err(ReleaseError::Unconfirmed(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    let again = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
+    drop(again.expect("it was released"));
+}
+
+#[test]
+fn without_a_runtime_waiting_for_a_loss_ends() {
+    let redlock = handle();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let short =
+        redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false).build().unwrap();
+    let guard = runtime.block_on(short.acquire()).expect("free");
+    block_on(guard.lost());
+    assert!(!guard.is_valid());
+}
+
+#[test]
+fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
+    let outside = "polled outside of a tokio runtime";
+    let redlock = handle();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let short = redlock.election("e").ttl(Duration::from_millis(800)).build().unwrap();
+    let leadership = runtime.block_on(short.campaign("me")).expect("nobody leads");
+    match block_on(leadership.proclaim("you")) {
+        Err(ProclaimError::Unknown(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    match block_on(leadership.resign()) {
+        Err(ReleaseError::Unconfirmed(why)) => closed(&why, outside),
+        other => panic!("{other:?}"),
+    }
+    let guard = runtime
+        .block_on(redlock.mutex("n").auto_renew(false).build().unwrap().acquire())
+        .expect("free");
+    let left = block_on(redlock.close(Duration::from_secs(600)));
+    assert_eq!(left.held.len(), 1, "{left}");
+    drop(guard);
+    // Nothing is waited for that cannot come.
+    assert!(matches!(
+        block_on(redlock.mutex("n").build().unwrap().acquire()),
+        Err(AcquireError::Closed(_))
+    ));
+}
+
+#[test]
+fn without_a_runtime_waiting_for_a_failover_ends() {
+    let redlock = handle();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let short =
+        redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false).build().unwrap();
+    let guard = runtime.block_on(short.acquire()).expect("free");
+    assert!(block_on(guard.failover()).is_none());
+}
+
+#[test]
+fn a_runtime_without_timers_is_refused() {
+    let redlock = handle();
+    let bare = Builder::new_current_thread().build().expect("a runtime");
+    match bare.block_on(namespace(&redlock).key("k").lookup::<i32>()) {
+        Err(RunError::NoQuorum { error: why, .. }) => {
+            closed(&why, "on a tokio runtime without timers");
+        }
+        other => panic!("{other:?}"),
+    }
+    match bare.block_on(redlock.mutex("n").build().unwrap().acquire()) {
+        Err(AcquireError::NoQuorum(why)) => closed(&why, "on a tokio runtime without timers"),
+        other => panic!("{other:?}"),
+    }
+    let left = bare.block_on(redlock.close(Duration::from_secs(600)));
+    assert!(left.held.is_empty(), "{left}");
+}

@@ -1,0 +1,167 @@
+//! The shipped ACL files are enough: the whole contract suite runs under their application user,
+//! and what the README shows is what the files say.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use palisade::Redlock;
+use palisade::node::{MinReplicas, RedisNode, SentinelNode, SentinelNodeBuilder, spi::LockNode};
+use palisade::test_util::contract::Hooks;
+
+use crate::support::contract::{Shared, disturbing_cases, group_hooks, quiet_cases, server_hooks};
+use crate::support::group::Groups;
+use crate::support::server::Server;
+
+const APP: &str = "the-applications-secret";
+
+fn repository(path: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), path].iter().collect()
+}
+
+fn shipped(name: &str) -> String {
+    std::fs::read_to_string(repository("sentinel-conf").join(name)).expect("the file")
+}
+
+/// The rights of one user in an ACL file, without its password.
+fn rights(file: &str, user: &str) -> BTreeSet<String> {
+    let line = file.lines().find_map(|l| l.strip_prefix(&format!("user {user} ")));
+    words(line.unwrap_or_else(|| panic!("no user {user}")))
+}
+
+fn words(rights: &str) -> BTreeSet<String> {
+    rights.split_whitespace().filter(|w| !w.starts_with('>')).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn the_readme_shows_what_the_file_says() {
+    let readme = std::fs::read_to_string(repository("README.md")).expect("README.md");
+    let (_, rest) = readme.split_once("ACL SETUSER palisade ").expect("the profile");
+    let (profile, _) = rest.split_once("```").expect("the end of the block");
+    assert_eq!(words(profile), rights(&shipped("users-data.acl"), "palisade"));
+}
+
+#[test]
+fn nobody_but_the_operator_can_read_passwords_or_change_users() {
+    for name in ["users-data.acl", "users-sentinel.acl"] {
+        let file = shipped(name);
+        let default = rights(&file, "default");
+        assert!(default.contains("off") && !default.contains("nopass"), "{name}");
+        for user in ["palisade", "sentinel", "replica"] {
+            if !file.contains(&format!("user {user} ")) {
+                continue;
+            }
+            let rights = rights(&file, user);
+            assert!(rights.contains("-@all"), "{name} {user} begins with nothing");
+            for closed in ["+config|get", "+config", "+acl", "+@all", "+@admin", "+debug"] {
+                assert!(!rights.contains(closed), "{name}: {user} has {closed}");
+            }
+        }
+    }
+}
+
+/// A server with the users of the shipped file.
+fn served(args: &[&str]) -> Shared {
+    let users = shipped("users-data.acl").replace("@APP_SECRET@", APP);
+    let users = users.replace("@OPERATOR_SECRET@", "operators");
+    let server = Server::start_with_users(&users, args, ("operator", "operators"));
+    Arc::new(Mutex::new(server))
+}
+
+/// The application's user, and nothing else.
+fn app(server: &Shared) -> palisade::node::RedisNodeBuilder {
+    let url = server.lock().unwrap().url();
+    RedisNode::builder(url).username("palisade").password(APP)
+}
+
+/// What a server refused to anybody, but for what is only asked in case it may be: who we are, and
+/// how strong the guard is.
+fn denied(log: &str) -> Vec<&str> {
+    let lines: Vec<_> = log.lines().collect();
+    let refused = lines.windows(2).filter(|w| w[0] == "object").map(|w| w[1]);
+    refused.filter(|d| !d.starts_with("client") && *d != "config|get").collect()
+}
+
+const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+#[tokio::test]
+async fn a_server_needs_no_more_for_the_rules() {
+    let server = served(&[]);
+    let node = app(&server).trust_fresh(true).build().unwrap();
+    quiet_cases(Arc::new(node), &server_hooks(&server)).await;
+    let log = server.lock().unwrap().cli(&["acl", "log"]);
+    assert!(denied(&log).is_empty(), "{:?} in {log}", denied(&log));
+}
+
+#[tokio::test]
+async fn a_server_needs_no_more_over_restarts_and_losses() {
+    let alike = || -> (Arc<dyn LockNode>, Hooks) {
+        let server = served(DURABLE);
+        (Arc::new(app(&server).build().unwrap()), server_hooks(&server))
+    };
+    disturbing_cases(vec![alike(), alike()]).await;
+}
+
+fn node(groups: &Groups) -> SentinelNodeBuilder {
+    let secret = groups.password().expect("a group with users");
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    let node = node.username("palisade").password(&*secret);
+    node.sentinel_username("palisade").sentinel_password(secret)
+}
+
+/// A failover would be the answer to a slow restart, and is tested elsewhere: here the restart
+/// itself is. Without a window the quarantines are short.
+fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
+    let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
+    let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO);
+    let node = node.build().unwrap();
+    (Arc::new(node), group_hooks(&groups), groups)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_needs_no_more_for_the_rules() {
+    let (node, hooks, groups) = for_contract();
+    quiet_cases(node, &hooks).await;
+    // Nobody was refused what he needs: neither the Sentinels nor the replicas.
+    for at in groups.servers(0).iter().chain(&groups.sentinels(0)) {
+        let log = groups.cli(at, &["ACL", "LOG"]);
+        let denied: Vec<_> =
+            denied(&log).into_iter().filter(|d| !d.starts_with("client")).collect();
+        assert!(denied.is_empty(), "{at}: {denied:?} in {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_group_needs_no_more_over_restarts_and_losses() {
+    let alike = || {
+        let (node, hooks, _) = for_contract();
+        (node, hooks)
+    };
+    disturbing_cases(vec![alike(), alike(), alike()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
+    let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
+    let second = Duration::from_secs(1);
+    // What is set there has to be said, because this user may not read it.
+    let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
+    let e =
+        silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();
+    assert!(e.contains("say `min_replicas(…)`") && e.contains("at most 1 s"), "{e}");
+    let (node, ttl) = (Arc::new(node(&groups).min_replicas(1, second).build().unwrap()), second);
+    let redlock = Redlock::builder().node_arc(node.clone()).ttl(ttl).max_ttl(ttl).build().unwrap();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let old = groups.servers(0)[0].clone();
+    groups.break_("failover", 0, &[]);
+    let begun = std::time::Instant::now();
+    while node.status().master.is_none_or(|m| m == old) {
+        assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", node.status());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(redlock.metrics()[0].switches, 1, "{:?}", redlock.metrics());
+}

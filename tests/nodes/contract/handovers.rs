@@ -1,0 +1,84 @@
+//! Nodes whose owner does something else than a planned handover.
+
+use palisade::node::spi::Terms;
+use palisade::node::spi::{Env as _, SystemEnv};
+
+use super::*;
+
+/// A node whose owner does something else than a handover; the case that sees it.
+async fn caught_by(hooks: impl FnOnce(&MemoryNode) -> Hooks, by: &str) {
+    let node = memory();
+    let hooks = hooks(&node);
+    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let result = tokio::spawn(async move { case.run(Arc::new(node), &hooks).await }).await;
+    let text = *result.expect_err(by).into_panic().downcast::<String>().unwrap();
+    assert!(text.contains(by), "{text}");
+}
+
+#[tokio::test]
+async fn wrong_handovers_are_caught() {
+    let open = |_: &MemoryNode| Hooks::default().close(|| std::future::ready(()));
+    caught_by(open, "a_closed_node_answers_nothing_and_opens_by_itself").await;
+    let restarted = |node: &MemoryNode| {
+        let node = node.clone();
+        Hooks::default().hand_over(move || {
+            node.restart_keeping();
+            std::future::ready(())
+        })
+    };
+    caught_by(restarted, "a_node_that_takes_over_goes_on").await;
+    let emptied = |node: &MemoryNode| {
+        let node = node.clone();
+        Hooks::default().hand_over(move || {
+            assert!(node.close(Duration::from_secs(30)));
+            node.hand_over();
+            node.flush_all();
+            std::future::ready(())
+        })
+    };
+    caught_by(emptied, "a_node_that_takes_over_knows_every_key").await;
+    caught(
+        "gives a name that may still be held away",
+        as_is,
+        |op, reply| {
+            if matches!((op, &*reply), (Op::Acquire { .. }, Reply::Held { .. })) {
+                *reply = Reply::Granted { fence: 1 };
+            }
+        },
+        "a_lock_that_may_still_be_held_is_kept_for_a_while",
+    )
+    .await;
+    caught(
+        "takes over a claim that may still run",
+        as_is,
+        |op, reply| {
+            if matches!((op, &*reply), (Op::Claim(_), Reply::InFlight { .. })) {
+                *reply =
+                    Reply::Claimed { fence: 9, attempt: 9, record: None, unsure: Duration::ZERO };
+            }
+        },
+        "a_claim_that_may_still_run_is_kept_for_a_while",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_settles_is_not_closed_again() {
+    let node = memory();
+    let batch = Batch {
+        terms: Terms { max_ttl: Duration::from_secs(1), clock_error: Duration::from_millis(50) },
+        not_after: None,
+        ops: Vec::new(),
+    };
+    let touch = async || {
+        let deadline = SystemEnv.now() + Duration::from_secs(5);
+        node.call(batch.clone(), deadline).await.facts.is_some()
+    };
+    assert!(touch().await);
+    assert!(node.close(Duration::from_secs(30)));
+    node.hand_over();
+    assert!(!node.close(Duration::from_millis(1)), "it would forget that it settles");
+    assert!(touch().await, "and it is open");
+    tokio::time::sleep(Duration::from_millis(1_010)).await;
+    assert!(node.close(Duration::from_secs(30)));
+}

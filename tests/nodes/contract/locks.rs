@@ -1,0 +1,131 @@
+//! Nodes with one rule about locks or quarantines wrong.
+
+use super::*;
+
+#[tokio::test]
+async fn wrong_answers_about_locks_are_caught() {
+    caught(
+        "says Done to a stranger's release",
+        as_is,
+        |op, reply| {
+            if matches!(op, Op::Release { .. }) && *reply == Reply::NotOwner {
+                *reply = Reply::Done;
+            }
+        },
+        "release_by_another_changes_nothing",
+    )
+    .await;
+    caught(
+        "grants a held lock",
+        as_is,
+        |_, reply| {
+            if matches!(reply, Reply::Held { .. }) {
+                *reply = Reply::Granted { fence: 1 };
+            }
+        },
+        "another_owner_is_held_off",
+    )
+    .await;
+    caught(
+        "rounds large tokens as a float would",
+        as_is,
+        |_, reply| {
+            if let Reply::Granted { fence } = reply {
+                *fence &= !1;
+            }
+        },
+        "tokens_are_exact_up_to_the_largest",
+    )
+    .await;
+    caught(
+        "gives a fresh fence to a repeated acquire",
+        as_is,
+        |_, reply| {
+            static NEXT: AtomicU64 = AtomicU64::new(1);
+            if let Reply::Granted { fence } = reply {
+                *fence += NEXT.fetch_add(1, Ordering::Relaxed);
+            }
+        },
+        "same_owner_gets_the_same_answer",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_deeds_on_locks_are_caught() {
+    caught(
+        "forgets who waits",
+        |op| {
+            if let Op::Acquire { wait, .. } | Op::Inspect { wait, .. } = op {
+                *wait = false;
+            }
+        },
+        truly,
+        "release_wakes_an_inspector",
+    )
+    .await;
+    caught(
+        "ignores the ttl of an extension",
+        |op| {
+            if let Op::Extend { keys, .. } = op {
+                *op = Op::Inspect { keys: keys.clone(), wait: false };
+            }
+        },
+        |op, reply| {
+            if matches!(op, Op::Extend { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "extend_prolongs",
+    )
+    .await;
+    caught(
+        "forgets the holder's words",
+        |op| {
+            if let Op::Extend { meta, .. } = op {
+                *meta = None;
+            }
+        },
+        truly,
+        "metadata_is_kept_and_replaced",
+    )
+    .await;
+    caught(
+        "grants in quarantine",
+        as_is,
+        |_, reply| {
+            if matches!(reply, Reply::Quarantined { .. }) {
+                *reply = Reply::Granted { fence: 1 };
+            }
+        },
+        "a_restarted_node_grants_after_the_quarantine",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_rules_about_quarantines_are_caught() {
+    caught(
+        "extends in quarantine what nobody named",
+        as_is,
+        |op, reply| {
+            let extends = matches!(op, Op::Extend { .. } | Op::ExtendClaim { .. });
+            if extends && matches!(reply, Reply::Quarantined { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "a_forgotten_lock_is_put_back_only_for_this_quarantine",
+    )
+    .await;
+    caught(
+        "raises in quarantine",
+        as_is,
+        |op, reply| {
+            if matches!(op, Op::Raise { .. }) && matches!(reply, Reply::Quarantined { .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "a_restart_with_data_is_quarantined_too",
+    )
+    .await;
+}

@@ -1,0 +1,156 @@
+//! What a handle reports and counts of its nodes, on real servers and groups: each transition of
+//! the crash guard with its cause, and clients that do not agree.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::error::NodeFault;
+use palisade::node::{GenerationCause, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Durability, Redlock};
+use tokio::sync::broadcast;
+
+use crate::support::group::Groups;
+use crate::support::server::Server;
+
+type Events = broadcast::Receiver<(Arc<str>, NodeEvent)>;
+
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn redlock(node: impl LockNode, max_ttl: Duration) -> Redlock {
+    let redlock = Redlock::builder().node(node).ttl(max_ttl).max_ttl(max_ttl);
+    redlock.build().expect("settings that fit together")
+}
+
+fn lone(server: &Server) -> RedisNode {
+    RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
+}
+
+/// All events until one fits, connections left out; asks for `name` again and again so that there
+/// are answers to learn from.
+async fn until(
+    redlock: &Redlock,
+    events: &mut Events,
+    name: &str,
+    last: impl Fn(&NodeEvent) -> bool,
+) -> Vec<NodeEvent> {
+    let (begun, mut told) = (Instant::now(), Vec::new());
+    loop {
+        if let Ok(guard) = redlock.mutex(name).build().unwrap().try_acquire().await {
+            drop(guard);
+        }
+        while let Ok((_, event)) = events.try_recv() {
+            if matches!(event, NodeEvent::Up | NodeEvent::Down | NodeEvent::Switched { .. }) {
+                continue;
+            }
+            let end = last(&event);
+            told.push(event);
+            if end {
+                return told;
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE, "still waiting; told {told:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn cause(event: &NodeEvent) -> Option<GenerationCause> {
+    match event {
+        NodeEvent::GenerationChanged { cause, .. } => Some(*cause),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
+    let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut server = Server::start(&keeps);
+    // Fresh is trusted once, so that there is a history to lose; not by whom it is lost to.
+    let first = redlock(lone(&server), 2 * SECOND);
+    first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);
+    let mut events = redlock.events();
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    let told = until(&redlock, &mut events, "other", |e| *e == NodeEvent::QuarantineEnded).await;
+    let at = |what: &dyn Fn(&NodeEvent) -> bool| told.iter().position(what).expect("told");
+    let lost = at(&|e| cause(e) == Some(GenerationCause::DataLost));
+    let begun = at(
+        &|e| matches!(e, NodeEvent::QuarantineBegun { remaining, .. } if *remaining <= 2 * SECOND),
+    );
+    let back = at(&|e| matches!(e, NodeEvent::Reasserted { leases: 1, .. }));
+    assert!(lost < begun && begun < back, "{told:?}");
+    assert_eq!(told.last(), Some(&NodeEvent::QuarantineEnded));
+    assert!(held.is_valid(), "the holder outlived it all");
+    let m = &redlock.metrics()[0];
+    assert_eq!((m.quarantines, m.reassertions, m.switches), (1, 1, 0), "{m:?}");
+    assert!(m.grants >= 1 && m.refusals >= 1 && m.batches >= 3 && m.ops >= m.batches, "{m:?}");
+
+    server.restart();
+    let told = until(&redlock, &mut events, "third", |e| *e == NodeEvent::QuarantineEnded).await;
+    let causes: Vec<_> = told.iter().filter_map(cause).collect();
+    assert_eq!(causes, [GenerationCause::Restart], "{told:?}");
+    let m = &redlock.metrics()[0];
+    assert_eq!((m.quarantines, m.switches), (2, 0), "{m:?}");
+    assert!(m.generations >= 3, "{m:?}");
+    drop(held);
+}
+
+#[tokio::test]
+async fn disagreeing_clients_are_both_informed() {
+    let server = Server::start(&[]);
+    let shorter = redlock(lone(&server), 5 * SECOND);
+    let mut to_shorter = shorter.events();
+    shorter.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    let longer = redlock(lone(&server), 20 * SECOND);
+    let mut to_longer = longer.events();
+    longer.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    let differ = |e: &NodeEvent| matches!(e, NodeEvent::SettingsDisagree { .. });
+    let told = until(&longer, &mut to_longer, "b", differ).await;
+    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = told.last() else { panic!() };
+    assert_eq!((*ours, *node), (20 * SECOND, 20 * SECOND), "raised");
+    let told = until(&shorter, &mut to_shorter, "c", differ).await;
+    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = told.last() else { panic!() };
+    assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
+    // Once, and not at every batch.
+    for i in 0..5 {
+        drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
+    }
+    let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_recv().ok()).collect();
+    assert!(!more.iter().any(|(_, e)| differ(e)), "{more:?}");
+    // A client that agrees gets no event.
+    let same = redlock(lone(&server), 20 * SECOND);
+    let mut to_same = same.events();
+    drop(same.mutex("e").build().unwrap().acquire().await.unwrap());
+    let told: Vec<_> = std::iter::from_fn(|| to_same.try_recv().ok()).collect();
+    assert!(!told.iter().any(|(_, e)| differ(e)), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_a_promotion_and_a_switch() {
+    let groups = Groups::up(1);
+    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    let redlock = redlock(node, SECOND);
+    let mut events = redlock.events();
+    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas).build().unwrap();
+    mutex.acquire().await.unwrap().release().await.unwrap();
+    let m = &redlock.metrics()[0];
+    assert!(m.barriers >= 1 && m.barriers_failed == 0, "{m:?}");
+    groups.break_("failover", 0, &[]);
+    let told = until(&redlock, &mut events, "m", |e| *e == NodeEvent::QuarantineEnded).await;
+    let causes: Vec<_> = told.iter().filter_map(cause).collect();
+    assert_eq!(causes, [GenerationCause::Promotion], "{told:?}");
+    let m = &redlock.metrics()[0];
+    assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
+    // A replica that is silent: the wait for it is counted, and its fault by kind.
+    let groups = Groups::up_with(1, 30_000, 1, &[]);
+    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    let redlock = self::redlock(node, SECOND);
+    groups.break_("freeze", 0, &["--server", "a3"]);
+    let mutex = redlock.mutex("warm").durability(Durability::AllReplicas).build().unwrap();
+    assert!(mutex.try_acquire().await.is_err());
+    let m = &redlock.metrics()[0];
+    assert!(m.barriers_failed >= 1, "{m:?}");
+    assert!(!m.faults.contains_key(&NodeFault::GuardMissing), "{m:?}");
+}

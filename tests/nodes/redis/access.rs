@@ -1,0 +1,73 @@
+//! Users, passwords, and the least that a user needs to be allowed.
+
+use super::*;
+
+#[tokio::test]
+async fn users_and_passwords() {
+    let server = Server::start(&["--requirepass", "s3cret"]);
+    let open = |b: palisade::node::RedisNodeBuilder| b.trust_fresh(true).build().unwrap();
+    let node = open(RedisNode::builder(server.url()));
+    let got = one(&node, LONG, acquire("k", owner())).await;
+    assert_eq!(fault(got), (NodeFault::Auth, false));
+    let node = open(RedisNode::builder(server.url()).password("wr0ng"));
+    let e = one(&node, LONG, acquire("k", owner())).await.unwrap_err();
+    assert_eq!(e.fault(), NodeFault::Auth);
+    assert!(!format!("{e} {e:?} {node:?}").contains("wr0ng"));
+    let node = open(RedisNode::builder(format!("redis://:s3cret@{}", server.addr())));
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    assert_eq!(*node.name(), server.addr());
+    assert!(!format!("{node:?}").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn few_rights_are_enough_and_a_missing_one_is_reported() {
+    let server = Server::start(&[]);
+    let rights = [
+        "+evalsha",
+        "+script|load",
+        "+hello",
+        "+info",
+        "+role",
+        "+time",
+        "+get",
+        "+getrange",
+        "+mget",
+        "+exists",
+        "+set",
+        "+del",
+        "+pttl",
+        "+pexpire",
+        "+hset",
+        "+hmget",
+        "+hstrlen",
+        "+hdel",
+        "+publish",
+        "+subscribe",
+        "+select",
+    ];
+    let common = ["acl", "setuser", "joe", "on", ">pw", "~*", "-@all"];
+    let words = [&common[..], &["&palisade:changed"], &rights[..]].concat();
+    assert_eq!(server.cli(&words), "OK");
+    let joe = || {
+        let b = RedisNode::builder(server.url()).username("joe").password("pw");
+        b.trust_fresh(true).build().unwrap()
+    };
+    let (a, node) = (owner(), joe());
+    let token = fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"m"))).await, Ok(Reply::Done));
+    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
+    // Without the channel there are no hints, and all else goes on.
+    server.cli(&["acl", "setuser", "joe", "resetchannels"]);
+    let node = joe();
+    fence(one(&node, LONG, acquire("k", a)).await);
+    server.cli(&["set", "{k}:queue", "1"]);
+    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
+    // Without scripts there is nothing.
+    server.cli(&["acl", "setuser", "joe", "-evalsha"]);
+    let got = one(&joe(), LONG, acquire("k", a)).await;
+    assert_eq!(fault(got), (NodeFault::NoPermission, false));
+    // Keys of others.
+    server.cli(&["acl", "setuser", "joe", "+evalsha", "resetkeys", "~palisade:*", "~mine"]);
+    let got = one(&joe(), LONG, acquire("mine", a)).await;
+    assert_eq!(fault(got).0, NodeFault::NoPermission);
+}

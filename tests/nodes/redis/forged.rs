@@ -1,0 +1,257 @@
+//! What another tenant of the server can write: each value costs the op that meets it, and no other
+//! op of the batch.
+
+use palisade::node::spi::ClaimEnd;
+
+use super::*;
+
+/// Text that no honest number contains.
+const STRANGE: [&str; 17] = [
+    "x",
+    "",
+    "-1",
+    "0",
+    "1.5",
+    "1e300",
+    "1e3",
+    "inf",
+    "-inf",
+    "nan",
+    "0x10",
+    " 7",
+    "7 ",
+    "--",
+    "9007199254740992",
+    "9223372036854775808",
+    "99999999999999999999",
+];
+const BYTES: &[u8] = b"\xff\xfe\x00\r\n*1\r\n";
+const RETENTION: Duration = Duration::from_secs(60);
+
+/// Every op about the lock `name`, by this owner.
+fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
+    let keys = || LockKeys::new(name);
+    let token = FencingToken::new(SystemEnv.wall_micros());
+    let mut waiting = acquire(name, owner);
+    if let Op::Acquire { wait, .. } = &mut waiting {
+        *wait = true;
+    }
+    vec![
+        acquire(name, owner),
+        waiting,
+        Op::Raise { keys: keys(), owner, token },
+        extend(name, owner, token.get(), None),
+        extend(name, owner, token.get(), Some(b"m")),
+        Op::Inspect { keys: keys(), wait: false },
+        Op::Inspect { keys: keys(), wait: true },
+        Op::Release { keys: keys(), owner, words: false },
+        release(name, owner),
+    ]
+}
+
+/// Every op about the record `name`, by this owner.
+fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
+    let key: Arc<str> = name.into();
+    let token = FencingToken::new(SystemEnv.wall_micros());
+    let (lease, retention, fingerprint) = (TTL, RETENTION, None);
+    vec![
+        Op::Claim(claim(name, owner)),
+        Op::Claim(Claim { force: true, ..claim(name, owner) }),
+        Op::RaiseClaim { key: key.clone(), owner, token },
+        Op::ExtendClaim {
+            key: key.clone(),
+            owner,
+            token,
+            lease,
+            retention,
+            fingerprint,
+            reassert: None,
+        },
+        Op::Lookup { key: key.clone(), retention, fingerprint, born: None },
+        Op::Unclaim { key: key.clone(), owner, end: ClaimEnd::Lapsed },
+        Op::Complete { key, owner, token, value: Some(b"v"[..].into()), retention, fingerprint },
+    ]
+}
+
+/// Sends a command with any bytes in it.
+async fn put(con: &mut redis::aio::MultiplexedConnection, words: &[&[u8]]) {
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(*word);
+    }
+    let _: redis::Value = cmd.query_async(con).await.expect("the tenant may");
+}
+
+async fn tenant(server: &Server) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// Asks between two neighbours, which are answered as if nothing was there.
+async fn spoils_nobody_else(node: &RedisNode, op: Op, what: &str) -> Result<Reply, NodeError> {
+    let (a, b) = (owner(), owner());
+    let ops = vec![acquire("before", a), op.clone(), Op::Claim(claim("behind", b))];
+    let got = batch(node, LONG, ops, Duration::from_secs(5)).await.items;
+    let granted = matches!(got[0], Ok(Reply::Granted { .. }));
+    let claimed = matches!(got[2], Ok(Reply::Claimed { attempt: 1, .. }));
+    assert!(granted && claimed, "{what}: {op:?} spoiled its neighbours: {got:?}");
+    let end = Op::Unclaim { key: "behind".into(), owner: b, end: ClaimEnd::Undone };
+    let ops = vec![release("before", a), end];
+    let done = batch(node, LONG, ops, Duration::from_secs(5)).await.items;
+    assert_eq!(done, [Ok(Reply::Done), Ok(Reply::Done)], "{what}");
+    got.into_iter().nth(1).unwrap()
+}
+
+fn assert_stayed(node_events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) {
+    while let Ok(event) = node_events.try_recv() {
+        assert!(event != NodeEvent::Down, "the connection was dropped");
+    }
+}
+
+#[tokio::test]
+async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let (mut events, mut con) = (node.events(), tenant(&server).await);
+    let me = owner();
+    let now = (SystemEnv.wall_micros() / 1_000 + 60_000).to_string();
+    let bytes = STRANGE.iter().map(|s| s.as_bytes()).chain([BYTES]);
+    for value in bytes {
+        for field in ["own", "fence", "till", "att", "rf", "g", "fp", "val"] {
+            // A lease that runs, and one with a result.
+            for done in [false, true] {
+                for op in about_record("r", me) {
+                    put(&mut con, &[b"DEL", b"r"]).await;
+                    let mine = me.as_str().as_bytes();
+                    let honest: [&[u8]; 9] = [
+                        b"HSET",
+                        b"r",
+                        b"own",
+                        mine,
+                        b"fence",
+                        b"5",
+                        b"till",
+                        now.as_bytes(),
+                        b"att",
+                    ];
+                    put(&mut con, &[&honest[..], &[b"1"]].concat()).await;
+                    if done {
+                        put(&mut con, &[b"HSET", b"r", b"rf", b"5", b"val", b"v"]).await;
+                    }
+                    put(&mut con, &[b"HSET", b"r", field.as_bytes(), value]).await;
+                    let what = format!("{field}={}", value.escape_ascii());
+                    let _ = spoils_nobody_else(&node, op, &what).await;
+                }
+            }
+        }
+    }
+    assert_stayed(&mut events);
+}
+
+#[tokio::test]
+async fn a_value_of_any_type_under_any_key_of_an_op_spoils_that_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let (mut events, mut con) = (node.events(), tenant(&server).await);
+    let me = owner();
+    let mine = me.as_str().as_bytes();
+    let mut values: Vec<Vec<&[u8]>> = vec![
+        vec![b"RPUSH", b"a"],
+        vec![b"HSET", b"a", b"b"],
+        vec![b"SADD", b"a"],
+        vec![b"ZADD", b"1", b"a"],
+        vec![b"XADD", b"*", b"a", b"b"],
+        vec![b"SET", BYTES],
+        vec![b"SET", mine],
+    ];
+    values.extend(STRANGE.iter().map(|s| vec![&b"SET"[..], s.as_bytes()]));
+    for value in &values {
+        for key in ["k", "{k}:fence", "{k}:meta", "{k}:queue", "r"] {
+            for held in [false, true] {
+                let ops = if key == "r" { about_record("r", me) } else { about_lock("k", me) };
+                for op in ops {
+                    put(&mut con, &[b"DEL", b"k", b"{k}:fence", b"{k}:meta", b"{k}:queue", b"r"])
+                        .await;
+                    if held {
+                        put(&mut con, &[b"SET", b"k", mine, b"PX", b"60000"]).await;
+                        put(&mut con, &[b"SET", b"{k}:fence", b"7", b"PX", b"60000"]).await;
+                        put(&mut con, &[b"DEL", key.as_bytes()]).await;
+                    }
+                    let words = [&[value[0], key.as_bytes()], &value[1..]].concat();
+                    put(&mut con, &words).await;
+                    let what = format!("{key}: {value:?}, held: {held}");
+                    let got = spoils_nobody_else(&node, op.clone(), &what).await;
+                    if key == "k" && matches!(op, Op::Acquire { .. }) && value[1] != mine {
+                        let foreign = matches!(got, Ok(Reply::Held { foreign: true, .. }));
+                        assert!(foreign, "{what}: {got:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert_stayed(&mut events);
+}
+
+#[tokio::test]
+async fn a_huge_value_is_not_carried_around() {
+    let server = Server::start(&["--save", ""]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let (mut events, mut con) = (node.events(), tenant(&server).await);
+    let me = owner();
+    // As large as Redis lets a text be.
+    server.cli(&["setrange", "k", "536870911", "x"]);
+    put(&mut con, &[b"SET", b"l", me.as_str().as_bytes()]).await;
+    put(&mut con, &[b"SET", b"{l}:fence", b"7"]).await;
+    for op in about_lock("k", me).into_iter().take(7) {
+        let got = spoils_nobody_else(&node, op.clone(), "huge lock").await;
+        match op {
+            Op::Acquire { .. } => assert!(matches!(got, Ok(Reply::Held { foreign: true, .. }))),
+            Op::Inspect { .. } => {
+                let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
+                assert_eq!(holder.owner, None);
+            }
+            _ => assert_eq!(got, Ok(Reply::NotOwner)),
+        }
+    }
+    server.cli(&["rename", "k", "{l}:meta"]);
+    server.cli(&["pexpire", "{l}:meta", "60000"]);
+    let look = Op::Inspect { keys: LockKeys::new("l"), wait: false };
+    let got = spoils_nobody_else(&node, look, "huge metadata").await;
+    let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
+    assert_eq!((holder.owner, holder.meta), (Some(me), None));
+    server.cli(&["del", "{l}:meta"]);
+    // A result that no client can have stored.
+    let fields: [&[u8]; 12] =
+        [b"HSET", b"r", b"own", b"", b"fence", b"5", b"till", b"0", b"att", b"1", b"rf", b"5"];
+    put(&mut con, &fields).await;
+    put(&mut con, &[b"HSET", b"r", b"val", &vec![b'x'; 12 << 20]]).await;
+    for op in about_record("r", me).into_iter().take(5) {
+        let got = spoils_nobody_else(&node, op, "huge result").await;
+        assert!(!matches!(got, Ok(Reply::Completed(_))), "{got:?}");
+    }
+    assert_stayed(&mut events);
+}
+
+/// However many holders' words are asked for at once, an answer has a mebibyte of them.
+#[tokio::test]
+async fn metadata_of_many_holders_comes_in_several_answers() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let mut con = tenant(&server).await;
+    let words = vec![b'w'; 60 << 10];
+    let names: Vec<String> = (0..200).map(|i| format!("k{i}")).collect();
+    for name in &names {
+        let (keys, me) = (LockKeys::new(name), owner());
+        put(&mut con, &[b"SET", name.as_bytes(), me.as_str().as_bytes(), b"PX", b"60000"]).await;
+        put(&mut con, &[b"SET", keys.meta().as_bytes(), &words, b"PX", b"60000"]).await;
+    }
+    let look = |name: &String| Op::Inspect { keys: LockKeys::new(name), wait: false };
+    let got = batch(&node, LONG, names.iter().map(look).collect(), TTL).await.items;
+    let shown = got.iter().filter(|r| matches!(r, Ok(Reply::Holder(Some(h))) if h.meta.is_some()));
+    assert_eq!(shown.count(), 17);
+    assert!(got[17..].iter().all(|r| *r == Ok(Reply::Deferred)), "{:?}", got[17]);
+}

@@ -1,0 +1,208 @@
+//! Any tenant of a server can write the marker: what no honest client can have written counts as
+//! lost, and the next batch writes it anew (quarantine 2).
+
+use super::*;
+
+/// E is small against everything else here.
+const TERMS: Terms =
+    Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(2) };
+const DAY: u64 = 86_400_000;
+
+/// The fields of a marker, each a text, so that any can be forged.
+#[derive(Clone)]
+struct Fields {
+    since: String,
+    floor: String,
+    q: String,
+    agreed: String,
+    waited: String,
+    rest: String,
+}
+
+/// What a client wrote that began a quarantine of `q` ms at `since` by a clock that is right.
+fn honest(since: u64, q: u64) -> Fields {
+    Fields {
+        since: format!("{since:013}"),
+        floor: format!("{:016}", (since + 4_000 + q) * 1_000),
+        q: format!("{q:09}"),
+        agreed: format!("{:013}", since + 2 * q),
+        waited: format!("{:013}", 0),
+        rest: "n".to_owned(),
+    }
+}
+
+impl Fields {
+    fn text(&self, replid: &str) -> String {
+        let Self { since, floor, q, agreed, waited, rest } = self;
+        format!("{replid} {since} {floor} {q} {agreed} {waited} {rest}")
+    }
+}
+
+fn replid(server: &Server) -> String {
+    let info = server.cli(&["info", "replication"]);
+    let line = info.lines().find_map(|l| l.strip_prefix("master_replid:"));
+    line.expect("a history").trim().to_owned()
+}
+
+fn now() -> u64 {
+    SystemEnv.wall_micros() / 1_000
+}
+
+/// What the next batch says when this marker is there, and what it leaves.
+async fn met(server: &Server, node: &RedisNode, marker: &str) -> (Facts, String) {
+    server.cli(&["set", "palisade:generation", marker]);
+    let got = facts(node, TERMS).await;
+    (got, server.cli(&["get", "palisade:generation"]))
+}
+
+#[tokio::test]
+async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it_is() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    facts(&node, TERMS).await;
+    let (replid, now) = (replid(&server), now());
+    let over = |change: &dyn Fn(&mut Fields)| {
+        let mut fields = honest(now - DAY, 20_000);
+        change(&mut fields);
+        fields.text(&replid)
+    };
+    let ahead = |ms: u64| format!("{:013}", now + ms);
+    let forged = [
+        ("since in the future", over(&|f| f.since = ahead(60_000))),
+        ("since at the end of time", over(&|f| f.since = "9999999999999".into())),
+        ("since below zero", over(&|f| f.since = "-000000000001".into())),
+        ("since in other digits", over(&|f| f.since = "0x00000000001".into())),
+        ("since with a fraction", over(&|f| f.since = "00000000001.5".into())),
+        ("since a power", over(&|f| f.since = "0000000001e12".into())),
+        ("since blank", over(&|f| f.since = "             ".into())),
+        ("since without end", over(&|f| f.since = "9".repeat(400))),
+        ("since too short", over(&|f| f.since = "1".into())),
+        ("length beyond the maximum", over(&|f| f.q = "172800001".into())),
+        ("length of the maximum of digits", over(&|f| f.q = "999999999".into())),
+        ("length zero after a loss", over(&|f| f.q = "000000000".into())),
+        ("length below zero", over(&|f| f.q = "-00000001".into())),
+        ("length without end", over(&|f| f.q = "9".repeat(400))),
+        ("floor beyond all tokens", over(&|f| f.floor = format!("{:016}", (now + 60_000) * 1_000))),
+        ("floor at 2^53", over(&|f| f.floor = "9007199254740993".into())),
+        ("floor infinite", over(&|f| f.floor = "00000000000000inf".into())),
+        ("floor not a number", over(&|f| f.floor = "0000000000000nan".into())),
+        ("agreed too far ahead", over(&|f| f.agreed = ahead(60_000))),
+        ("waited too far ahead", over(&|f| f.waited = ahead(2 * 3_600_000))),
+        ("waited not a number", over(&|f| f.waited = "xxxxxxxxxxxxx".into())),
+        ("another letter", over(&|f| f.rest = "x".into())),
+        ("closed for ever", over(&|f| f.rest = "n c9999999999999".into())),
+        ("closed for an hour", over(&|f| f.rest = format!("n c{}", ahead(3_600_000)))),
+        ("settling for a month", over(&|f| f.rest = format!("n s{}", ahead(30 * DAY)))),
+        ("another letter behind", over(&|f| f.rest = format!("n x{}", ahead(1_000)))),
+        ("closed until a word", over(&|f| f.rest = "n cxxxxxxxxxxxxx".into())),
+        ("ten thousand bytes", over(&|f| f.rest = format!("n {}", "x".repeat(10_000)))),
+        ("nothing at all", String::new()),
+        ("a word", "hello".to_owned()),
+    ];
+    for (what, marker) in forged {
+        let (got, left) = met(&server, &node, &marker).await;
+        assert!(got.marker_missing && got.new_generation, "{what} was believed: {got:?}");
+        assert!(got.began_empty && !got.quarantine.is_zero(), "{what}: {got:?}");
+        assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
+        assert!(left.starts_with(&replid) && left.len() == 111, "{what}: {left}");
+        // It has healed.
+        let next = facts(&node, TERMS).await;
+        assert!(!next.marker_missing && !next.new_generation, "{what}: {next:?}");
+        assert_eq!(next.since, got.since, "{what}");
+    }
+    for other in
+        [&["rpush", "palisade:generation", "a"][..], &["hset", "palisade:generation", "a", "b"]]
+    {
+        server.cli(&["del", "palisade:generation"]);
+        server.cli(other);
+        assert!(facts(&node, TERMS).await.marker_missing, "{other:?}");
+        assert!(!facts(&node, TERMS).await.marker_missing, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    facts(&node, TERMS).await;
+    let replid = replid(&server);
+    // The server that wrote it was 2E ahead of this one, or this one's clock was set back by that.
+    let apart = 2 * 2_000;
+    let (day, at) = (2 * DAY, now() + apart);
+    let floor = |ms: u64| format!("{:016}", ms * 1_000);
+    let ahead = |ms: u64| format!("{:013}", at + ms);
+    let lowered = Fields { floor: floor(at + apart), ..honest(at - day, 20_000) };
+    let believed = [
+        ("a quarantine that began just now", honest(at, 20_000)),
+        ("the longest, begun just now", honest(at, day)),
+        ("asked for just now", Fields { agreed: ahead(40_000), ..honest(at - DAY, 20_000) }),
+        ("the length came down just now", lowered),
+        (
+            "somebody waits for an hour",
+            Fields { waited: ahead(3_610_000), ..honest(at - DAY, 20_000) },
+        ),
+        ("nothing was ever lost", Fields { floor: floor(0), ..honest(0, 20_000) }),
+        (
+            "handed over",
+            Fields { rest: format!("n s{}", ahead(20_000)), ..honest(at - DAY, 20_000) },
+        ),
+        (
+            "as made by init",
+            Fields {
+                since: "0".repeat(13),
+                floor: "0".repeat(16),
+                q: "0".repeat(9),
+                agreed: "0".repeat(13),
+                waited: "0".repeat(13),
+                rest: "n".into(),
+            },
+        ),
+        (
+            "written in a quarantine of an empty server",
+            Fields { rest: "e".into(), ..honest(at, 20_000) },
+        ),
+    ];
+    for (what, fields) in believed {
+        let (got, _) = met(&server, &node, &fields.text(&replid)).await;
+        assert!(!got.marker_missing && !got.new_generation, "{what} was refused: {got:?}");
+        assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
+        // The same from another server: what it knew stays known.
+        let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
+        assert!(got.new_generation && !got.marker_missing, "{what} was refused: {got:?}");
+    }
+    let closed = Fields { rest: format!("n c{}", ahead(600_000)), ..honest(at - DAY, 20_000) };
+    server.cli(&["set", "palisade:generation", &closed.text(&replid)]);
+    let got = one(&node, TERMS, acquire("k", owner())).await;
+    assert_eq!(fault(got), (NodeFault::HandingOver, false));
+}
+
+#[tokio::test]
+async fn a_forged_marker_is_reported_as_lost_data() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let redlock = palisade::Redlock::builder().node(node).build().unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+    let mut events = redlock.events();
+    let forged = Fields { since: "9999999999999".into(), ..honest(now(), 20_000) };
+    server.cli(&["set", "palisade:generation", &forged.text(&replid(&server))]);
+    assert!(
+        redlock.mutex("l").build().unwrap().try_acquire().await.is_err(),
+        "granted out of a quarantine"
+    );
+    let told = async {
+        let (mut lost, mut begun) = (false, None);
+        while begun.is_none() || !lost {
+            match events.recv().await.expect("the handle is there").1 {
+                NodeEvent::GenerationChanged { cause, .. } => {
+                    lost = cause == palisade::node::GenerationCause::DataLost;
+                }
+                NodeEvent::QuarantineBegun { remaining, .. } => begun = Some(remaining),
+                _ => {}
+            }
+        }
+        begun.unwrap()
+    };
+    let remaining = tokio::time::timeout(Duration::from_secs(5), told).await.expect("an event");
+    assert!(remaining <= Duration::from_secs(16), "blocked for {remaining:?}");
+    assert!(guard.is_valid(), "who held something goes on");
+}

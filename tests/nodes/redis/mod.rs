@@ -1,0 +1,466 @@
+//! `RedisNode` against real servers: what a node promises when servers restart, freeze, forget,
+//! refuse, or are not what they were taken for.
+
+#![allow(clippy::needless_pass_by_value)]
+
+mod access;
+mod flood;
+mod forged;
+mod markers;
+mod order;
+mod reconnect;
+mod records;
+mod strangers;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
+use palisade::{FencingToken, node::spi::OwnerToken};
+
+use crate::support::server::{Server, free_port};
+
+const TTL: Duration = Duration::from_secs(20);
+/// The quarantine after a new generation, so long that no test can sit it out by accident.
+const LONG: Terms =
+    Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
+/// One that is over soon.
+const SHORT: Terms =
+    Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
+
+fn owner() -> OwnerToken {
+    OwnerToken::from_random(SystemEnv.random())
+}
+
+fn acquire(name: &str, owner: OwnerToken) -> Op {
+    let proposal = SystemEnv.wall_micros();
+    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: false }
+}
+
+fn release(name: &str, owner: OwnerToken) -> Op {
+    Op::Release { keys: LockKeys::new(name), owner, words: true }
+}
+
+fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
+    let meta = meta.map(Arc::from);
+    let token = FencingToken::new(token);
+    Op::Extend { keys: LockKeys::new(name), owner, ttl: TTL, token, meta, reassert: None }
+}
+
+fn claim(key: &str, owner: OwnerToken) -> Claim {
+    Claim {
+        key: key.into(),
+        owner,
+        lease: TTL,
+        retention: Duration::from_secs(3600),
+        proposal: SystemEnv.wall_micros(),
+        fingerprint: None,
+        force: false,
+        born: None,
+        created: None,
+    }
+}
+
+async fn batch(node: &RedisNode, terms: Terms, ops: Vec<Op>, limit: Duration) -> Replies {
+    node.call(Batch { terms, not_after: None, ops }, SystemEnv.now() + limit).await
+}
+
+async fn one(node: &RedisNode, terms: Terms, op: Op) -> Result<Reply, NodeError> {
+    let mut replies = batch(node, terms, vec![op], Duration::from_secs(5)).await;
+    assert_eq!(replies.items.len(), 1);
+    replies.items.remove(0)
+}
+
+async fn facts(node: &RedisNode, terms: Terms) -> Facts {
+    let replies = batch(node, terms, Vec::new(), Duration::from_secs(5)).await;
+    replies.facts.expect("the node answers")
+}
+
+fn fresh(server: &Server) -> RedisNode {
+    RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
+}
+
+/// A node that has seen this server's history begin, and another that trusts nothing.
+async fn used(server: &Server) -> RedisNode {
+    let facts = facts(&fresh(server), LONG).await;
+    assert_eq!(facts.quarantine, Duration::ZERO);
+    RedisNode::new(server.url()).unwrap()
+}
+
+fn fence(reply: Result<Reply, NodeError>) -> u64 {
+    match reply {
+        Ok(Reply::Granted { fence }) => fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn fault(reply: Result<Reply, NodeError>) -> (NodeFault, bool) {
+    let e = reply.expect_err("a fault");
+    (e.fault(), e.is_ambiguous())
+}
+
+fn assert_quarantined(reply: Result<Reply, NodeError>) {
+    assert!(matches!(reply, Ok(Reply::Quarantined { .. })), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_lock_is_exclusive_and_its_fence_grows() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let first = fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(fence(one(&node, LONG, acquire("k", a)).await), first);
+    assert_eq!(server.cli(&["get", "k"]), a.as_str());
+    let held = one(&node, LONG, acquire("k", b)).await;
+    assert!(
+        matches!(held, Ok(Reply::Held { remaining: Some(r), foreign: false }) if r <= TTL),
+        "{held:?}"
+    );
+    assert_eq!(one(&node, LONG, release("k", b)).await, Ok(Reply::NotOwner));
+    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
+    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Absent));
+    assert!(fence(one(&node, LONG, acquire("k", b)).await) > first);
+}
+
+#[tokio::test]
+async fn one_batch_keeps_the_order_per_name() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let ops = vec![acquire("k", a), acquire("k", b), release("k", a), acquire("k", b)];
+    let got = batch(&node, LONG, ops, TTL).await.items;
+    let first = fence(got[0].clone());
+    assert!(matches!(got[1], Ok(Reply::Held { .. })));
+    assert_eq!(got[2], Ok(Reply::Done));
+    assert!(fence(got[3].clone()) > first);
+}
+
+#[tokio::test]
+async fn a_holder_is_not_shown_with_the_metadata_of_the_last_one() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let token = fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"words"))).await, Ok(Reply::Done));
+    let inspect = || Op::Inspect { keys: LockKeys::new("k"), wait: false };
+    let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
+    assert_eq!((holder.owner, holder.fence), (Some(a), token));
+    assert_eq!(holder.meta.as_deref(), Some(&b"words"[..]));
+    one(&node, LONG, release("k", a)).await.unwrap();
+    one(&node, LONG, acquire("k", b)).await.unwrap();
+    let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
+    assert_eq!((holder.owner, holder.meta), (Some(b), None));
+}
+
+#[tokio::test]
+async fn a_release_sends_a_hint_to_a_waiter() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let mut events = node.events();
+    one(&node, LONG, acquire("k", a)).await.unwrap();
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    let mut waiting = acquire("k", b);
+    if let Op::Acquire { wait, .. } = &mut waiting {
+        *wait = true;
+    }
+    one(&node, LONG, waiting).await.unwrap();
+    one(&node, LONG, release("k", a)).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(5), events.recv()).await;
+    assert_eq!(told.expect("a hint"), Ok(NodeEvent::Changed("k".into())));
+}
+
+#[tokio::test]
+async fn foreign_values_are_held_not_broken() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    server.cli(&["hset", "redisson", "uuid:1", "1"]);
+    server.cli(&["set", "other", "some-other-client"]);
+    server.cli(&["lpush", "{side}:fence", "x"]);
+    for name in ["redisson", "other"] {
+        let a = owner();
+        let held = one(&node, LONG, acquire(name, a)).await;
+        assert_eq!(held, Ok(Reply::Held { remaining: None, foreign: true }));
+        assert_eq!(one(&node, LONG, release(name, a)).await, Ok(Reply::NotOwner));
+        assert_eq!(one(&node, LONG, extend(name, a, 1, None)).await, Ok(Reply::NotOwner));
+    }
+    // A stranger's side key or record spoils its own op, not its neighbours in the batch.
+    let a = owner();
+    let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
+    let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
+    let got = batch(&node, LONG, ops, TTL).await.items;
+    assert_eq!(fault(got[0].clone()), (NodeFault::Server, false));
+    assert_eq!(fault(got[1].clone()), (NodeFault::Server, false));
+    assert!(fence(got[3].clone()) > 0);
+    assert_eq!(server.cli(&["exists", "side"]), "0");
+}
+
+#[tokio::test]
+async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
+    let mut server = Server::start(&[]);
+    let node = used(&server).await;
+    let (a, b) = (owner(), owner());
+    let token = fence(one(&node, LONG, acquire("k", a)).await);
+    for _ in 0..2 {
+        server.restart_empty();
+        assert_quarantined(until_up(&node, acquire("k", b)).await);
+        // The sitting holder takes its place again, but only by naming this quarantine.
+        let mut again = extend("k", a, token, None);
+        let id = match one(&node, LONG, again.clone()).await {
+            Ok(Reply::Quarantined { id, .. }) => id,
+            other => panic!("{other:?}"),
+        };
+        if let Op::Extend { reassert, .. } = &mut again {
+            *reassert = Some(id);
+        }
+        assert_eq!(one(&node, LONG, again).await, Ok(Reply::Done));
+    }
+    assert_eq!(server.cli(&["get", "k"]), a.as_str());
+    let facts = facts(&node, LONG).await;
+    assert!(facts.quarantine > Duration::from_secs(3000), "{facts:?}");
+    assert_eq!(facts.quarantine_len, LONG.max_ttl);
+}
+
+#[tokio::test]
+async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
+    let mut server = Server::start(&[]);
+    facts(&fresh(&server), SHORT).await;
+    let node = RedisNode::new(server.url()).unwrap();
+    // The clock of this client is fast by as much as is allowed.
+    let mut ahead = acquire("k", owner());
+    if let Op::Acquire { proposal, .. } = &mut ahead {
+        *proposal += 60_000_000;
+    }
+    let before = fence(one(&node, SHORT, ahead).await);
+    server.restart_empty();
+    let after = loop {
+        match one(&node, SHORT, acquire("k", owner())).await {
+            Ok(Reply::Granted { fence }) => break fence,
+            Ok(Reply::Quarantined { remaining, .. }) => {
+                assert!(remaining <= SHORT.max_ttl + Duration::from_millis(1));
+                tokio::time::sleep(remaining).await;
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(after > before, "{after} {before}");
+}
+
+#[tokio::test]
+async fn flushall_is_quarantined() {
+    let server = Server::start(&[]);
+    let node = used(&server).await;
+    one(&node, LONG, acquire("k", owner())).await.unwrap();
+    server.cli(&["flushall"]);
+    let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await;
+    assert_quarantined(got.items[0].clone());
+    assert!(got.facts.unwrap().new_generation);
+}
+
+#[tokio::test]
+async fn the_longer_quarantine_wins() {
+    let server = Server::start(&[]);
+    used(&server).await;
+    let node = RedisNode::new(server.url()).unwrap();
+    assert_eq!(facts(&node, SHORT).await.quarantine_len, LONG.max_ttl);
+    let window = Duration::from_secs(9);
+    let node = RedisNode::builder(server.url()).failover_window(window).build().unwrap();
+    assert_eq!(facts(&node, LONG).await.quarantine_len, LONG.max_ttl + window);
+    server.cli(&["set", "palisade:generation", "nonsense"]);
+    assert_quarantined(one(&node, SHORT, acquire("k", owner())).await);
+}
+
+#[tokio::test]
+async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
+    assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
+    // A client that asks for less does not shorten it at once, and gets no event that it raised it.
+    let next = facts(&node, SHORT).await;
+    assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
+    tokio::time::sleep(2 * longer.max_ttl).await;
+    assert_eq!(facts(&node, SHORT).await.quarantine_len, SHORT.max_ttl);
+    // Never during a quarantine.
+    assert!(facts(&node, longer).await.quarantine_raised);
+    server.cli(&["del", "palisade:generation"]);
+    let node = RedisNode::new(server.url()).unwrap();
+    let rest = facts(&node, longer).await.quarantine;
+    assert!(rest > SHORT.max_ttl && rest <= longer.max_ttl, "{rest:?}");
+    assert_eq!(facts(&node, SHORT).await.quarantine_len, longer.max_ttl);
+}
+
+#[tokio::test]
+async fn a_new_server_is_not_trusted_unasked() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
+}
+
+#[tokio::test]
+async fn a_server_that_never_had_a_replica_is_not_asked_for_offsets() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    for name in ["a", "b", "c", "d", "e"] {
+        fence(one(&node, LONG, acquire(name, owner())).await);
+    }
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_role:calls="));
+    // To know whether it may be asked, and at most once before the first answer said that it need
+    // not be.
+    assert!(calls.is_some_and(|c| c.starts_with("1,") || c.starts_with("2,")), "{stats}");
+}
+
+#[tokio::test]
+async fn a_lost_script_is_loaded_again() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    one(&node, LONG, acquire("k", owner())).await.unwrap();
+    server.cli(&["script", "flush"]);
+    fence(one(&node, LONG, acquire("l", owner())).await);
+}
+
+#[tokio::test]
+async fn a_frozen_server_is_a_time_out_that_may_have_run() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let mut events = node.events();
+    one(&node, LONG, acquire("k", owner())).await.unwrap();
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    let a = owner();
+    server.freeze();
+    let start = Instant::now();
+    let limit = Duration::from_millis(300);
+    let got = batch(&node, LONG, vec![acquire("frozen", a)], limit).await.items.remove(0);
+    let took = start.elapsed();
+    assert_eq!(fault(got), (NodeFault::Timeout, true));
+    assert!(took < Duration::from_secs(3), "the deadline does not bind: {took:?}");
+    assert_eq!(events.recv().await, Ok(NodeEvent::Down));
+    // Still frozen: a new connection cannot be made, and nothing is sent.
+    let got = batch(&node, LONG, vec![acquire("frozen", a)], limit).await.items.remove(0);
+    assert_eq!(fault(got), (NodeFault::Unreachable, false));
+    server.resume();
+    let got = until_up(&node, acquire("frozen", a)).await;
+    // The first request may have run in between; the owner token recognises it.
+    fence(got);
+    assert_eq!(events.recv().await, Ok(NodeEvent::Up));
+    let clients = server.cli(&["client", "list"]);
+    assert!(clients.matches("lib-name=palisade").count() <= 1, "{clients}");
+}
+
+#[tokio::test]
+async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    one(&node, LONG, acquire("k", owner())).await.unwrap();
+    let mut events = node.events();
+    server.freeze();
+    let call = one(&node, LONG, acquire("l", owner()));
+    assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
+    assert_eq!(events.try_recv(), Ok(NodeEvent::Down));
+    server.resume();
+    fence(until_up(&node, acquire("m", owner())).await);
+}
+
+/// Repeats over passing connection trouble.
+async fn until_up(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
+    until_up_in(node, LONG, op).await
+}
+
+async fn until_up_in(node: &RedisNode, terms: Terms, op: Op) -> Result<Reply, NodeError> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match one(node, terms, op.clone()).await {
+            Err(e)
+                if Instant::now() < end
+                    && matches!(e.fault(), NodeFault::Unreachable | NodeFault::Disconnected) =>
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_unreachable_at_once_and_not_executed() {
+    let node = RedisNode::new(format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    for _ in 0..3 {
+        let got = one(&node, LONG, acquire("k", owner())).await;
+        assert_eq!(fault(got), (NodeFault::Unreachable, false));
+    }
+}
+
+#[tokio::test]
+async fn a_unix_socket_and_a_database() {
+    let server = Server::start(&[]);
+    let url = format!("unix://{}?db=3", server.socket().display());
+    let node = RedisNode::builder(url).trust_fresh(true).build().unwrap();
+    assert_eq!(*node.name(), *server.socket().display().to_string());
+    let a = owner();
+    fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(server.cli(&["-n", "3", "get", "k"]), a.as_str());
+}
+
+#[tokio::test]
+async fn a_replica_is_no_master_before_and_after_it_became_one() {
+    let server = Server::start(&[]);
+    let other = Server::start(&[]);
+    let node = fresh(&server);
+    let a = owner();
+    one(&node, LONG, acquire("k", a)).await.unwrap();
+    server.cli(&["replicaof", "127.0.0.1", &other.port().to_string()]);
+    // Reads too: a replica's answer may be old.
+    let got = one(&node, LONG, Op::Inspect { keys: LockKeys::new("k"), wait: false }).await;
+    assert_eq!(fault(got).0, NodeFault::NotMaster);
+    let got = one(&fresh(&server), LONG, acquire("k", a)).await;
+    assert_eq!(fault(got), (NodeFault::NotMaster, false));
+    // Promoted again, its history is another one.
+    server.cli(&["replicaof", "no", "one"]);
+    assert_quarantined(until_master(&node, acquire("l", a)).await);
+}
+
+async fn until_master(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match one(node, LONG, op.clone()).await {
+            Err(e) if e.fault() == NodeFault::NotMaster && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+#[tokio::test]
+async fn too_few_replicas_is_typed_and_nothing_was_granted() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    one(&node, LONG, acquire("k", owner())).await.unwrap();
+    server.cli(&["config", "set", "min-replicas-to-write", "1"]);
+    let got = batch(&node, LONG, vec![acquire("l", owner()), acquire("m", owner())], TTL).await;
+    for item in got.items {
+        assert_eq!(fault(item), (NodeFault::NoReplicas, false));
+    }
+    assert_eq!(server.cli(&["exists", "l", "m"]), "0");
+    server.cli(&["config", "set", "min-replicas-to-write", "0"]);
+    fence(one(&node, LONG, acquire("l", owner())).await);
+}
+
+#[tokio::test]
+async fn what_is_no_lock_server_says_so() {
+    let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
+    let got = one(&fresh(&sentinel), LONG, acquire("k", owner())).await;
+    let e = got.unwrap_err();
+    assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Unsupported, false));
+    assert!(e.to_string().contains("SentinelNode"), "{e}");
+    let cluster = Server::start(&["--cluster-enabled", "yes"]);
+    let got = one(&fresh(&cluster), LONG, acquire("k", owner())).await;
+    assert_eq!(fault(got), (NodeFault::Unsupported, false));
+}

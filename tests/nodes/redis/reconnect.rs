@@ -1,0 +1,95 @@
+//! What was sent first runs first, also where both had to wait for a new connection.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use palisade::Redlock;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+
+use crate::support::proxy::Proxy;
+
+/// A server behind a proxy that can be set to delay each answer.
+fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server.addr());
+    let slow = Arc::new(AtomicBool::new(false));
+    let is_slow = Arc::clone(&slow);
+    proxy.edit(move |_| {
+        if is_slow.load(SeqCst) {
+            std::thread::sleep(wait);
+        }
+    });
+    let node = RedisNode::builder(format!("redis://{}", proxy.addr())).trust_fresh(true);
+    let builder = Redlock::builder().node(node.build().unwrap()).ttl(TTL).max_ttl(TTL);
+    let redlock = builder.node_deadline(Duration::from_secs(2)).build().unwrap();
+    (server, proxy, slow, redlock)
+}
+
+/// A connection breaks while nothing is under way. The next acquire waits for the new one, and is
+/// given up in between: its release waits there, too, and must not overtake it, or the lock would
+/// stay for its whole ttl and belong to nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
+    let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
+    for round in 0..24 {
+        slow.store(false, SeqCst);
+        let warm = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
+        assert!(warm.release().await.is_ok());
+        slow.store(true, SeqCst);
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        sleep(Duration::from_millis(30)).await;
+        let name = format!("k{round}");
+        let given_up =
+            timeout(Duration::from_millis(3), redlock.mutex(&*name).build().unwrap().try_acquire())
+                .await;
+        assert!(given_up.is_err(), "the connection is still being made");
+        // Behind both, in order.
+        let after = redlock.mutex("after").build().unwrap().acquire().await.unwrap();
+        assert!(after.release().await.is_ok());
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(server.cli(&["EXISTS", &name]), "0", "round {round}: nobody's lock is left");
+    }
+}
+
+/// A lock that is short-lived wants its answer soon. That it comes too late is no reason to take
+/// the connection away from all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_impatient_request_does_not_cost_others_their_connection() {
+    let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
+    let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
+    let mut events = redlock.events();
+    slow.store(true, SeqCst);
+    let short =
+        redlock.mutex("short").ttl(Duration::from_millis(15)).auto_renew(false).build().unwrap();
+    short.try_acquire().await.expect_err("the answer is later than the lock is long");
+    assert!(held.extend().await.is_ok(), "within the node's deadline");
+    sleep(Duration::from_millis(200)).await;
+    while let Ok((_, event)) = events.try_recv() {
+        assert!(!matches!(event, NodeEvent::Down), "the connection was given up");
+    }
+}
+
+/// A quarantine runs from the moment of the reconnect, and not from the first request of the
+/// morning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_is_marked_although_nobody_asks_for_anything() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap();
+    assert!(
+        redlock.mutex("evening").build().unwrap().acquire().await.unwrap().release().await.is_ok()
+    );
+    server.restart();
+    let marked = || {
+        let info = server.cli(&["info", "replication"]);
+        let history = info.lines().find_map(|l| l.strip_prefix("master_replid:")).unwrap();
+        server.cli(&["get", "palisade:generation"]).starts_with(history.trim())
+    };
+    let begun = std::time::Instant::now();
+    while !marked() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody has marked it");
+        sleep(Duration::from_millis(50)).await;
+    }
+}

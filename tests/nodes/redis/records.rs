@@ -1,0 +1,177 @@
+//! Idempotency records on a real server.
+
+use super::*;
+
+#[tokio::test]
+async fn records_live_and_are_shown_with_their_result() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let key: Arc<str> = "r".into();
+    let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
+    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO }) = got else {
+        panic!("{got:?}")
+    };
+    let again = one(&node, LONG, Op::Claim(claim("r", a))).await;
+    assert_eq!(again, got);
+    let other = one(&node, LONG, Op::Claim(claim("r", b))).await;
+    assert!(matches!(other, Ok(Reply::InFlight { .. })), "{other:?}");
+    let token = FencingToken::new(fence + 1);
+    let raise = Op::RaiseClaim { key: Arc::clone(&key), owner: a, token };
+    assert_eq!(one(&node, LONG, raise).await, Ok(Reply::Done));
+    let complete = |owner, token, value: &[u8]| Op::Complete {
+        key: Arc::clone(&key),
+        owner,
+        token,
+        value: Some(value.into()),
+        retention: Duration::from_secs(3600),
+        fingerprint: None,
+    };
+    let late = one(&node, LONG, complete(b, FencingToken::new(fence), b"late")).await;
+    assert_eq!(late, Ok(Reply::NotOwner));
+    for _ in 0..2 {
+        assert_eq!(one(&node, LONG, complete(a, token, b"\x00out")).await, Ok(Reply::Done));
+    }
+    assert_eq!(one(&node, LONG, complete(b, token, b"equal")).await, Ok(Reply::NotOwner));
+    let Ok(Reply::Completed(record)) = one(&node, LONG, Op::Claim(claim("r", b))).await else {
+        panic!()
+    };
+    assert_eq!((record.token, record.value.as_deref()), (token, Some(&b"\x00out"[..])));
+    let force = Claim { force: true, ..claim("r", b) };
+    let got = one(&node, LONG, Op::Claim(force)).await;
+    let Ok(Reply::Claimed { fence: above, attempt: 2, record: Some(seen), .. }) = got else {
+        panic!("{got:?}")
+    };
+    assert!(above > token.get() && seen == record);
+    let retention = Duration::from_secs(3600);
+    let look = Op::Lookup { key, retention, fingerprint: None, born: None };
+    let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
+        panic!()
+    };
+    assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
+}
+
+#[tokio::test]
+async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
+    let mut server = Server::start(&[]);
+    facts(&fresh(&server), SHORT).await;
+    let node = RedisNode::new(server.url()).unwrap();
+    let (a, b) = (owner(), owner());
+    let brief = |owner| {
+        let lease = Duration::from_millis(50);
+        Op::Claim(Claim { lease, ..claim("r", owner) })
+    };
+    let got = one(&node, SHORT, brief(a)).await;
+    let Ok(Reply::Claimed { fence, unsure: Duration::ZERO, .. }) = got else { panic!("{got:?}") };
+    server.cli(&["save"]);
+    let done = Op::Complete {
+        key: "r".into(),
+        owner: a,
+        token: FencingToken::new(fence),
+        value: Some(b"result"[..].into()),
+        retention: Duration::from_secs(3600),
+        fingerprint: None,
+    };
+    assert_eq!(one(&node, SHORT, done.clone()).await, Ok(Reply::Done));
+    server.restart();
+    let got = loop {
+        match until_up_in(&node, SHORT, brief(b)).await {
+            Ok(Reply::Quarantined { remaining, .. }) => tokio::time::sleep(remaining).await,
+            other => break other,
+        }
+    };
+    let Ok(Reply::Claimed { fence: above, unsure, record: None, .. }) = got else {
+        panic!("{got:?}")
+    };
+    assert!(!unsure.is_zero());
+    assert!(above > fence);
+    // What was promised before the loss cannot be completed any more.
+    assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
+}
+
+/// What Lua reads as a number is not always one that an answer has room for.
+#[tokio::test]
+async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    facts(&node, LONG).await;
+    let strange = ["inf", "-inf", "nan", "-3", "1e300", "99999999999999999999", "words"];
+    for (strange, held) in strange.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        assert_eq!(server.cli(&["SET", "{odd}:fence", strange]), "OK");
+        server.cli(&["DEL", "odd", "even"]);
+        if held {
+            server.cli(&["SET", "odd", "somebody's"]);
+        }
+        let look = Op::Inspect { keys: LockKeys::new("odd"), wait: false };
+        let ops = vec![acquire("odd", owner()), look, acquire("even", owner())];
+        let got = batch(&node, LONG, ops, Duration::from_secs(5)).await;
+        assert!(matches!(got.items[2], Ok(Reply::Granted { .. })), "{strange}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_result_on_one_server_twice_is_on_no_majority() {
+    let (twice, other) = (Server::start(&[]), Server::start(&[]));
+    let node = |server: &Server, name: &str| {
+        RedisNode::builder(server.url()).name(name).trust_fresh(true).build().unwrap()
+    };
+    let builder = palisade::Redlock::builder()
+        .node(node(&twice, "a"))
+        .node(node(&twice, "b"))
+        .node(node(&other, "c"))
+        .node_deadline(Duration::from_millis(500));
+    let redlock = builder.build().unwrap();
+    let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
+    // Which of the two names finds it there is chance, so the outcome may be unknown.
+    drop(guard.release().await);
+    let idempotency = redlock.idempotency("orders").at_most_once();
+    let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
+    let done = orders.key("k").run(async |_| {
+        other.freeze();
+        Ok::<_, String>(7)
+    });
+    let done = done.await;
+    let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
+    assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
+    // The value there does not count towards a majority either.
+    let seen = orders.key("k").lookup::<u32>().await;
+    assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
+}
+
+/// However many results are asked for at once, an answer has a mebibyte of them, or one.
+#[tokio::test]
+async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
+    const KB: usize = 1_024;
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let keep = |name: &str, length: usize| {
+        let value = "x".repeat(length);
+        let fields = ["own", "", "fence", "5", "till", "0", "att", "1", "rf", "5", "val", &value];
+        assert_eq!(server.cli(&[&["hset", name], &fields[..]].concat()), "6");
+    };
+    let lookup = |name: &&str| Op::Lookup {
+        key: (*name).into(),
+        retention: Duration::from_secs(60),
+        fingerprint: None,
+        born: None,
+    };
+    let lookups = |names: &[&str]| -> Vec<Op> { names.iter().map(lookup).collect() };
+    let shown = async |names: &[&str]| {
+        let got = batch(&node, LONG, lookups(names), Duration::from_secs(5)).await;
+        let length = |reply: Result<Reply, NodeError>| match reply {
+            Ok(Reply::Record { state: Some(state), .. }) => {
+                Some(state.record.expect("a result").value.expect("it is kept").len())
+            }
+            Ok(Reply::Deferred) => None,
+            other => panic!("{other:?}"),
+        };
+        got.items.into_iter().map(length).collect::<Vec<_>>()
+    };
+    for (name, length) in [("a", 100 * KB), ("b", 100 * KB), ("c", 100 * KB), ("d", 100 * KB)] {
+        keep(name, length);
+    }
+    assert_eq!(shown(&["a", "b", "c", "d"]).await, [Some(100 * KB); 4], "small ones together");
+    // Asked for eleven times: ten fit, and what comes after the first that does not waits, too.
+    let many = shown(&["a"; 12]).await;
+    assert_eq!(many, [vec![Some(100 * KB); 10], vec![None; 2]].concat());
+}

@@ -1,0 +1,117 @@
+//! Values of other programs under the side keys cost the op that meets them and nothing else.
+
+use super::*;
+
+fn wait_for(name: &str) -> Op {
+    let proposal = SystemEnv.wall_micros();
+    Op::Acquire { keys: LockKeys::new(name), owner: owner(), ttl: TTL, proposal, wait: true }
+}
+
+#[tokio::test]
+async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let a = owner();
+    for value in ["-9", "-9.7", "-3", "1e300", "inf", "nan", "0.5"] {
+        fence(one(&node, LONG, acquire("k", a)).await);
+        server.cli(&["set", "{k}:fence", value]);
+        let other = format!("other {value}");
+        let got = batch(&node, LONG, vec![acquire("k", a), acquire(&other, a)], TTL).await.items;
+        assert!(got[0].is_err(), "{value}: {got:?}");
+        fence(got[1].clone());
+        assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
+        // A free lock over it: refused alone, or granted above it.
+        let fresh = format!("{value} again");
+        let got = batch(&node, LONG, vec![acquire("k", a), acquire(&fresh, a)], TTL).await.items;
+        fence(got[1].clone());
+        server.cli(&["del", "k", "{k}:fence"]);
+    }
+}
+
+/// Also on the only node, and however often it is tried.
+#[tokio::test]
+async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {
+    let server = Server::start(&[]);
+    let builder = palisade::Redlock::builder().node(fresh(&server)).ttl(Duration::from_secs(2));
+    let redlock = builder.clock_error(Duration::from_millis(100)).build().unwrap();
+    let tomorrow = SystemEnv.wall_micros() + 86_400_000_000;
+    server.cli(&["set", "{k}:fence", &tomorrow.to_string()]);
+    let guard = redlock
+        .mutex("k")
+        .acquire_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
+    let token = guard.fencing_token().get();
+    assert!(token < SystemEnv.wall_micros() + 2_000_000, "{token}");
+    assert!(guard.release().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let a = owner();
+    fence(one(&node, LONG, acquire("k", a)).await);
+    one(&node, LONG, wait_for("k")).await.unwrap();
+    for (at, ms) in ["9000000000000", "9000000000000000000"].iter().enumerate() {
+        server.cli(&["set", "far", "a stranger's", "px", ms]);
+        let free = format!("free {at}");
+        let got = batch(&node, LONG, vec![acquire(&free, a), wait_for("far")], TTL).await.items;
+        fence(got[0].clone());
+        assert!(matches!(got[1], Ok(Reply::Held { foreign: true, .. })), "{got:?}");
+    }
+    facts(&node, LONG).await;
+    let mut events = node.events();
+    let plain = Op::Release { keys: LockKeys::new("k"), owner: a, words: false };
+    assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
+    let hint = tokio::time::timeout(Duration::from_secs(5), async {
+        while !matches!(events.recv().await, Ok(NodeEvent::Changed(key)) if &*key == "k") {}
+    });
+    hint.await.expect("nobody woke who waits");
+}
+
+#[tokio::test]
+async fn to_look_needs_no_write_where_none_is_possible() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    server.cli(&["set", "{k}:queue", "a stranger's"]);
+    server.cli(&["config", "set", "min-replicas-to-write", "1"]);
+    let look = Op::Inspect { keys: LockKeys::new("k"), wait: true };
+    let got = one(&node, LONG, look).await;
+    assert!(matches!(got, Ok(Reply::Holder(Some(_)))), "{got:?}");
+}
+
+#[tokio::test]
+async fn a_long_batch_of_releases_is_executed() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let a = owner();
+    let plain = |name: &str| Op::Release { keys: LockKeys::new(name), owner: a, words: false };
+    let mut ops = vec![acquire("k", a)];
+    ops.extend((0..9_000).map(|i| plain(&format!("l{i}"))));
+    ops.push(plain("k"));
+    let got = batch(&node, LONG, ops, TTL).await.items;
+    fence(got[0].clone());
+    assert_eq!(got[1..9_001].iter().filter(|r| **r == Ok(Reply::Absent)).count(), 9_000);
+    assert_eq!(got[9_001], Ok(Reply::Done));
+}
+
+#[tokio::test]
+async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
+    let server = Server::start(&[]);
+    let redlock = palisade::Redlock::builder().node(fresh(&server)).build().unwrap();
+    server.cli(&["rpush", "jobs", "a"]);
+    let mutex = redlock.mutex("jobs").acquire_timeout(Duration::from_millis(50)).build().unwrap();
+    let e = mutex.acquire().await.expect_err("a list is there");
+    let palisade::error::AcquireError::TimedOut { taken, .. } = &e else { panic!("{e}") };
+    assert!(taken.foreign && taken.retry_after.is_none(), "{taken:?}");
+    assert_eq!(e.advice(), palisade::error::Advice::Misconfigured);
+    let said = e.to_string();
+    assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
+    // Nobody else notices.
+    assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
+}

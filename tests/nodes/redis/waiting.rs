@@ -1,0 +1,135 @@
+//! Waiters get a hint, also from clients that did not know of them; and the marker that says so
+//! keeps what else it says.
+
+// 0 history  1 since  2 floor  3 length  4 agreed until  5 awaited until  6 how it began
+
+use super::*;
+
+/// The marker's words.
+fn marker(server: &Server) -> Vec<String> {
+    let words = server.cli(&["get", "palisade:generation"]);
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+fn waiting(name: &str, owner: OwnerToken) -> Op {
+    let proposal = SystemEnv.wall_micros();
+    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: true }
+}
+
+fn release_plainly(name: &str, owner: OwnerToken) -> Op {
+    Op::Release { keys: LockKeys::new(name), owner, words: false }
+}
+
+/// The lock that the next hint is about.
+async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) -> Arc<str> {
+    let hint = async {
+        loop {
+            if let NodeEvent::Changed(key) = events.recv().await.expect("the node is there") {
+                return key;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), hint).await.expect("nobody woke who waits")
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same() {
+    let server = Server::start(&[]);
+    let (mine, other) = (fresh(&server), fresh(&server));
+    let (a, b) = (owner(), owner());
+    // What this answers says that nobody waits, and is the last that `mine` gets.
+    fence(one(&mine, LONG, acquire("k", a)).await);
+    assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
+    let mut events = other.events();
+    let held = one(&other, LONG, waiting("k", b)).await;
+    assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
+    assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
+    while &*hinted(&mut events).await != "k" {}
+    // From here on it knows, and wakes nobody who does not wait.
+    fence(one(&mine, LONG, acquire("l", a)).await);
+    let mut events = other.events();
+    fence(one(&mine, LONG, acquire("k", a)).await);
+    one(&other, LONG, waiting("k", b)).await.unwrap();
+    let both = vec![release_plainly("l", a), release_plainly("k", a)];
+    let got = batch(&mine, LONG, both, TTL).await;
+    assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done)]);
+    assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
+}
+
+#[tokio::test]
+async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    fence(one(&node, SHORT, acquire("k", a)).await);
+    let before = marker(&server);
+    one(&node, SHORT, waiting("k", b)).await.unwrap();
+    let after = marker(&server);
+    assert_eq!(after[..5], before[..5], "a new generation was written");
+    let until: u64 = after[5].parse().unwrap();
+    let now = SystemEnv.wall_micros() / 1_000;
+    assert!(until > now && until < now + 60_000, "{until} at {now}");
+    // Others who wait as long do not write it again, and a longer quarantine keeps it.
+    one(&node, SHORT, waiting("k", owner())).await.unwrap();
+    assert_eq!(marker(&server), after);
+    assert!(facts(&node, LONG).await.quarantine_raised);
+    assert_eq!(marker(&server)[5], after[5]);
+    assert_eq!(marker(&server)[..3], before[..3]);
+}
+
+#[tokio::test]
+async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    fence(one(&node, LONG, acquire("k", owner())).await);
+    let good = marker(&server).join(" ");
+    let cut = &good[..good.len() - 1];
+    let letters = good.replacen(" 0", " x", 1);
+    for wrong in ["", "nonsense", &format!("{good} more"), cut, &letters] {
+        server.cli(&["set", "palisade:generation", wrong]);
+        let got = batch(&node, LONG, vec![acquire("l", owner())], TTL).await;
+        assert_quarantined(got.items[0].clone());
+        let facts = got.facts.unwrap();
+        assert!(facts.marker_missing && facts.began_empty, "{wrong:?}: {facts:?}");
+        server.cli(&["set", "palisade:generation", &good]);
+        fence(one(&node, LONG, acquire("m", owner())).await);
+        server.cli(&["del", "m"]);
+    }
+}
+
+/// A subscriber is cut off when much is sent to it: the connection that results travel on is none.
+#[tokio::test]
+async fn hints_come_on_a_connection_of_their_own() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    fence(one(&node, LONG, acquire("k", a)).await);
+    assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
+    let mut events = node.events();
+    one(&node, LONG, waiting("k", b)).await.unwrap();
+    // A waiter from before the subscription is woken when it is ready.
+    assert_eq!(&*hinted(&mut events).await, "k");
+    let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
+    assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
+    assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
+    // It is lost: batches go on on theirs, and hints come again on a new one.
+    let before = facts(&node, LONG).await;
+    let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
+    let commands = list("normal");
+    assert_eq!(server.cli(&["client", "kill", "type", "pubsub"]), "1");
+    let begun = Instant::now();
+    while list("pubsub").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody listens any more");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(facts(&node, LONG).await.identity, before.identity);
+    let id = |clients: &str| {
+        let line = clients.lines().find(|l| l.contains("cmd=evalsha")).expect("batches").to_owned();
+        line.split_whitespace().next().expect("id=").to_owned()
+    };
+    assert_eq!(id(&list("normal")), id(&commands), "the batches' connection was given up");
+    let told = std::iter::from_fn(|| events.try_recv().ok()).collect::<Vec<_>>();
+    assert!(!told.contains(&NodeEvent::Down), "{told:?}");
+    one(&node, LONG, release("k", a)).await.unwrap();
+    assert_eq!(&*hinted(&mut events).await, "k");
+}

@@ -1,0 +1,256 @@
+//! The failover window: for a while after a failover of a group the old master may still grant,
+//! while the new one believes its copy of the lock. One node must not vote for two holders.
+//!
+//! Two in-memory nodes are the old and the new master of one group; a client is cut to one of them,
+//! replication is a snapshot. Time is tokio's paused clock: every history repeats exactly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use palisade::Moment;
+use palisade::error::{ExtendError, NodeError, NodeFault};
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
+use palisade::{
+    node::{
+        NodeEvent,
+        spi::{BoxFuture, LockNode},
+    },
+    test_util::MemorySnapshot,
+};
+use tokio::sync::broadcast;
+use tokio::time::{Instant, sleep};
+
+/// L: for how long after the failover the old master may go on.
+const L: Duration = Duration::from_secs(4);
+const MAX_TTL: Duration = Duration::from_secs(20);
+
+fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// tokio's clock, and dice that never fall twice alike.
+#[derive(Debug)]
+struct Paused(Instant, AtomicU64);
+
+impl Env for Paused {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(1) + self.0.elapsed()
+    }
+    fn wall_micros(&self) -> u64 {
+        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
+    }
+    fn random(&self) -> u128 {
+        u128::from(self.1.fetch_add(1, Ordering::Relaxed)) << 64 | 7
+    }
+}
+
+/// The group as one client sees it: the old master until the client learns of the new one.
+struct View {
+    old: MemoryNode,
+    new: MemoryNode,
+    moved: Arc<AtomicBool>,
+    /// Nothing can be reached.
+    down: Arc<AtomicBool>,
+}
+
+impl LockNode for View {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        if self.down.load(Ordering::Relaxed) {
+            let error = NodeError::not_executed(NodeFault::Unreachable, "down");
+            return Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)));
+        }
+        let moved = self.moved.load(Ordering::Relaxed);
+        (if moved { &self.new } else { &self.old }).call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.old.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "group".into()
+    }
+}
+
+/// One group of an old and a new master, and two clients: `a` moves on, `b` stays with the old one.
+struct Story {
+    old: MemoryNode,
+    new: MemoryNode,
+    moved: Arc<AtomicBool>,
+    down: Arc<AtomicBool>,
+    a: Redlock,
+    b: Redlock,
+}
+
+impl Story {
+    fn new() -> Self {
+        let env: Arc<dyn Env> = Arc::new(Paused(Instant::now(), AtomicU64::new(1)));
+        let master = || MemoryNode::builder().env(Arc::clone(&env)).failover_window(L).build();
+        let (old, new) = (master(), master());
+        let down = Arc::default();
+        let client = |moved: &Arc<AtomicBool>| {
+            let (old, new, moved) = (old.clone(), new.clone(), Arc::clone(moved));
+            let down = Arc::clone(&down);
+            let builder = Redlock::builder().max_ttl(MAX_TTL).env(Arc::clone(&env));
+            builder.node(View { old, new, moved, down }).build().unwrap()
+        };
+        let moved = Arc::default();
+        let (a, b) = (client(&moved), client(&Arc::default()));
+        Self { old, new, moved, down, a, b }
+    }
+
+    /// A holds the lock for `ttl` from the old master.
+    async fn held(&self, ttl: Duration) -> LockGuard {
+        self.a.mutex("job").ttl(ttl).auto_renew(false).build().unwrap().acquire().await.unwrap()
+    }
+
+    /// The new master takes over with what was replicated; A follows it.
+    fn fail_over(&self, replicated: Option<MemorySnapshot>) {
+        match replicated {
+            Some(data) => self.new.restore(data),
+            None => self.new.restart_empty(),
+        }
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// B asks the old master all the time until it has stopped; never may both hold the lock.
+    /// Whether B got it.
+    async fn never_both(&self, a: &LockGuard, failed_over: Instant) -> bool {
+        while failed_over.elapsed() < L {
+            let asked = self
+                .b
+                .mutex("job")
+                .ttl(s(10))
+                .auto_renew(false)
+                .build()
+                .unwrap()
+                .try_acquire()
+                .await;
+            if let TryAcquire::Acquired(b) = asked.unwrap() {
+                let both = a.is_valid() && b.is_valid();
+                assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
+                // B keeps it; A must not become valid again either.
+                sleep(L.saturating_sub(failed_over.elapsed())).await;
+                assert!(!a.is_valid(), "A came back while B held the lock");
+                assert!(b.is_valid(), "B holds beyond the window");
+                return true;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        false
+    }
+}
+
+fn refused(renewal: Result<impl std::fmt::Debug, ExtendError>) {
+    match renewal {
+        Err(ExtendError::Unknown(why)) => {
+            let text = why.to_string();
+            assert!(text.contains("group"), "the node that gave no vote is named: {text}");
+        }
+        other => panic!("a vote that the old master may contradict was counted: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_ends_before_the_old_master_stops_is_not_renewed() {
+    let story = Story::new();
+    let a = story.held(s(2)).await;
+    sleep(s(1)).await;
+    story.fail_over(Some(story.old.snapshot()));
+    let failed_over = Instant::now();
+    let renewal = a.extend().await;
+    assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
+    refused(renewal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_replicated_is_not_put_back_if_the_old_master_may_give_it_away() {
+    let story = Story::new();
+    let a = story.held(s(2)).await;
+    sleep(s(1)).await;
+    story.fail_over(None);
+    let failed_over = Instant::now();
+    let renewal = a.extend().await;
+    assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
+    // No vote, and never one again before the deadline: the guard does not wait for it.
+    assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_renewal_releases_nothing() {
+    let story = Story::new();
+    let a = story.held(s(2)).await;
+    story.fail_over(Some(story.old.snapshot()));
+    let before = a.valid_until();
+    refused(a.extend().await);
+    assert!(a.is_valid(), "the old deadline stands");
+    assert_eq!(a.valid_until(), before);
+    assert!(a.release().await.is_ok(), "the copy still stands on the new master");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_outlasts_the_old_master_is_renewed_at_once() {
+    let story = Story::new();
+    let a = story.held(s(12)).await;
+    sleep(s(2)).await;
+    story.fail_over(Some(story.old.snapshot()));
+    let failed_over = Instant::now();
+    let before = a.valid_until();
+    assert!(a.extend().await.unwrap() > before);
+    assert!(!story.never_both(&a, failed_over).await);
+    assert!(a.is_valid());
+    assert!(a.release().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
+    let story = Story::new();
+    let a = story.held(s(8)).await;
+    let replicated = story.old.snapshot();
+    sleep(s(6)).await;
+    // The old master confirms this, and the replica never gets it: its copy ends in 2 s.
+    a.extend().await.unwrap();
+    story.fail_over(Some(replicated));
+    let failed_over = Instant::now();
+    let before = a.valid_until();
+    sleep(s(1)).await;
+    assert!(a.extend().await.unwrap() > before);
+    assert!(!story.never_both(&a, failed_over).await);
+    assert!(a.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_replicated_is_put_back_if_the_old_master_keeps_it_until_it_stops() {
+    let story = Story::new();
+    let a = story.held(s(8)).await;
+    sleep(s(1)).await;
+    story.fail_over(None);
+    let failed_over = Instant::now();
+    let before = a.valid_until();
+    sleep(s(1)).await;
+    assert!(a.extend().await.unwrap() > before);
+    assert!(!story.never_both(&a, failed_over).await);
+    assert!(a.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
+    let story = Story::new();
+    let a = story.held(s(12)).await;
+    story.fail_over(None);
+    let failed_over = Instant::now();
+    // As a new master is until its first replica has come: each try fails at once.
+    story.down.store(true, Ordering::Relaxed);
+    for _ in 0..6 {
+        sleep(Duration::from_millis(400)).await;
+        assert!(matches!(a.extend().await, Err(ExtendError::Unknown(_))));
+    }
+    story.down.store(false, Ordering::Relaxed);
+    let before = a.valid_until();
+    assert!(a.extend().await.unwrap() > before);
+    assert!(!story.never_both(&a, failed_over).await);
+    assert!(a.is_valid());
+}

@@ -1,0 +1,118 @@
+//! A master frozen for ten seconds, failed over, then resumed as if nothing had been: no client
+//! writes to it again. Counted on the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use palisade::{Redlock, SentinelNode};
+use tokio::time::sleep;
+
+use crate::support::group::{Groups, cli, scripts_run};
+
+const HANDLES: usize = 3;
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn handle(groups: &Groups) -> Redlock {
+    let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
+    let ttl = Duration::from_secs(3);
+    Redlock::builder().ttl(ttl).max_ttl(ttl).node(node).build().unwrap()
+}
+
+/// What the clients share.
+#[derive(Default)]
+struct Work {
+    stopped: AtomicBool,
+    under_way: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// Takes and gives back locks, one after the other.
+async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
+    for n in 0.. {
+        while shared.stopped.load(Ordering::SeqCst) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        shared.under_way.fetch_add(1, Ordering::SeqCst);
+        if !shared.stopped.load(Ordering::SeqCst) {
+            let mutex = redlock
+                .mutex(format!("work-{client}-{n}"))
+                .acquire_timeout(Duration::from_secs(1))
+                .build()
+                .unwrap();
+            if let Ok(guard) = mutex.acquire().await {
+                let _ = guard.release().await;
+                shared.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        shared.under_way.fetch_sub(1, Ordering::SeqCst);
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Holds a lock and wants to lead, again whenever that is lost.
+async fn hold(redlock: Redlock, client: usize) {
+    let election = redlock.election("leader").acquire_timeout(Duration::from_secs(1));
+    let election = election.build().unwrap();
+    let mutex = redlock.mutex(format!("held-{client}")).build().unwrap();
+    loop {
+        let guard = mutex.acquire().await;
+        let leading = election.campaign("me").await;
+        if let Ok(guard) = guard {
+            guard.lost().await;
+        }
+        drop(leading);
+    }
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
+    let groups = Groups::up(1);
+    let (old, shared) = (groups.servers(0)[0].clone(), Arc::new(Work::default()));
+    for client in 0..HANDLES {
+        let redlock = handle(&groups);
+        tokio::spawn(work(redlock.clone(), client, shared.clone()));
+        tokio::spawn(hold(redlock, client));
+    }
+    let done = || shared.done.load(Ordering::SeqCst);
+    eventually("work before the fault", || done() > 100).await;
+
+    // Idle but for renewals: then hardly anything is on its way when the master freezes, and all
+    // that it runs late was sent to a frozen server.
+    shared.stopped.store(true, Ordering::SeqCst);
+    eventually("idleness", || shared.under_way.load(Ordering::SeqCst) == 0).await;
+    let before = scripts_run(&old);
+    assert!(before > 100, "the counter counts: {before}");
+    groups.break_("freeze", 0, &[]);
+    let frozen = Instant::now();
+    shared.stopped.store(false, Ordering::SeqCst);
+
+    let named = || cli(&groups.sentinels(0)[1], &["SENTINEL", "MASTERS"]);
+    let at_first = done();
+    eventually("a failover", || !named().contains(old.rsplit_once(':').unwrap().1)).await;
+    eventually("grants of the new master", || done() > at_first + 20).await;
+    sleep(Duration::from_secs(10).saturating_sub(frozen.elapsed())).await;
+    groups.break_("resume", 0, &[]);
+    eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
+    assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
+
+    // What was sent before anyone could know: two batches of each handle at most, and a renewal
+    // between the count and the freeze.
+    sleep(Duration::from_millis(300)).await;
+    let late = scripts_run(&old);
+    assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);
+
+    let resumed = done();
+    sleep(Duration::from_secs(4)).await;
+    assert!(done() > resumed + 50, "the clients work on: {}", done() - resumed);
+    assert_eq!(scripts_run(&old), late, "scripts at the resumed old master");
+}

@@ -1,0 +1,275 @@
+//! The min-replicas check on real servers: judged again while connected and after each failover,
+//! and named in errors where it is missing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::{Batch, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::{Advice, node::spi::OwnerToken};
+use tokio::sync::broadcast;
+
+use crate::support::group::{Groups, cli};
+use crate::support::server::Server;
+
+const MAX_TTL: Duration = Duration::from_secs(1);
+/// Until something must have happened; not a claim about how long it takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+const LAG: Duration = Duration::from_secs(1);
+
+async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
+    let op = Op::Acquire {
+        keys: LockKeys::new(name),
+        owner: OwnerToken::from_random(SystemEnv.random()),
+        ttl: Duration::from_millis(500),
+        proposal: SystemEnv.wall_micros(),
+        wait: false,
+    };
+    let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
+    let within = Duration::from_secs(1);
+    let call = node.call(Batch { terms, not_after: None, ops: vec![op] }, SystemEnv.now() + within);
+    // The node keeps its deadline itself; a second more only catches one that hangs.
+    let answer = tokio::time::timeout(within + Duration::from_secs(1), call);
+    let Replies { mut items, .. } = answer.await.expect("the node answers by its deadline");
+    items.remove(0)
+}
+
+/// Tries with fresh names until it holds.
+async fn until(
+    node: &dyn LockNode,
+    what: &str,
+    mut holds: impl FnMut(&Result<Reply, NodeError>) -> bool,
+) -> Result<Reply, NodeError> {
+    let begun = Instant::now();
+    let mut i = 0;
+    loop {
+        i += 1;
+        let got = ask(node, &format!("{what}:{i}")).await;
+        if holds(&got) {
+            return got;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: last {got:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn granted(got: &Result<Reply, NodeError>) -> bool {
+    matches!(got, Ok(Reply::Granted { .. }))
+}
+
+fn missing(got: &Result<Reply, NodeError>) -> bool {
+    got.as_ref().is_err_and(|e| e.fault() == NodeFault::GuardMissing)
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// `min-replicas-to-write` and `-max-lag` of the server.
+fn guard_of(addr: &str) -> (String, String) {
+    let get = |name: &str| {
+        let got = cli(addr, &["CONFIG", "GET", name]);
+        got.lines().nth(1).unwrap_or_default().to_owned()
+    };
+    (get("min-replicas-to-write"), get("min-replicas-max-lag"))
+}
+
+fn is(k: &str, lag: &str) -> (String, String) {
+    (k.to_owned(), lag.to_owned())
+}
+
+fn set(addr: &str, k: &str, lag: &str) {
+    let words = ["CONFIG", "SET", "min-replicas-to-write", k, "min-replicas-max-lag", lag];
+    assert_eq!(cli(addr, &words), "OK");
+}
+
+fn heard(events: &mut broadcast::Receiver<NodeEvent>) -> Vec<NodeEvent> {
+    std::iter::from_fn(|| events.try_recv().ok()).collect()
+}
+
+fn group(groups: &Groups) -> SentinelNode {
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    node.min_replicas(1, LAG).build().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended() {
+    let groups = Groups::up(1);
+    let node = group(&groups);
+    let mut events = node.events();
+    until(&node, "guarded", granted).await.unwrap();
+    let master = groups.servers(0)[0].clone();
+    set(&master, "0", "1");
+    let e = until(&node, "noticed", missing).await.unwrap_err();
+    let (text, command) = (e.to_string(), "CONFIG SET min-replicas-to-write 1");
+    assert!(text.contains("the min-replicas check is off") && text.contains(command), "{text}");
+    assert_eq!((e.is_ambiguous(), e.advice()), (false, Advice::Misconfigured));
+    assert_eq!(node.status().last_error, Some(e));
+    set(&master, "1", "1");
+    until(&node, "mended", granted).await.unwrap();
+    let told = heard(&mut events);
+    let absent = told.iter().position(
+        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("check is off")),
+    );
+    let restored = told.iter().position(|e| *e == NodeEvent::GuardRestored);
+    assert!(absent.is_some() && absent < restored, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_only_the_master_has_ends_with_the_failover() {
+    let groups = Groups::up_with(1, 3_000, 0, &[]);
+    let old = groups.servers(0)[0].clone();
+    set(&old, "1", "1");
+    let node = group(&groups);
+    until(&node, "guarded", granted).await.unwrap();
+    groups.break_("failover", 0, &[]);
+    eventually("the switch", || node.status().master.is_some_and(|m| m != old)).await;
+    let e = until(&node, "after the failover", missing).await.unwrap_err();
+    assert!(e.to_string().contains("replicas too"), "{e}");
+    // As its file has it: a lag of 0 is no guard.
+    assert_eq!(guard_of(&node.status().master.unwrap()), is("1", "0"));
+}
+
+/// The lag rule is kept with two of the Sentinels, but any of them may begin a failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shortest_down_after_of_any_sentinel_counts() {
+    let groups = Groups::up(1);
+    let (name, hasty) = (groups.name(0), groups.sentinels(0)[2].clone());
+    let node = group(&groups);
+    until(&node, "kept", granted).await.unwrap();
+    let set = ["SENTINEL", "SET", &*name, "down-after-milliseconds", "2000"];
+    assert_eq!(cli(&hasty, &set), "OK");
+    let e = until(&node, "broken", missing).await.unwrap_err();
+    assert!(e.to_string().contains("more than down-after-milliseconds (2000)"), "{e}");
+    let mend = ["SENTINEL", "SET", &*name, "down-after-milliseconds", "3000"];
+    assert_eq!(cli(&hasty, &mend), "OK");
+    until(&node, "kept again", granted).await.unwrap();
+}
+
+/// A master with a replica that follows it, both without a Sentinel.
+fn pair() -> (Server, Server) {
+    let master = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let port = master.port().to_string();
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
+    let begun = Instant::now();
+    while !master.cli(&["info", "replication"]).contains("state=online") {
+        assert!(begun.elapsed() < PATIENCE, "the replica does not follow");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (master, replica)
+}
+
+#[tokio::test]
+async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
+    let (master, _replica) = pair();
+    let node = || RedisNode::builder(master.url()).trust_fresh(true);
+    until(&node().build().unwrap(), "off by default", granted).await.unwrap();
+    let lax = node().min_replicas(1, LAG).guard(MinReplicas::Warn).build().unwrap();
+    let mut events = lax.events();
+    until(&lax, "warned", granted).await.unwrap();
+    let told = heard(&mut events);
+    assert!(matches!(&told[..], [NodeEvent::GuardAbsent { .. }, NodeEvent::Up]), "{told:?}");
+    // To name a strength is to ask for it.
+    let strict = node().min_replicas(1, LAG).build().unwrap();
+    let e = ask(&strict, "k").await.unwrap_err();
+    assert_eq!(e.fault(), NodeFault::GuardMissing, "{e}");
+    set(&master.addr(), "1", "1");
+    until(&strict, "set by hand", granted).await.unwrap();
+    set(&master.addr(), "0", "1");
+    let e = until(&strict, "noticed", missing).await.unwrap_err();
+    assert!(e.to_string().contains("CONFIG SET min-replicas-to-write 1"), "{e}");
+    set(&master.addr(), "1", "1");
+    until(&strict, "mended", granted).await.unwrap();
+    for (k, lag) in [(0, LAG), (1, Duration::ZERO), (1, Duration::from_millis(1_500))] {
+        let e = node().min_replicas(k, lag).build().unwrap_err();
+        assert_eq!(e.field(), "min_replicas", "{e}");
+    }
+}
+
+/// Redis counts its good replicas once a second: one that was frozen would, for a moment, execute
+/// what lay in its buffers although nobody follows it any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
+    let (master, replica) = pair();
+    set(&master.addr(), "1", "1");
+    let node = RedisNode::builder(master.url()).trust_fresh(true).min_replicas(1, LAG);
+    let node = node.build().unwrap();
+    for round in 0..3 {
+        until(&node, &format!("followed {round}"), granted).await.unwrap();
+        replica.freeze();
+        master.freeze();
+        let name = format!("buffered {round}");
+        let op = Op::Acquire {
+            keys: LockKeys::new(&name),
+            owner: OwnerToken::from_random(SystemEnv.random()),
+            ttl: Duration::from_secs(60),
+            proposal: SystemEnv.wall_micros(),
+            wait: false,
+        };
+        let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
+        // Without a deadline by the server's clock, which would refuse it too.
+        let batch = Batch { terms, not_after: None, ops: vec![op] };
+        let thaw = async {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            master.resume();
+        };
+        let call = node.call(batch, SystemEnv.now() + Duration::from_secs(20));
+        let (replies, ()) = tokio::join!(call, thaw);
+        let e = replies.items[0].as_ref().expect_err("nobody follows it");
+        assert_eq!(e.fault(), NodeFault::NoReplicas, "{e}");
+        assert_eq!(master.cli(&["exists", &name]), "0");
+        replica.resume();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_no_longer_lets_itself_be_judged_does_not_vote() {
+    let (master, _replica) = pair();
+    set(&master.addr(), "1", "1");
+    let user = ["acl", "setuser", "app", "on", ">pw", "~*", "&*", "+@all"];
+    assert_eq!(master.cli(&user), "OK");
+    let node = RedisNode::builder(master.url()).username("app").password("pw").trust_fresh(true);
+    let node = node.min_replicas(1, LAG).build().unwrap();
+    until(&node, "judged", granted).await.unwrap();
+    assert_eq!(master.cli(&["acl", "setuser", "app", "-info"]), "OK");
+    let closed = |got: &Result<Reply, NodeError>| {
+        got.as_ref().is_err_and(|e| e.fault() == NodeFault::NoPermission && !e.is_ambiguous())
+    };
+    until(&node, "shut out", closed).await.unwrap_err();
+    assert_eq!(master.cli(&["acl", "setuser", "app", "+info"]), "OK");
+    until(&node, "let in", granted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
+    let groups = Groups::up_with(1, 30_000, 1, &[]);
+    let node: Arc<dyn LockNode> = Arc::new(group(&groups));
+    until(&*node, "with replicas", granted).await.unwrap();
+    groups.break_("freeze", 0, &["--server", "a2"]);
+    groups.break_("freeze", 0, &["--server", "a3"]);
+    let master = groups.servers(0)[0].clone();
+    let refused = |got: &Result<Reply, NodeError>| {
+        got.as_ref().is_err_and(|e| e.fault() == NodeFault::NoReplicas)
+    };
+    let e = until(&*node, "alone", refused).await.unwrap_err();
+    assert!(!e.is_ambiguous(), "{e}");
+    assert!(matches!(e.advice(), Advice::RetryAfter(_)), "{e}");
+    assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
+    assert!(ask(&*node, "refused").await.is_err());
+    assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
+    // As a user of locks meets it, and counted by its kind.
+    let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
+    let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
+    assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");
+    let counted = || redlock.metrics()[0].faults.contains_key(&NodeFault::NoReplicas);
+    eventually("it to be counted", counted).await;
+    groups.break_("resume", 0, &[]);
+    until(&*node, "with replicas again", granted).await.unwrap();
+}

@@ -1,0 +1,149 @@
+//! Locks under contention: held for a moment or over several renewals, written under with their
+//! token, released, dropped, abandoned while they are waited for.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::error::{AcquireError, ExtendError};
+use palisade::{LockGuard, MutexBuilder};
+use rand::RngExt as _;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{TTL, Task};
+use crate::event::{Answer, Verb, What, now};
+use crate::wire::Ask;
+
+/// Names that everybody wants, and names that few meet at.
+const HOT: u32 = 3;
+const COOL: u32 = 24;
+/// What an attempt, a release or an extension may take: a few answers of nodes.
+const ROUND: Duration = Duration::from_secs(3);
+
+pub(super) async fn work(mut task: Task) -> io::Result<()> {
+    loop {
+        task.pause(10..120).await;
+        let n = if task.chance(60) {
+            task.dice.random_range(0..HOT)
+        } else {
+            HOT + task.dice.random_range(0..COOL)
+        };
+        let name = Arc::from(format!("lock-{n}"));
+        let renew = task.chance(80);
+        let ttl = if task.chance(30) { Duration::from_secs(2) } else { TTL };
+        let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(renew);
+        if let Some(guard) = task.acquire(mutex, &name).await? {
+            task.hold(guard, &name, renew).await?;
+        }
+    }
+}
+
+impl Task {
+    async fn acquire(
+        &mut self,
+        mutex: MutexBuilder,
+        name: &Arc<str>,
+    ) -> io::Result<Option<LockGuard>> {
+        let since = now();
+        let guard = if self.chance(20) {
+            let mutex = mutex.build().expect("settings fit together");
+            let call = async move { mutex.try_acquire().await.map(palisade::TryAcquire::acquired) };
+            let answer = |r: &Result<Option<LockGuard>, AcquireError>| match r {
+                Ok(Some(_)) => Answer::Done,
+                Ok(None) => Answer::Taken,
+                Err(e) => refusal(e),
+            };
+            self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
+        } else {
+            let wait = self.millis(300..3_000);
+            // Some lose patience earlier than they said and drop the future at its current await.
+            let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
+            let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
+            let call = async move { timeout(patience, mutex.acquire()).await };
+            let answer = |r: &Result<Result<LockGuard, AcquireError>, _>| match r {
+                Ok(Ok(_)) => Answer::Done,
+                Ok(Err(e)) => refusal(e),
+                Err(_) => Answer::Dropped,
+            };
+            let got = self.verb(Verb::Acquire, name, wait + ROUND, call, answer).await?;
+            got.ok().and_then(Result::ok)
+        };
+        if let Some(guard) = &guard {
+            let (at, token) = (now(), guard.fencing_token().get());
+            let until = guard.valid_until().as_nanos();
+            let name = Arc::clone(name);
+            self.ledger.say_at(at, What::Held { name, token, since, until }).await?;
+        }
+        Ok(guard)
+    }
+
+    async fn hold(&mut self, guard: LockGuard, name: &Arc<str>, renew: bool) -> io::Result<()> {
+        let token = guard.fencing_token().get();
+        let length = match self.dice.random_range(0..100) {
+            0..70 => self.millis(2..40),
+            70..95 => self.millis(200..1_500),
+            _ => self.millis(2_000..5_000),
+        };
+        let begun = Instant::now();
+        loop {
+            let step = self.millis(20..120).min(length.saturating_sub(begun.elapsed()));
+            let lost = tokio::select! {
+                biased;
+                () = guard.lost() => true,
+                () = sleep(step) => false,
+            };
+            // The clock first, then the guard, then its deadline: whatever happens in between, a
+            // guard that says "valid" at a time past the deadline it shows afterwards is wrong.
+            let at = now();
+            let valid = guard.is_valid();
+            let until = guard.valid_until().as_nanos();
+            if lost || !valid {
+                let over = What::Over { name: Arc::clone(name), token, lost: true };
+                return self.ledger.say_at(at, over).await;
+            }
+            let valid = What::Valid { name: Arc::clone(name), token, until };
+            self.ledger.say_at(at, valid).await?;
+            if self.dice.random_ratio(1, 300) {
+                self.stall(300..2_600).await?;
+            }
+            self.ledger.yes(Ask::Write { name: Arc::clone(name), token }).await?;
+            if begun.elapsed() >= length {
+                break;
+            }
+            if !renew && self.chance(30) {
+                self.extend(&guard, name).await?;
+            }
+        }
+        self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+        if self.chance(20) {
+            drop(guard);
+            return Ok(());
+        }
+        let _ = self
+            .verb(Verb::Release, name, ROUND, guard.release(), |outcome| match outcome {
+                Ok(()) => Answer::Done,
+                Err(palisade::ReleaseError::Unconfirmed(_)) => Answer::Refused,
+                Err(_) => Answer::Lost,
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn extend(&mut self, guard: &LockGuard, name: &Arc<str>) -> io::Result<()> {
+        let answer = |r: &Result<_, ExtendError>| match r {
+            Ok(_) => Answer::Done,
+            Err(ExtendError::Lost(_)) => Answer::Lost,
+            Err(_) => Answer::Refused,
+        };
+        let _ = self.verb(Verb::Extend, name, ROUND, guard.extend(), answer).await?;
+        Ok(())
+    }
+}
+
+fn refusal(error: &AcquireError) -> Answer {
+    match error {
+        AcquireError::TimedOut { .. } => Answer::Taken,
+        AcquireError::NoQuorum(_) => Answer::Refused,
+        other => panic!("{other}"),
+    }
+}

@@ -1,0 +1,150 @@
+//! A client: a process with a handle of its own that does all kinds of work at once, and reports to
+//! the ledger what it sees before it acts on it.
+
+mod elections;
+mod locks;
+mod orders;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::Redlock;
+use palisade::node::SentinelNode;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::event::{Answer, Verb, What, Who, now};
+use crate::wire::Ledger;
+
+/// Longest lease of any client, and the base of every quarantine.
+const MAX_TTL: Duration = Duration::from_secs(2);
+/// E of all clients; clocks are off by up to this.
+pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
+/// The usual lease.
+const TTL: Duration = Duration::from_millis(1_500);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The settings of a client.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[arg(long)]
+    id: u8,
+    #[arg(long)]
+    life: u16,
+    #[arg(long)]
+    seed: u64,
+    /// The ledger's socket.
+    #[arg(long)]
+    ledger: PathBuf,
+    /// `name=host:port,host:port,…` once per group.
+    #[arg(long)]
+    group: Vec<String>,
+}
+
+/// What each kind of work is given.
+struct Task {
+    who: Who,
+    ledger: Ledger,
+    dice: StdRng,
+    redlock: Redlock,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // A panic in a background task would be swallowed by the runtime; the judge wants to know.
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        std::process::exit(101);
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(LocalSet::new().run_until(work(args)))
+}
+
+async fn work(args: &Args) -> Result<(), Failure> {
+    let redlock = redlock(&args.group)?;
+    let mut tasks = JoinSet::new();
+    for task in 0..6_u8 {
+        let who = Who { client: args.id, life: args.life, task };
+        let place = u64::from(who.client) << 40 | u64::from(who.life) << 8 | u64::from(task);
+        let task = Task {
+            who,
+            ledger: Ledger::connect(&args.ledger, who).await?,
+            dice: StdRng::seed_from_u64(args.seed ^ place),
+            redlock: redlock.clone(),
+        };
+        match who.task {
+            0 | 1 => tasks.spawn_local(locks::work(task)),
+            2 | 3 => tasks.spawn_local(orders::work(task)),
+            4 => tasks.spawn_local(elections::lead(task)),
+            _ => tasks.spawn_local(elections::watch(task)),
+        };
+    }
+    // None ends but by an error: the ledger is gone, and with it every reason to go on.
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
+    let mut builder = Redlock::builder()
+        .ttl(TTL)
+        .max_ttl(MAX_TTL)
+        .clock_error(CLOCK_ERROR)
+        .node_deadline(Duration::from_millis(250))
+        .prefix("nemesis:");
+    for group in groups {
+        let (name, sentinels) = group.split_once('=').ok_or("--group is name=host:port,…")?;
+        builder = builder.node(SentinelNode::new(name, sentinels.split(','))?);
+    }
+    Ok(builder.build()?)
+}
+
+impl Task {
+    /// True in `n` of a hundred cases.
+    fn chance(&mut self, n: u32) -> bool {
+        self.dice.random_ratio(n, 100)
+    }
+
+    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.dice.random_range(range))
+    }
+
+    async fn pause(&mut self, range: std::ops::Range<u64>) {
+        tokio::time::sleep(self.millis(range)).await;
+    }
+
+    /// Awaits a verb between two lines to the ledger. `within` is what the verb promises to need
+    /// at most.
+    async fn verb<T>(
+        &mut self,
+        verb: Verb,
+        name: &Arc<str>,
+        within: Duration,
+        call: impl Future<Output = T>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> io::Result<T> {
+        let within = within.as_millis() as u64;
+        self.ledger.say(What::Begin { verb, name: Arc::clone(name), within }).await?;
+        let result = call.await;
+        let answer = answer(&result);
+        self.ledger.say(What::End { verb, name: Arc::clone(name), answer }).await?;
+        Ok(result)
+    }
+
+    /// Stops this whole process, as a long pause of a runtime would: nothing is renewed during it.
+    async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
+        let length = self.millis(range);
+        stall(&mut self.ledger, length).await
+    }
+}
+
+async fn stall(ledger: &mut Ledger, length: Duration) -> io::Result<()> {
+    ledger.say(What::Stalled { until: now() + length.as_nanos() as u64 }).await?;
+    std::thread::sleep(length);
+    Ok(())
+}

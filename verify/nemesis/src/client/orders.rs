@@ -1,0 +1,158 @@
+//! Orders that are handed out more than once, to handlers that die before and after their effect,
+//! stall beyond their lease, or are overtaken; a probe asks the ledger what became of an order.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::idempotency::Context;
+use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
+use rand::RngExt as _;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::sleep;
+
+use super::{TTL, Task, stall};
+use crate::event::{Answer, Verb, What, now};
+use crate::wire::{Ask, Ledger, Told};
+
+/// Longer than any run: no order is handed out again after it.
+const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+/// Claim, probe, handler, result: each a few answers of nodes.
+const RUN: Duration = Duration::from_secs(10);
+
+/// What happens to a handler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    None,
+    DiesBefore,
+    DiesAfter,
+    Stalls,
+}
+
+/// One delivery of an order.
+struct Delivery {
+    ledger: Rc<Mutex<Ledger>>,
+    key: Arc<str>,
+    value: Arc<str>,
+    fate: Fate,
+    work: Duration,
+    died: Notify,
+}
+
+pub(super) async fn work(mut task: Task) -> io::Result<()> {
+    let orders = task
+        .redlock
+        .idempotency("orders")
+        .retention(RETENTION)
+        .at_most_once()
+        .build()
+        .expect("the settings are constants");
+    // Handler and probe speak over the connection that the call's own lines go over.
+    let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
+    for n in 0_u64.. {
+        task.pause(10..90).await;
+        let Told::Value(Some(key)) = task.ledger.ask(Ask::Next).await? else {
+            task.pause(100..200).await;
+            continue;
+        };
+        let fate = match task.dice.random_range(0..100) {
+            0..4 => Fate::DiesBefore,
+            4..8 => Fate::DiesAfter,
+            8 => Fate::Stalls,
+            _ => Fate::None,
+        };
+        let work = if task.chance(5) { task.millis(500..2_500) } else { task.millis(1..30) };
+        let (who, ledger, died) = (task.who, Rc::clone(&ledger), Notify::new());
+        let value = Arc::from(format!("{key} by {}.{}.{}.{n}", who.client, who.life, who.task));
+        let delivery = Delivery { ledger, key, value, fate, work, died };
+        task.deliver(&orders, &delivery).await?;
+    }
+    Ok(())
+}
+
+impl Task {
+    async fn deliver(&mut self, orders: &Idempotency, order: &Delivery) -> io::Result<()> {
+        let run = orders
+            .key(&*order.key)
+            .fingerprint(&*order.key)
+            .probe(async |cx: Context| order.probe(&cx).await)
+            .run(async |cx: Context| order.handle(&cx).await);
+        let call = async {
+            tokio::select! {
+                biased;
+                outcome = run => Some(outcome),
+                // The handler's process dies: the call is dropped at its current await.
+                () = order.died.notified() => None,
+            }
+        };
+        let answer = |r: &Option<Result<Outcome<Arc<str>>, RunError>>| match r {
+            None => Answer::Dropped,
+            Some(Ok(Outcome::Executed { .. } | Outcome::Replayed(_))) => Answer::Done,
+            Some(Ok(Outcome::InFlight { .. })) => Answer::Taken,
+            Some(Err(RunError::Handler { .. })) => Answer::Lost,
+            Some(Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_))) => Answer::Refused,
+            Some(other) => panic!("{}: {other:?}", order.key),
+        };
+        let result = self.verb(Verb::Run, &order.key, RUN + order.work, call, answer).await?;
+        let at = now();
+        if let Some(Ok(outcome)) = result {
+            let executed = outcome.is_executed();
+            if let Some(value) = outcome.into_value() {
+                let key = Arc::clone(&order.key);
+                self.ledger.say_at(at, What::Result { key, value, executed }).await?;
+                self.ledger.ask(Ask::Settle { key: Arc::clone(&order.key) }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Delivery {
+    /// The handler. Without its ledger it never ends: this process is about to be over.
+    async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
+        match self.act(cx).await {
+            Ok(true) => Ok(Arc::clone(&self.value)),
+            Ok(false) => Err(Failed::no_effect("overtaken before anything was booked")),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether the effect took place.
+    async fn act(&self, cx: &Context) -> io::Result<bool> {
+        let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
+        let (at, valid) = (now(), cx.is_valid());
+        let started = What::Started { key: Arc::clone(&key), token, attempt: cx.attempt(), valid };
+        let mut ledger = self.ledger.lock().await;
+        ledger.say_at(at, started).await?;
+        if !valid {
+            return Ok(false);
+        }
+        sleep(self.work).await;
+        if self.fate == Fate::DiesBefore {
+            return self.die().await;
+        }
+        if self.fate == Fate::Stalls {
+            stall(&mut ledger, TTL + Duration::from_millis(300)).await?;
+        }
+        let booked = ledger.yes(Ask::Book { key, token, value: Arc::clone(&self.value) }).await?;
+        if self.fate == Fate::DiesAfter {
+            return self.die().await;
+        }
+        Ok(booked)
+    }
+
+    async fn die(&self) -> io::Result<bool> {
+        self.died.notify_one();
+        std::future::pending().await
+    }
+
+    async fn probe(&self, cx: &Context) -> Probed<Arc<str>> {
+        let ask = Ask::Probe { key: Arc::clone(&self.key), token: cx.fencing_token().get() };
+        match self.ledger.lock().await.ask(ask).await {
+            Ok(Told::Value(Some(value))) => Probed::Found(value),
+            Ok(Told::Value(None)) => Probed::NotFound,
+            _ => std::future::pending().await,
+        }
+    }
+}

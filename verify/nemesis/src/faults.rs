@@ -1,0 +1,371 @@
+//! Strikes and undoes faults on the running world.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::CLOCK_ERROR;
+use crate::clients::Clients;
+use crate::cut::{Cut, cut, mend};
+use crate::event::What;
+use crate::handover::Running;
+use crate::kind::{Draw, Kind as K, Lane};
+use crate::ledger::Shared;
+use crate::machine::Part;
+use crate::world::{Failure, Group, Place, Server, World, signal};
+
+/// How long a master that stutters is stopped, and how long it runs in between.
+const STUTTER: Duration = Duration::from_millis(180);
+
+/// What has to be done to end a fault.
+enum Undo {
+    Nothing,
+    Restart(Vec<String>),
+    Resume(String),
+    Mend(Vec<Cut>),
+    Spawn(u8),
+    GoOn(u8),
+    Machine(String, Part),
+}
+
+/// Becomes true when no more faults are to come.
+pub(crate) type Stop = watch::Receiver<bool>;
+
+pub(crate) struct Faults {
+    pub(crate) world: Rc<World>,
+    pub(crate) clients: Rc<Clients>,
+    pub(crate) ledger: Shared,
+    begun: Instant,
+    count: RefCell<u32>,
+    /// What a fault is busy with: the lanes do not touch each other's victims.
+    busy: RefCell<BTreeSet<String>>,
+}
+
+impl Faults {
+    pub(crate) fn new(world: Rc<World>, clients: Rc<Clients>, ledger: Shared) -> Self {
+        let (count, busy) = (RefCell::new(0), RefCell::default());
+        Self { world, clients, ledger, begun: Instant::now(), count, busy }
+    }
+
+    /// Strikes one after the other until `stop`. What was struck is undone before it returns; no
+    /// script is broken off half way.
+    pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
+        let rest = lane.rest;
+        for draw in lane {
+            if wait(&mut stop, draw.gap).await {
+                break;
+            }
+            let begun = Instant::now();
+            let Some(id) = self.fault(&draw, &mut stop).await? else { continue };
+            self.ledger.borrow_mut().note(What::Healed { id })?;
+            let rest =
+                if draw.patient { rest.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
+            if wait(&mut stop, rest).await {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One fault from strike to undoing; `None` if there was nothing to strike.
+    async fn fault(&self, draw: &Draw, stop: &mut Stop) -> Result<Option<u32>, Failure> {
+        let Some(victims) = self.victims(draw).await else { return Ok(None) };
+        let names: BTreeSet<_> = victims.names().into_iter().collect();
+        if !self.busy.borrow().is_disjoint(&names) {
+            return Ok(None);
+        }
+        self.busy.borrow_mut().extend(names.iter().cloned());
+        let id = *self.count.borrow() + 1;
+        let mut target = names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        if matches!(draw.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
+            target = format!("{target} and {}", self.next_group(draw.group).name);
+        }
+        // Written down first: nothing that follows from it is written before it.
+        let kind = draw.kind.name().into();
+        *self.count.borrow_mut() = id;
+        self.ledger.borrow_mut().note(What::Fault { id, kind, target: (&*target).into() })?;
+        let at = self.begun.elapsed().as_secs_f64();
+        let words = format!("{at:7.1} s  {} ({target})", draw.kind.name());
+        let struck = self.strike(id, draw, &victims, stop).await;
+        match struck {
+            Ok(undo) => {
+                println!("{words}, {:.1} s", draw.length.as_secs_f64());
+                // A stutter has had its time when it returns.
+                if draw.kind != K::StutterMaster {
+                    wait(stop, draw.length).await;
+                }
+                self.undo(id, draw.group, undo).await;
+            }
+            Err(e) => {
+                println!("{words} came to nothing: {e}");
+                self.ledger.borrow_mut().note(What::Missed { id })?;
+            }
+        }
+        self.busy.borrow_mut().retain(|b| !names.contains(b));
+        Ok(Some(id))
+    }
+
+    async fn victims(&self, draw: &Draw) -> Option<Victims> {
+        if matches!(draw.kind, K::ClockStep | K::SlowDisk) && !self.world.has_machines() {
+            return None;
+        }
+        let group = &self.world.groups[draw.group];
+        let pick = draw.pick as usize;
+        let master = self.world.master(draw.group).await?;
+        Some(match draw.kind {
+            K::KillReplica | K::FreezeReplica => {
+                let mut replicas = group.servers.iter().filter(|s| s.id != master.id);
+                Victims::Server(replicas.nth(pick % 2).cloned()?)
+            }
+            K::KillSentinel | K::FreezeSentinel => {
+                Victims::Sentinel(format!("s{}", group.servers[pick % 3].id))
+            }
+            K::KillClient | K::FreezeClient | K::IsolateClient | K::OneWayClient => {
+                Victims::Client((pick % usize::from(self.clients.count())) as u8 + 1)
+            }
+            _ => Victims::Server(master),
+        })
+    }
+
+    async fn strike(
+        &self,
+        id: u32,
+        draw: &Draw,
+        victims: &Victims,
+        stop: &mut Stop,
+    ) -> Result<Undo, Failure> {
+        match victims {
+            Victims::Client(n) => self.strike_client(id, draw, *n).await,
+            Victims::Sentinel(id) => self.strike_process(draw, id).await,
+            Victims::Server(server) => match draw.kind {
+                K::KillReplica | K::FreezeReplica | K::KillMaster | K::FreezeMaster => {
+                    self.strike_process(draw, &server.id).await
+                }
+                _ => self.strike_master(id, draw, server, stop).await,
+            },
+        }
+    }
+
+    async fn strike_client(&self, id: u32, draw: &Draw, n: u8) -> Result<Undo, Failure> {
+        let (client, all) = ([Place::Client(n)], self.boxes(|_, _| true));
+        Ok(match draw.kind {
+            K::KillClient => {
+                self.clients.kill(n)?;
+                Undo::Spawn(n)
+            }
+            K::FreezeClient if self.clients.freeze(n) => Undo::GoOn(n),
+            K::IsolateClient => self.cut(id, Cut::both_ways(&client, &all)).await?,
+            K::OneWayClient if draw.pick & 8 == 0 => {
+                self.cut(id, Cut::one_way(client.into(), all)).await?
+            }
+            K::OneWayClient => self.cut(id, Cut::one_way(all, client.into())).await?,
+            _ => Undo::Nothing,
+        })
+    }
+
+    async fn strike_process(&self, draw: &Draw, id: &str) -> Result<Undo, Failure> {
+        let group = &*self.world.groups[draw.group].name;
+        if matches!(draw.kind, K::FreezeMaster | K::FreezeReplica | K::FreezeSentinel) {
+            self.world.break_(&["freeze", group, "--server", id]).await?;
+            return Ok(Undo::Resume(id.to_owned()));
+        }
+        self.world.break_(&["kill", group, "--server", id]).await?;
+        Ok(Undo::Restart(vec![id.to_owned()]))
+    }
+
+    async fn strike_master(
+        &self,
+        id: u32,
+        draw: &Draw,
+        master: &Server,
+        stop: &mut Stop,
+    ) -> Result<Undo, Failure> {
+        let (group, name) = (draw.group, &*self.world.groups[draw.group].name);
+        let own = [Place::Box(group + 1, master.number)];
+        let others = self.boxes(|g, b| g == group + 1 && b != master.number);
+        let clients: Vec<_> = (1..=self.clients.count()).map(Place::Client).collect();
+        let on_master = |action| [action, name, "--server", &*master.id];
+        match draw.kind {
+            K::IsolateMaster => return self.cut(id, Cut::both_ways(&own, &others)).await,
+            K::IsolateBox => {
+                let rest = [others, clients].concat();
+                return self.cut(id, Cut::both_ways(&own, &rest)).await;
+            }
+            K::OneWayMaster if draw.pick & 8 == 0 => {
+                return self.cut(id, Cut::one_way(own.into(), others)).await;
+            }
+            K::OneWayMaster => return self.cut(id, Cut::one_way(others, own.into())).await,
+            K::Split => {
+                let (with, without) = clients.split_at(clients.len() / 2);
+                let (a, b) = ([&own, with].concat(), [&others, without].concat());
+                return self.cut(id, Cut::both_ways(&a, &b)).await;
+            }
+            K::KillBox => {
+                let sentinel = format!("s{}", master.id);
+                self.world.break_(&on_master("kill")).await?;
+                // The other row of faults may have killed it already.
+                let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
+                let sentinel = too.then_some(sentinel);
+                return Ok(Undo::Restart(
+                    [master.id.clone()].into_iter().chain(sentinel).collect(),
+                ));
+            }
+            K::Failover => self.world.break_(&["failover", name]).await?,
+            K::FlushAll => self.world.break_(&on_master("flushall")).await?,
+            K::RestartEmpty => self.world.break_(&on_master("restart-empty")).await?,
+            K::RestartMaster => self.world.break_(&on_master("restart")).await?,
+            K::FlushTwo => self.both("flushall", (name, &master.id), group).await?,
+            K::EmptyTwo => self.both("restart-empty", (name, &master.id), group).await?,
+            K::FailoverTwo => {
+                self.world.break_(&["failover", name]).await?;
+                self.world.break_(&["failover", &self.next_group(group).name]).await?;
+            }
+            K::Handover => self.hand_over(draw).await?,
+            K::PauseMaster => {
+                let length = draw.length.as_millis().to_string();
+                self.world.ask(&master.addr, &["CLIENT", "PAUSE", &length, "ALL"]).await;
+            }
+            K::StutterMaster => self.stutter(draw, master, stop).await,
+            K::ClockStep => return self.machine(draw, &master.id, Part::Clock),
+            K::SlowDisk => return self.machine(draw, &master.id, Part::Disk),
+            other => return Err(format!("{} is not done to a master", other.name()).into()),
+        }
+        Ok(Undo::Nothing)
+    }
+
+    fn next_group(&self, group: usize) -> &Group {
+        &self.world.groups[(group + 1) % self.world.groups.len()]
+    }
+
+    /// The same to this master and to that of another group, at the same time.
+    async fn both(
+        &self,
+        action: &str,
+        (name, master): (&str, &str),
+        group: usize,
+    ) -> Result<(), Failure> {
+        let next = (group + 1) % self.world.groups.len();
+        let second = self.world.master(next).await.ok_or("the other group has no master")?;
+        let first = [action, name, "--server", master];
+        let second = [action, &*self.world.groups[next].name, "--server", &*second.id];
+        tokio::try_join!(self.world.break_(&first), self.world.break_(&second))?;
+        Ok(())
+    }
+
+    /// A planned handover; in one case of four it is given up half way.
+    async fn hand_over(&self, draw: &Draw) -> Result<(), Failure> {
+        let mut running = Running::begin(&self.world, draw.group, CLOCK_ERROR)?;
+        let step = match draw.pick >> 16 & 7 {
+            0 => "is closed",
+            1 => "is promoted",
+            _ => "goes on where",
+        };
+        if let Err(why) = running.until(step).await {
+            println!("            {why}");
+        }
+        Ok(())
+    }
+
+    /// A machine that has nearly no time for the server: it stops and goes on again and again.
+    async fn stutter(&self, draw: &Draw, master: &Server, stop: &mut Stop) {
+        let until = Instant::now() + draw.length;
+        while Instant::now() < until && !*stop.borrow() {
+            let Some(pid) = self.world.pid(draw.group, &master.id) else { return };
+            signal(pid, "STOP");
+            sleep(STUTTER).await;
+            signal(pid, "CONT");
+            sleep(STUTTER / 3).await;
+        }
+    }
+
+    /// The clock goes wrong by 0.1 s to 20 s, and back again in the end; or each flush of the disk
+    /// takes 0.3 s to 2.5 s.
+    fn machine(&self, draw: &Draw, id: &str, part: Part) -> Result<Undo, Failure> {
+        let pick = i64::try_from(draw.pick >> 16).unwrap_or(0);
+        let micros = match part {
+            Part::Clock if draw.pick & 8 == 0 => -100_000 - pick % 19_900_000,
+            Part::Clock => 100_000 + pick % 19_900_000,
+            Part::Disk => 300_000 + pick % 2_200_000,
+        };
+        if !self.world.on_machine(draw.group, id) {
+            return Err(format!("{id} is not on a machine that can be disturbed").into());
+        }
+        self.world.machine(draw.group, id, part, micros)?;
+        Ok(Undo::Machine(id.to_owned(), part))
+    }
+
+    async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
+        let made = cut(&self.world, id, &cuts).await;
+        if made.is_err() {
+            // What was cut of it must not stay.
+            let _ = mend(&self.world, id, &cuts).await;
+        }
+        made.map(|()| Undo::Mend(cuts))
+    }
+
+    async fn undo(&self, id: u32, of: usize, undo: Undo) {
+        let group = &*self.world.groups[of].name;
+        let mut undone = Ok(());
+        match undo {
+            Undo::Nothing => {}
+            Undo::Restart(ids) => {
+                for id in ids {
+                    let restarted = self.world.break_(&["restart", group, "--server", &id]).await;
+                    undone = undone.and(restarted);
+                }
+            }
+            Undo::Resume(id) => {
+                undone = self.world.break_(&["resume", group, "--server", &id]).await;
+            }
+            Undo::Mend(cuts) => undone = mend(&self.world, id, &cuts).await,
+            Undo::Spawn(n) => undone = self.clients.spawn(n),
+            Undo::Machine(id, part) => {
+                undone = self.world.machine(of, &id, part, 0);
+            }
+            Undo::GoOn(n) => undone = self.clients.go_on(n),
+        }
+        if let Err(e) = undone {
+            println!("            fault {id} was not undone at once: {e}");
+        }
+    }
+
+    /// All that is still stopped or down is brought back.
+    pub(crate) async fn heal(&self) {
+        for group in &self.world.groups {
+            // Refused where there is nothing to do, which is what one hopes for.
+            let _ = self.world.break_(&["resume", &group.name]).await;
+            let _ = self.world.break_(&["restart", &group.name]).await;
+        }
+    }
+
+    fn boxes(&self, which: impl Fn(usize, u8) -> bool) -> Vec<Place> {
+        let all = (1..=self.world.groups.len()).flat_map(|g| (1..=3).map(move |b| (g, b)));
+        all.filter(|(g, b)| which(*g, *b)).map(|(g, b)| Place::Box(g, b)).collect()
+    }
+}
+
+/// Who is struck.
+enum Victims {
+    Server(Server),
+    Sentinel(String),
+    Client(u8),
+}
+
+impl Victims {
+    fn names(&self) -> Vec<String> {
+        match self {
+            Self::Server(s) => vec![s.id.clone()],
+            Self::Sentinel(id) => vec![id.clone()],
+            Self::Client(n) => vec![format!("client {n}")],
+        }
+    }
+}
+
+/// Waits; true as soon as it is time to stop.
+async fn wait(stop: &mut Stop, length: Duration) -> bool {
+    timeout(length, stop.wait_for(|stopped| *stopped)).await.is_ok()
+}

@@ -1,0 +1,92 @@
+//! A planned handover of a group, as `palisade handover` does it: a process in the groups' network,
+//! so that it can be killed half way.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use palisade::ops::{Deployment, HandedOver, Handover};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
+
+use crate::world::{Failure, World};
+
+/// Its settings.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[arg(long)]
+    group: String,
+    /// `host:port`, each.
+    #[arg(long)]
+    sentinel: Vec<String>,
+    /// E, as the clients have it, milliseconds.
+    #[arg(long)]
+    clock_error: u64,
+    /// D, milliseconds.
+    #[arg(long)]
+    closed_for: u64,
+}
+
+/// One line a step, and one for the end; true if it was handed over.
+pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    let deployment = Deployment::new().groups(args.sentinel.clone(), [args.group.clone()]);
+    let handover = Handover::new(deployment)
+        .clock_error(Duration::from_millis(args.clock_error))
+        .closed_for(Duration::from_millis(args.closed_for));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tell = |step: &str| drop(writeln!(std::io::stdout(), "{step}"));
+    let done = runtime.block_on(handover.group(tell))?;
+    tell(&done.to_string());
+    Ok(matches!(done, HandedOver::Done { .. }))
+}
+
+/// A handover under way; killed with this value.
+pub(crate) struct Running {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Begins to hand over a group whose clients have this E.
+    pub(crate) fn begin(
+        world: &World,
+        group: usize,
+        clock_error: Duration,
+    ) -> Result<Self, Failure> {
+        let group = &world.groups[group];
+        let closed_for = 2 * clock_error + Duration::from_secs(8);
+        let ms = |span: Duration| span.as_millis().to_string();
+        let mut command = world.inside();
+        command.arg(std::env::current_exe()?).args(["handover", "--group", &group.name]);
+        for sentinel in &group.sentinels {
+            command.args(["--sentinel", sentinel]);
+        }
+        command.args(["--clock-error", &ms(clock_error), "--closed-for", &ms(closed_for)]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut process = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
+        let output = process.stdout.take().ok_or("a handover without output")?;
+        Ok(Self { process, lines: BufReader::new(output).lines() })
+    }
+
+    /// Waits until it has done a step; an error if it ends before.
+    pub(crate) async fn until(&mut self, step: &str) -> Result<(), Failure> {
+        let mut last = String::new();
+        while let Some(line) = self.lines.next_line().await? {
+            if line.contains(step) {
+                return Ok(());
+            }
+            last = line;
+        }
+        Err(last.into())
+    }
+
+    /// Waits until it has ended; an error with its last line if nothing was handed over.
+    pub(crate) async fn end(mut self) -> Result<(), Failure> {
+        let mut last = String::new();
+        while let Some(line) = self.lines.next_line().await? {
+            last = line;
+        }
+        if self.process.wait().await?.success() { Ok(()) } else { Err(last.into()) }
+    }
+}

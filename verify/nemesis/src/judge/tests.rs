@@ -1,0 +1,227 @@
+//! Hand-written logs: each kind of broken promise is found, and nothing else is.
+//!
+//! Times are milliseconds. Every bad log is the good one with one thing changed.
+
+use super::*;
+use crate::event::{Answer, Verb, Who};
+
+const MS: Nanos = 1_000_000;
+
+fn who(client: u8) -> Who {
+    Who { client, life: 1, task: 0 }
+}
+
+fn on(client: u8, at: Nanos, what: What) -> Event {
+    Event { at: at * MS, who: who(client), what }
+}
+
+fn held(client: u8, at: Nanos, token: u64, (since, until): (Nanos, Nanos)) -> Event {
+    let (since, until) = (since * MS, until * MS);
+    on(client, at, What::Held { name: "lock".into(), token, since, until })
+}
+
+fn valid(client: u8, at: Nanos, token: u64, until: Nanos) -> Event {
+    on(client, at, What::Valid { name: "lock".into(), token, until: until * MS })
+}
+
+fn over(client: u8, at: Nanos, token: u64) -> Event {
+    on(client, at, What::Over { name: "lock".into(), token, lost: false })
+}
+
+fn write(client: u8, at: Nanos, token: u64, accepted: bool) -> Event {
+    on(client, at, What::Write { name: "lock".into(), token, accepted })
+}
+
+fn begin(client: u8, at: Nanos, verb: Verb, within: u64) -> Event {
+    on(client, at, What::Begin { verb, name: "order".into(), within })
+}
+
+fn end(client: u8, at: Nanos, verb: Verb) -> Event {
+    on(client, at, What::End { verb, name: "order".into(), answer: Answer::Done })
+}
+
+fn started(client: u8, at: Nanos, token: u64) -> Event {
+    on(client, at, What::Started { key: "order".into(), token, attempt: 1, valid: true })
+}
+
+fn booked(client: u8, at: Nanos, token: u64, accepted: bool) -> Event {
+    on(client, at, What::Booked { key: "order".into(), token, value: "a".into(), accepted })
+}
+
+fn result(client: u8, at: Nanos, value: &str) -> Event {
+    on(client, at, What::Result { key: "order".into(), value: value.into(), executed: false })
+}
+
+fn says(client: u8, at: Nanos, term: u64, value: &str) -> Event {
+    on(client, at, What::Says { name: "lock".into(), term, value: value.into() })
+}
+
+fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
+    on(client, at, What::Seen { name: "lock".into(), term, value: value.into(), stream })
+}
+
+/// Client 1 holds and renews, is stopped and killed; client 2 holds after its deadline. Client 3
+/// begins an order and dies of it, client 4 does it, client 5 gets the result.
+fn good() -> Vec<Event> {
+    vec![
+        on(1, 0, What::Born),
+        held(1, 10, 5, (5, 1_000)),
+        write(1, 20, 5, true),
+        valid(1, 500, 5, 1_500),
+        on(1, 900, What::Frozen { until: 2_000 * MS }),
+        says(1, 950, 5, "one"),
+        held(2, 1_501, 9, (1_000, 2_500)),
+        says(2, 1_502, 9, "two"),
+        seen(6, 1_505, 5, "one/4", true),
+        seen(6, 1_506, 9, "two", true),
+        write(2, 1_510, 9, true),
+        over(2, 1_600, 9),
+        held(3, 1_601, 10, (1_590, 3_000)),
+        over(3, 1_700, 10),
+        write(1, 2_001, 5, false),
+        on(1, 2_100, What::Died { wanted: true }),
+        begin(3, 3_000, Verb::Run, 1_000),
+        started(3, 3_010, 3),
+        booked(3, 3_020, 3, true),
+        on(3, 3_030, What::Died { wanted: true }),
+        begin(4, 3_100, Verb::Run, 1_000),
+        started(4, 3_500, 4),
+        result(4, 3_600, "a"),
+        end(4, 3_610, Verb::Run),
+        begin(5, 3_700, Verb::Run, 1_000),
+        result(5, 3_710, "a"),
+        end(5, 3_720, Verb::Run),
+        begin(5, 3_800, Verb::Leader, 1_000),
+        end(5, 3_810, Verb::Leader),
+        seen(5, 3_811, 9, "two/7", false),
+        begin(8, 4_000, Verb::Acquire, 1_000),
+        on(8, 4_100, What::Stalled { until: 8_000 * MS }),
+        end(8, 13_000, Verb::Acquire),
+        on(0, 14_000, What::Calm),
+        on(0, 15_000, What::Served),
+    ]
+}
+
+/// The rules that a log breaks.
+fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
+    sort(&mut log);
+    judge(&log).iter().map(|v| v.rule).collect()
+}
+
+/// The good log with more in it.
+fn with(more: Vec<Event>) -> Vec<&'static str> {
+    broken([good(), more].concat())
+}
+
+/// The good log with another event at this time.
+fn at(time: Nanos, event: Event) -> Vec<&'static str> {
+    let mut log = good();
+    let place = log.iter().position(|e| e.at == time * MS).expect("there is one at this time");
+    log[place] = event;
+    broken(log)
+}
+
+#[test]
+fn a_good_log_passes() {
+    assert_eq!(broken(good()), [""; 0]);
+}
+
+#[test]
+fn two_holders_at_once_are_found() {
+    // Inside the deadline that a killed client had declared with its last renewal.
+    assert_eq!(at(1_501, held(2, 1_499, 9, (1_000, 2_500))), ["one holder at a time"]);
+    // Before the holder began to release.
+    assert_eq!(at(1_600, over(2, 1_602, 9)), ["one holder at a time"]);
+    // Under a short hold in between, a long one is still seen.
+    let short = vec![held(7, 5_000, 20, (4_900, 9_000)), held(8, 5_100, 21, (4_950, 5_200))];
+    let long = vec![held(6, 6_000, 22, (4_960, 9_000))];
+    assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
+}
+
+#[test]
+fn a_token_that_does_not_grow_is_found() {
+    assert_eq!(with(vec![held(7, 5_000, 8, (4_000, 5_100))]), ["token is larger than all before"]);
+    // The same token to two attempts that overlapped.
+    let twice = at(1_601, held(3, 1_601, 9, (1_400, 3_000)));
+    assert_eq!(twice, ["no token twice"]);
+    // An attempt that was under way may win with a smaller one.
+    assert_eq!(at(1_601, held(3, 1_601, 8, (1_400, 3_000))), [""; 0]);
+    let order =
+        vec![begin(6, 5_000, Verb::Run, 900), started(6, 5_001, 2), end(6, 5_002, Verb::Run)];
+    let rules = with(order);
+    assert!(rules.contains(&"token is larger than all before"), "{rules:?}");
+}
+
+#[test]
+fn an_old_write_that_was_accepted_is_found() {
+    assert_eq!(at(2_001, write(1, 2_001, 5, true)), ["writes in the order of tokens"]);
+}
+
+#[test]
+fn a_guard_that_is_valid_too_long_is_found() {
+    let late = with(vec![valid(1, 1_500, 5, 1_500), valid(2, 2_501, 9, 2_500)]);
+    assert_eq!(late, ["no guard is valid past its deadline"]);
+}
+
+#[test]
+fn an_effect_twice_is_found() {
+    assert_eq!(with(vec![booked(4, 3_510, 4, true)]), ["one effect an order"]);
+    assert_eq!(with(vec![booked(4, 3_510, 2, false)]), [""; 0]);
+}
+
+#[test]
+fn a_second_result_is_found() {
+    assert_eq!(at(3_710, result(5, 3_710, "b")), ["one result an order"]);
+    let early = at(3_020, booked(3, 3_605, 3, true));
+    assert_eq!(early, ["no result without an effect"]);
+}
+
+#[test]
+fn a_handler_after_a_result_is_found() {
+    let late =
+        vec![begin(6, 3_550, Verb::Run, 900), started(6, 3_601, 7), end(6, 3_650, Verb::Run)];
+    assert_eq!(with(late), ["no handler after a result"]);
+}
+
+#[test]
+fn what_observers_must_not_see_is_found() {
+    assert_eq!(at(1_506, seen(6, 1_506, 9, "one", true)), ["a value with its own term"]);
+    assert_eq!(with(vec![seen(6, 1_507, 5, "one", true)]), ["terms only grow"]);
+    assert_eq!(at(3_811, seen(5, 3_811, 5, "one", false)), ["a read is not older"]);
+}
+
+#[test]
+fn a_verb_without_an_answer_is_found() {
+    // 1 s was promised, 5 s are leniency, 3.9 s were a pause.
+    assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
+    assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000)]), ["an answer in time"]);
+    let killed = on(7, 10_000, What::Died { wanted: true });
+    assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000), killed]), [""; 0]);
+}
+
+#[test]
+fn a_client_that_ends_and_one_that_is_not_served_are_found() {
+    let died = with(vec![on(7, 5_000, What::Died { wanted: false })]);
+    assert_eq!(died, ["no client ends by itself"]);
+    assert_eq!(at(15_000, on(0, 15_000, What::Born)), ["all are served"]);
+}
+
+#[test]
+fn the_story_of_a_violation_has_its_last_events() {
+    let mut log = good();
+    log.push(write(1, 5_000, 5, true));
+    sort(&mut log);
+    let found = judge(&log);
+    let story = story(&log, &found[0]).join("\n");
+    for part in ["5.0000 s  client 1", "\"what\":\"write\"", "\"token\":9"] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+}
+
+#[test]
+fn a_log_read_back_is_the_same() {
+    for event in good() {
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+    }
+}

@@ -1,0 +1,215 @@
+//! The kinds of faults, and how a seed deals them.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    KillMaster,
+    KillBox,
+    FreezeMaster,
+    IsolateMaster,
+    IsolateBox,
+    OneWayMaster,
+    Split,
+    Failover,
+    FlushAll,
+    RestartEmpty,
+    RestartMaster,
+    PauseMaster,
+    StutterMaster,
+    ClockStep,
+    SlowDisk,
+    FlushTwo,
+    EmptyTwo,
+    FailoverTwo,
+    Handover,
+    KillReplica,
+    KillSentinel,
+    FreezeReplica,
+    FreezeSentinel,
+    KillClient,
+    FreezeClient,
+    IsolateClient,
+    OneWayClient,
+}
+
+use Kind as K;
+
+/// What may cost a group its vote for a while. With two groups struck at once most of what was
+/// granted is lost, and only their silence afterwards is in the way of a second holder.
+const HEAVY: &[Kind] = &[
+    K::KillMaster,
+    K::KillBox,
+    K::FreezeMaster,
+    K::IsolateMaster,
+    K::IsolateBox,
+    K::OneWayMaster,
+    K::Split,
+    K::Failover,
+    K::FlushAll,
+    K::RestartEmpty,
+    K::RestartMaster,
+    K::PauseMaster,
+    K::StutterMaster,
+    K::ClockStep,
+    K::SlowDisk,
+    K::FlushTwo,
+    K::EmptyTwo,
+    K::FailoverTwo,
+    K::Handover,
+];
+
+/// What a group survives without a failover, and what happens to clients.
+const LIGHT: &[Kind] = &[
+    K::KillReplica,
+    K::KillSentinel,
+    K::FreezeReplica,
+    K::FreezeSentinel,
+    K::KillClient,
+    K::KillClient,
+    K::FreezeClient,
+    K::FreezeClient,
+    K::IsolateClient,
+    K::OneWayClient,
+];
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            K::KillMaster => "kill master",
+            K::KillBox => "kill master and its Sentinel",
+            K::FreezeMaster => "freeze master",
+            K::IsolateMaster => "cut master from its group",
+            K::IsolateBox => "cut master from everybody",
+            K::OneWayMaster => "cut master one way",
+            K::Split => "split group and clients",
+            K::Failover => "SENTINEL FAILOVER",
+            K::FlushAll => "FLUSHALL",
+            K::RestartEmpty => "restart master without data",
+            K::RestartMaster => "restart master",
+            K::PauseMaster => "CLIENT PAUSE on master",
+            K::StutterMaster => "master stutters",
+            K::ClockStep => "master's clock steps",
+            K::SlowDisk => "slow disk under master",
+            K::FlushTwo => "FLUSHALL in two groups",
+            K::EmptyTwo => "two masters without data",
+            K::FailoverTwo => "failover of two groups",
+            K::Handover => "planned handover",
+            K::KillReplica => "kill replica",
+            K::KillSentinel => "kill Sentinel",
+            K::FreezeReplica => "freeze replica",
+            K::FreezeSentinel => "freeze Sentinel",
+            K::KillClient => "kill client",
+            K::FreezeClient => "freeze client",
+            K::IsolateClient => "cut client",
+            K::OneWayClient => "cut client one way",
+        }
+    }
+
+    /// Milliseconds between strike and undoing; nothing is undone where it is zero.
+    fn length(self) -> std::ops::Range<u64> {
+        match self {
+            K::Failover
+            | K::FailoverTwo
+            | K::Handover
+            | K::FlushAll
+            | K::FlushTwo
+            | K::RestartEmpty
+            | K::EmptyTwo
+            | K::RestartMaster => 0..1,
+            K::KillClient => 300..3_000,
+            K::FreezeClient | K::IsolateClient | K::OneWayClient => 500..6_000,
+            K::PauseMaster | K::StutterMaster => 2_000..6_000,
+            _ => 3_000..10_000,
+        }
+    }
+}
+
+/// One fault as the seed has it; who is master then shows only then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Draw {
+    pub(crate) kind: Kind,
+    /// The group, from 0.
+    pub(crate) group: usize,
+    /// Decides what is still to choose.
+    pub(crate) pick: u64,
+    pub(crate) length: Duration,
+    /// Whether the group struck before is given time to come back first.
+    pub(crate) patient: bool,
+    /// Further wait before the next.
+    pub(crate) gap: Duration,
+}
+
+/// A lane: an endless row of faults, one after the other. Every kind comes once before any comes
+/// again.
+pub(crate) struct Lane {
+    kinds: Vec<Kind>,
+    deck: Vec<Kind>,
+    dice: StdRng,
+    pub(crate) rest: Duration,
+}
+
+impl Lane {
+    pub(crate) fn heavy(seed: u64) -> Self {
+        // A failover and the quarantine after it: some ten seconds.
+        Self::new(HEAVY, seed, Duration::from_secs(10))
+    }
+
+    pub(crate) fn light(seed: u64) -> Self {
+        Self::new(LIGHT, seed ^ 0x11_67, Duration::from_secs(3))
+    }
+
+    fn new(kinds: &'static [Kind], seed: u64, rest: Duration) -> Self {
+        let dice = StdRng::seed_from_u64(seed);
+        Self { kinds: kinds.to_vec(), deck: Vec::new(), dice, rest }
+    }
+
+    /// Only kinds whose name contains one of these words; all if there are none.
+    pub(crate) fn only(mut self, words: &[String]) -> Self {
+        let wanted = |k: &Kind| words.iter().any(|w| k.name().contains(w.as_str()));
+        self.kinds.retain(|k| words.is_empty() || wanted(k));
+        self
+    }
+}
+
+impl Iterator for Lane {
+    type Item = Draw;
+
+    fn next(&mut self) -> Option<Draw> {
+        if self.deck.is_empty() {
+            self.deck.clone_from(&self.kinds);
+            self.deck.shuffle(&mut self.dice);
+        }
+        let kind = self.deck.pop()?;
+        Some(Draw {
+            kind,
+            group: self.dice.random_range(0..3),
+            pick: self.dice.random(),
+            length: Duration::from_millis(self.dice.random_range(kind.length())),
+            patient: self.dice.random_ratio(8, 10),
+            gap: Duration::from_millis(self.dice.random_range(200..2_000)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_deals_the_same_row_and_every_kind_in_it() {
+        let row = |seed| Lane::heavy(seed).take(40).collect::<Vec<_>>();
+        assert_eq!(row(7), row(7));
+        assert_ne!(row(7), row(8));
+        let heavy: BTreeSet<_> = row(7)[..HEAVY.len()].iter().map(|d| d.kind).collect();
+        let light: BTreeSet<_> = Lane::light(7).take(LIGHT.len()).map(|d| d.kind).collect();
+        assert_eq!(heavy.len() + light.len(), 27);
+    }
+}

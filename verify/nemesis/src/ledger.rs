@@ -1,0 +1,211 @@
+//! The ledger: the outside world of the clients. It decides about writes and bookings, hands out
+//! orders at least once, and writes down the answers. It knows nothing of the library.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use palisade::FencingToken;
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::books::{Ledger as Books, Verdict};
+use crate::event::{Answer, Event, Verb, What, Who, now};
+use crate::wire::{Ask, Line, Told};
+
+/// How many orders wait to be done at a time.
+const OPEN: usize = 24;
+/// How many that are done are handed out again now and then.
+const DONE: usize = 200;
+
+/// The ledger and its log; shared by the tasks of one thread.
+pub(crate) struct Ledger {
+    books: Books,
+    /// The largest token that wrote, by name.
+    fences: BTreeMap<Arc<str>, u64>,
+    open: Vec<Arc<str>>,
+    done: VecDeque<Arc<str>>,
+    made: u64,
+    /// No new orders.
+    closing: bool,
+    dice: StdRng,
+    log: Log,
+}
+
+/// All events, in memory and in a file.
+pub(crate) struct Log {
+    events: Vec<Event>,
+    file: BufWriter<File>,
+    /// Clients that got an answer of each kind of work since everything is calm.
+    served: BTreeSet<(u8, u8)>,
+}
+
+impl Log {
+    fn add(&mut self, event: Event) -> io::Result<()> {
+        serde_json::to_writer(&mut self.file, &event)?;
+        self.file.write_all(b"\n")?;
+        if let What::End { verb, answer: Answer::Done | Answer::Taken, .. } = event.what {
+            let work = match verb {
+                Verb::Acquire | Verb::TryAcquire => 0,
+                Verb::Run => 1,
+                Verb::Campaign | Verb::Leader => 2,
+                _ => 3,
+            };
+            self.served.insert((event.who.client, work));
+        }
+        self.events.push(event);
+        Ok(())
+    }
+}
+
+/// The ledger as tasks share it.
+pub(crate) type Shared = Rc<RefCell<Ledger>>;
+
+impl Ledger {
+    pub(crate) fn new(file: &Path, dice: StdRng) -> io::Result<Shared> {
+        let file = BufWriter::new(File::create(file)?);
+        Ok(Rc::new(RefCell::new(Self {
+            books: Books::default(),
+            fences: BTreeMap::new(),
+            open: Vec::new(),
+            done: VecDeque::new(),
+            made: 0,
+            closing: false,
+            dice,
+            log: Log { events: Vec::new(), file, served: BTreeSet::new() },
+        })))
+    }
+
+    /// Writes down what the nemesis itself does.
+    pub(crate) fn note(&mut self, what: What) -> io::Result<()> {
+        self.note_of(0, 0, now(), what)
+    }
+
+    pub(crate) fn note_of(&mut self, client: u8, life: u16, at: u64, what: What) -> io::Result<()> {
+        self.log.add(Event { at, who: Who { client, life, task: 0 }, what })
+    }
+
+    /// From now on it is watched who is served, and no new orders come.
+    pub(crate) fn calm(&mut self) -> io::Result<()> {
+        self.closing = true;
+        self.log.served.clear();
+        self.note(What::Calm)
+    }
+
+    /// Whether every client was served in every kind of work, and all orders are done.
+    pub(crate) fn all_served(&self, clients: u8) -> bool {
+        let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
+        self.open.is_empty() && (1..=clients).all(served)
+    }
+
+    /// What is still waited for, in words.
+    pub(crate) fn waiting_for(&self, clients: u8) -> String {
+        let missing: Vec<_> = (1..=clients)
+            .flat_map(|c| (0..3).map(move |work| (c, work)))
+            .filter(|k| !self.log.served.contains(k))
+            .map(|(c, work)| {
+                format!("client {c}: {}", ["a lock", "an order", "an election"][work as usize])
+            })
+            .collect();
+        format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
+    }
+
+    /// All events, when all is over.
+    pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
+        self.log.file.flush()?;
+        Ok(std::mem::take(&mut self.log.events))
+    }
+
+    /// What was written down until now, in the order of arrival.
+    pub(crate) fn so_far(&self) -> &[Event] {
+        &self.log.events
+    }
+
+    pub(crate) fn events(&self) -> usize {
+        self.log.events.len()
+    }
+
+    fn answer(&mut self, who: Who, ask: Ask) -> io::Result<Told> {
+        let mut note = |what| self.log.add(Event { at: now(), who, what });
+        Ok(match ask {
+            Ask::Write { name, token } => {
+                let fence = self.fences.entry(Arc::clone(&name)).or_default();
+                let accepted = token >= *fence;
+                *fence = token.max(*fence);
+                note(What::Write { name, token, accepted })?;
+                if accepted { Told::Yes } else { Told::No }
+            }
+            Ask::Book { key, token, value } => {
+                let verdict = self.books.book(&key, FencingToken::new(token), &value);
+                let accepted = verdict != Verdict::OldToken;
+                note(What::Booked { key, token, value, accepted })?;
+                if accepted { Told::Yes } else { Told::No }
+            }
+            Ask::Probe { key, token } => {
+                Told::Value(self.books.probe(&key, FencingToken::new(token)))
+            }
+            Ask::Settle { key } => {
+                self.settle(&key);
+                Told::Yes
+            }
+            Ask::Next => Told::Value(self.next_order()),
+        })
+    }
+
+    fn settle(&mut self, key: &Arc<str>) {
+        if let Some(at) = self.open.iter().position(|k| k == key) {
+            self.open.swap_remove(at);
+            self.done.push_back(Arc::clone(key));
+            if self.done.len() > DONE {
+                self.done.pop_front();
+            }
+        }
+    }
+
+    /// Mostly an order that is not done, often the same to several; now and then a done one.
+    fn next_order(&mut self) -> Option<Arc<str>> {
+        while self.open.len() < OPEN && !self.closing {
+            self.made += 1;
+            self.open.push(format!("order-{}", self.made).into());
+        }
+        let again = !self.done.is_empty() && self.dice.random_ratio(3, 10);
+        if again || self.open.is_empty() {
+            let at = self.dice.random_range(0..self.done.len().max(1));
+            return self.done.get(at).cloned();
+        }
+        Some(Arc::clone(&self.open[self.dice.random_range(0..self.open.len())]))
+    }
+}
+
+/// Takes connections until the future is dropped.
+pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let ledger = Rc::clone(&ledger);
+        // A client that is killed in the middle of a line is no fault of anybody's.
+        tokio::task::spawn_local(async move { talk(ledger, stream).await.ok() });
+    }
+}
+
+async fn talk(ledger: Shared, stream: UnixStream) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    while let Some(line) = lines.next_line().await? {
+        match serde_json::from_str(&line)? {
+            Line::Say(event) => ledger.borrow_mut().log.add(event)?,
+            Line::Ask(who, ask) => {
+                let told = ledger.borrow_mut().answer(who, ask)?;
+                let mut text = serde_json::to_vec(&told)?;
+                text.push(b'\n');
+                write.write_all(&text).await?;
+            }
+        }
+    }
+    Ok(())
+}

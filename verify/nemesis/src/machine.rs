@@ -1,0 +1,79 @@
+//! The machines under the servers: their wall clocks step and their disks are slow on command.
+//!
+//! A small library is preloaded into each data server and each client (`machine.c`). It is compiled
+//! when it is needed; where there is no C compiler all clocks are the same and no disk is slow.
+
+use std::fs;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::world::Failure;
+
+const SOURCE: &str = include_str!("machine.c");
+/// What is preloaded, beside the program.
+const LIBRARY: &str = "machine.so";
+
+/// What to set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Microseconds that the wall clock is ahead.
+    Clock,
+    /// Microseconds that a flush takes more.
+    Disk,
+}
+
+/// Makes the program to start servers with; `None` where it cannot be made.
+pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let dir = dir.canonicalize()?;
+    let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
+    fs::write(&source, SOURCE)?;
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+    let Ok(out) = cc.output() else { return Ok(None) };
+    if !out.status.success() {
+        return Ok(None);
+    }
+    let real = std::env::var("PALISADE_REDIS_SERVER").unwrap_or("redis-server".to_owned());
+    let script = format!(
+        "#!/bin/sh\n\
+         # Starts a data server on a machine that can be disturbed; all else as it is.\n\
+         case \"$1\" in */redis.conf)\n\
+         \x20   NEMESIS_MACHINE=${{1%/redis.conf}}.machine\n\
+         \x20   [ -s \"$NEMESIS_MACHINE\" ] || head -c 16 /dev/zero >\"$NEMESIS_MACHINE\"\n\
+         \x20   export NEMESIS_MACHINE LD_PRELOAD='{}' ;;\n\
+         esac\n\
+         exec '{real}' \"$@\"\n",
+        library.display()
+    );
+    fs::write(&program, script)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    Ok(Some(program))
+}
+
+/// The machine of the server in this directory; it outlasts the server's data.
+pub(crate) fn of(home: &Path) -> PathBuf {
+    home.with_extension("machine")
+}
+
+/// Puts a program that is about to start on a machine whose clock is so far ahead. `server` is what
+/// `make` made.
+pub(crate) fn place(
+    command: &mut Command,
+    server: &Path,
+    machine: &Path,
+    ahead: i64,
+) -> Result<(), Failure> {
+    fs::write(machine, [ahead.to_ne_bytes(), [0; 8]].concat())?;
+    command.env("NEMESIS_MACHINE", machine).env("LD_PRELOAD", server.with_file_name(LIBRARY));
+    Ok(())
+}
+
+/// Sets a part of a machine.
+pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
+    // In place: the server has it mapped.
+    let mut file = fs::OpenOptions::new().write(true).open(machine)?;
+    file.seek(SeekFrom::Start(if matches!(part, Part::Clock) { 0 } else { 8 }))?;
+    file.write_all(&micros.to_ne_bytes())
+}

@@ -1,0 +1,258 @@
+//! What an application does while it happens: locks, requests with a key, and deliveries of
+//! requests that have a result.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use palisade::{Durability, Failed, Idempotency, Outcome, Redlock, RunError, TryAcquire};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::world::Failure;
+
+/// Between two requests of a kind, and between two deliveries of old ones.
+const BEAT: Duration = Duration::from_millis(100);
+/// Between an attempt at a fresh lock and the next.
+const PAUSE: Duration = Duration::from_millis(20);
+/// When a request that was not decided is delivered again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Requests that have a result before anything happens.
+pub(super) const OLD: usize = 20;
+/// Between two answers while all is well.
+const WELL: Duration = Duration::from_secs(1);
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Executed,
+    /// For how long new keys of its kind are parked from then on.
+    Parked(Duration),
+}
+
+/// When a request was made, and what became of it when.
+pub(super) type Request = (Instant, Option<(Instant, End)>);
+
+/// What was seen, and when.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) grants: Vec<Instant>,
+    /// Requests without a birth, and with one, in the order in which they were made.
+    pub(super) requests: [Vec<Request>; 2],
+    /// Deliveries of what has a result: when, and whether it was replayed.
+    pub(super) old: Vec<(Instant, bool)>,
+    /// What must not be.
+    pub(super) broken: Vec<String>,
+}
+
+impl Seen {
+    /// When requests of a kind were executed.
+    pub(super) fn executed(&self, births: bool) -> Vec<Instant> {
+        let ends = self.requests[usize::from(births)].iter().filter_map(|(_, end)| *end);
+        let mut all: Vec<_> =
+            ends.filter(|(_, end)| *end == End::Executed).map(|(at, _)| at).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether locks are granted and requests with a birth are executed, since a while.
+    pub(super) fn is_well(&self, since: Duration) -> bool {
+        let now = Instant::now();
+        let steady = |all: &[Instant]| {
+            let from = now.checked_sub(since).unwrap_or(now);
+            let points = all.iter().copied().filter(|at| *at > from);
+            let (mut last, mut gap) = (from, Duration::ZERO);
+            for at in points.chain([now]) {
+                gap = gap.max(at - last);
+                last = at;
+            }
+            gap < WELL
+        };
+        steady(&self.grants) && steady(&self.executed(true))
+    }
+
+    /// Requests whose end is not known.
+    pub(super) fn open(&self) -> usize {
+        self.requests.iter().flatten().filter(|(_, end)| end.is_none()).count()
+    }
+}
+
+/// The application; it ends with this value.
+pub(super) struct Load {
+    seen: Arc<Mutex<Seen>>,
+    // Aborts what it holds when it is dropped.
+    tasks: JoinSet<()>,
+    enough: Arc<AtomicBool>,
+    redlock: Redlock,
+}
+
+/// One namespace of requests.
+#[derive(Clone)]
+struct Orders {
+    orders: Idempotency,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Load {
+    /// Begins to work.
+    pub(super) fn begin(redlock: &Redlock, durability: Durability) -> Result<Self, Failure> {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let builder = redlock.idempotency("orders").at_most_once();
+        let orders = builder.durability(durability).build()?;
+        let orders = Orders { orders, seen: Arc::clone(&seen) };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(locks(redlock.clone(), durability, Arc::clone(&seen)));
+        tasks.spawn(orders.clone().deliver_old());
+        let enough = Arc::new(AtomicBool::new(false));
+        tasks.spawn(orders.make(Arc::clone(&enough)));
+        Ok(Self { seen, tasks, enough, redlock: redlock.clone() })
+    }
+
+    /// What was seen so far.
+    pub(super) fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
+        at(&lock(&self.seen))
+    }
+
+    /// Waits until all goes well since a while.
+    pub(super) async fn until_well(&self, within: Duration) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while !self.look(|seen| seen.is_well(Duration::from_secs(3))) {
+            if begun.elapsed() > within {
+                return Err(format!("not served for {within:?}").into());
+            }
+            sleep(BEAT).await;
+        }
+        Ok(())
+    }
+
+    /// Makes no more requests, waits until what became of each is known, and ends.
+    pub(super) async fn end(mut self) -> Seen {
+        self.enough.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        while self.look(|seen| seen.open() > 0) && begun.elapsed() < 5 * AGAIN {
+            sleep(BEAT).await;
+        }
+        self.tasks.shutdown().await;
+        // A group that is about to go: nothing depends on what is still owed to it.
+        let _ = self.redlock.close(Duration::from_secs(1)).await;
+        std::mem::take(&mut *lock(&self.seen))
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is a lock of a name that nobody uses granted?
+async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
+    for n in 0_u64.. {
+        let mutex = redlock
+            .mutex(format!("fresh-{n}"))
+            .durability(durability)
+            .auto_renew(false)
+            .build()
+            .expect("settings fit together");
+        if let Ok(TryAcquire::Acquired(guard)) = mutex.try_acquire().await {
+            lock(&seen).grants.push(Instant::now());
+            let _ = guard.release().await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Orders {
+    /// A request with a birth and one without, again and again; each is delivered until it is
+    /// decided.
+    async fn make(self, enough: Arc<AtomicBool>) {
+        let mut deliveries = JoinSet::new();
+        let mut beat = interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for n in 0.. {
+            beat.tick().await;
+            for births in [false, true] {
+                lock(&self.seen).requests[usize::from(births)].push((Instant::now(), None));
+                deliveries.spawn(self.clone().deliver(n, births));
+            }
+            while deliveries.try_join_next().is_some() {}
+            if enough.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        while deliveries.join_next().await.is_some() {}
+    }
+
+    async fn deliver(self, n: usize, births: bool) {
+        let key = format!("{}-{n}", if births { "born" } else { "plain" });
+        let born = births.then(SystemTime::now);
+        let runs = Arc::new(AtomicU32::new(0));
+        let end = loop {
+            match self.run(&key, born, &runs).await {
+                Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
+                Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
+                Ok(Outcome::InFlight { .. })
+                | Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => sleep(AGAIN).await,
+                other => {
+                    lock(&self.seen).broken.push(format!("{key}: {other:?}"));
+                    return;
+                }
+            }
+        };
+        let at = Instant::now();
+        let mut seen = lock(&self.seen);
+        if let Some(request) = seen.requests[usize::from(births)].get_mut(n) {
+            request.1 = Some((at, end));
+        }
+        let runs = runs.load(Ordering::Relaxed);
+        if runs > 1 || (runs == 0 && end == End::Executed) {
+            seen.broken.push(format!("{key}: its handler was started {runs} times, and {end:?}"));
+        }
+    }
+
+    async fn run(
+        &self,
+        key: &str,
+        born: Option<SystemTime>,
+        runs: &AtomicU32,
+    ) -> Result<Outcome<String>, RunError> {
+        let call = self.orders.key(key);
+        let call = if let Some(born) = born { call.created_at(born) } else { call };
+        let handler = async |key: &str| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Failed>(key.to_owned())
+        };
+        call.run(|_| handler(key)).await
+    }
+
+    /// What has a result is delivered again and again; the first time it gets one.
+    async fn deliver_old(self) {
+        let mut keys: VecDeque<(String, SystemTime, bool)> =
+            (0..OLD).map(|n| (format!("old-{n}"), SystemTime::now(), false)).collect();
+        let mut beat = interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while let Some((key, born, had)) = keys.pop_front() {
+            if had {
+                beat.tick().await;
+            }
+            let runs = AtomicU32::new(0);
+            let outcome = self.run(&key, Some(born), &runs).await;
+            let replayed = matches!(outcome, Ok(Outcome::Replayed(_)));
+            if had {
+                let mut seen = lock(&self.seen);
+                seen.old.push((Instant::now(), replayed));
+                if runs.load(Ordering::Relaxed) > 0 {
+                    seen.broken.push(format!("{key} was started again after its result was seen"));
+                }
+            } else if outcome.is_err() {
+                sleep(PAUSE).await;
+            }
+            let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
+            // Parked before it had a result: another one takes its place.
+            let (key, born) = match outcome {
+                Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
+                _ => (key, born),
+            };
+            keys.push_back((key, born, has));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The ordinary deployments and what ordinarily happens to them, on real servers on loopback: for
+//! how long are no new locks granted and no new keys run, and how many keys are parked?
+//! `src/manual/ordinary_deployments.md` has the figures and explains them.
+//!
+//! ```text
+//! nemesis ordinary                            all of them, five tables
+//! nemesis ordinary --json                     two lines of JSON for each event in a deployment
+//! nemesis ordinary --only "one group: plan"   those whose name contains this
+//! ```
+//!
+//! Every cell has a deployment of its own, new at the beginning. Cells share nothing but the
+//! machine, so some run at the same time.
+
+mod event;
+mod fleet;
+mod load;
+mod row;
+/// The servers of the library's own tests, which end however this process does.
+#[path = "../../../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Signals;
+use crate::world::Failure;
+use event::Happening;
+use fleet::{Fleet, Kind};
+use load::Load;
+use row::{Row, tables};
+
+/// It is looked on for so long at least: a crash is noticed after some seconds.
+const LOOK: Duration = Duration::from_secs(15);
+/// After this nobody is waited for any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What to do.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// One line of JSON for each event, deployment and kind of key instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Only cells whose name (`one group: planned failover`) contains this; may be given again.
+    #[arg(long)]
+    only: Vec<String>,
+    /// How many cells run at the same time.
+    #[arg(long, default_value_t = 4)]
+    jobs: usize,
+}
+
+/// All cells: true if nothing went wrong in them.
+pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(cells(args))
+}
+
+async fn cells(args: &Args) -> Result<bool, Failure> {
+    let wanted = wanted(args)?;
+    let mut signals = Signals::new()?;
+    let jobs = Arc::new(Semaphore::new(args.jobs.max(1)));
+    let mut running = JoinSet::new();
+    for (n, (kind, what)) in wanted.iter().copied().enumerate() {
+        let jobs = Arc::clone(&jobs);
+        running.spawn(async move {
+            let _turn = jobs.acquire().await;
+            (n, cell(kind, what).await)
+        });
+    }
+    let mut done: Vec<Option<Vec<Row>>> = wanted.iter().map(|_| None).collect();
+    let mut good = true;
+    loop {
+        let ended = tokio::select! {
+            biased;
+            () = signals.any() => return Err("interrupted; everything is taken down".into()),
+            ended = running.join_next() => ended,
+        };
+        let Some(ended) = ended else { break };
+        let (n, rows) = ended?;
+        let (kind, what) = wanted[n];
+        match rows {
+            Ok(rows) => {
+                eprintln!("{}: {}: done", kind.name(), what.name());
+                done[n] = Some(rows);
+            }
+            Err(e) => {
+                good = false;
+                eprintln!("{}: {}: NOT GOOD: {e}", kind.name(), what.name());
+            }
+        }
+    }
+    let rows: Vec<Row> = done.into_iter().flatten().flatten().collect();
+    if args.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else {
+        print!("{}", tables(&rows));
+    }
+    Ok(good)
+}
+
+fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
+    let all = Kind::ALL.into_iter().flat_map(|kind| {
+        Happening::ALL.into_iter().filter(move |w| w.happens_to(kind)).map(move |w| (kind, w))
+    });
+    let named = |(kind, what): &(Kind, Happening)| {
+        let name = format!("{}: {}", kind.name(), what.name());
+        args.only.is_empty() || args.only.iter().any(|only| name.contains(only.as_str()))
+    };
+    let all: Vec<_> = all.filter(named).collect();
+    if all.is_empty() {
+        let kinds = Kind::ALL.map(Kind::name).join(", ");
+        let events = Happening::ALL.map(Happening::name).join(", ");
+        return Err(format!("no cell of that name; there are: {kinds}; each: {events}").into());
+    }
+    Ok(all)
+}
+
+/// One event in a deployment of its own: a row for new keys without a birth, and one with.
+async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
+    let mut fleet = Fleet::up(kind).await?;
+    let redlock = fleet.redlock()?;
+    let load = || Load::begin(&redlock, kind.durability());
+    let (begun, load) = if what.is_first() {
+        let begun = Instant::now();
+        // Before anybody uses it: then it is not new any more.
+        fleet.happen(what).await?;
+        (begun, load()?)
+    } else {
+        fleet.init().await?;
+        let load = load()?;
+        load.until_well(PATIENCE).await?;
+        sleep(Duration::from_secs(1)).await;
+        let begun = Instant::now();
+        fleet.happen(what).await?;
+        (begun, load)
+    };
+    sleep_until(begun + LOOK).await;
+    load.until_well(PATIENCE).await?;
+    let seen = load.end().await;
+    if let Some(first) = seen.broken.first() {
+        return Err(format!("{} promises broken, the first: {first}", seen.broken.len()).into());
+    }
+    Ok([false, true].map(|births| Row::of((kind, what), births, &seen, begun)).into())
+}

@@ -1,0 +1,367 @@
+//! A client of the table: a process that uses the library as programs do, over the one group, and
+//! reports to the ledger what it sees before it acts on it.
+
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::node::{MinReplicas, SentinelNode};
+use palisade::{Durability, ElectionBuilder, LockGuard, MutexBuilder, Redlock};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, sleep};
+
+use super::receipts::{self, fate};
+use super::witness::{PREFIX, Witness};
+use crate::event::{Nanos, What, Who, now};
+use crate::wire::Ledger;
+
+/// Locks that a client keeps all the time, renewed by the library.
+pub(super) const SITTING: u8 = 16;
+/// Names that everybody wants.
+const HOT: u32 = 4;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The settings of a client.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[arg(long)]
+    id: u8,
+    /// How many clients there are.
+    #[arg(long)]
+    of: u8,
+    /// The ledger's socket.
+    #[arg(long)]
+    ledger: PathBuf,
+    #[arg(long)]
+    group: String,
+    /// `host:port`, each.
+    #[arg(long)]
+    sentinel: Vec<String>,
+    /// The longest lease, milliseconds.
+    #[arg(long)]
+    max_ttl: u64,
+    /// A yes counts when every replica has it.
+    #[arg(long)]
+    all_replicas: bool,
+    /// Asks for no guard: a defect put in, for the judge to find.
+    #[arg(long)]
+    defeat: bool,
+}
+
+impl Args {
+    fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Locks, Failure> {
+        let mut node = SentinelNode::builder(&*self.group, self.sentinel.clone());
+        if self.defeat {
+            node = node.guard(MinReplicas::Off).failover_window(Duration::ZERO);
+        }
+        let max_ttl = Duration::from_millis(self.max_ttl);
+        let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);
+        let builder = builder.clock_error(clock_error(self.max_ttl));
+        let node = node.build()?;
+        let redlock = builder.node(Witness { node, votes }).build()?;
+        let level = if self.all_replicas { Durability::AllReplicas } else { Durability::Primary };
+        Ok(Locks { redlock, level })
+    }
+}
+
+/// E of the table's clients: the largest there is, for fences are the data that receipts are
+/// compared with, and live for four times this and more.
+pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
+    Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
+}
+
+/// The handle, and what all locks of it are asked for.
+#[derive(Clone)]
+pub(super) struct Locks {
+    redlock: Redlock,
+    level: Durability,
+}
+
+impl Locks {
+    pub(super) fn mutex(&self, name: impl AsRef<str>) -> MutexBuilder {
+        self.redlock.mutex(name).durability(self.level)
+    }
+
+    fn election(&self, name: &str) -> ElectionBuilder {
+        self.redlock.election(name).durability(self.level)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // A panic in a background task would be swallowed by the runtime; the judge wants to know.
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        std::process::exit(101);
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(LocalSet::new().run_until(work(args)))
+}
+
+struct Task {
+    id: u8,
+    of: u8,
+    ledger: Ledger,
+    redlock: Locks,
+    dice: StdRng,
+}
+
+async fn work(args: &Args) -> Result<(), Failure> {
+    let (votes, seen) = unbounded_channel();
+    let redlock = args.redlock(votes)?;
+    let mut tasks = JoinSet::new();
+    let who = |task| Who { client: args.id, life: 1, task };
+    tasks.spawn_local(tell(Ledger::connect(&args.ledger, who(0)).await?, seen));
+    for task in 1..=6_u8 {
+        let it = Task {
+            id: args.id,
+            of: args.of,
+            ledger: Ledger::connect(&args.ledger, who(task)).await?,
+            redlock: redlock.clone(),
+            dice: StdRng::seed_from_u64(u64::from(args.id) << 8 | u64::from(task)),
+        };
+        match task {
+            1 => tasks.spawn_local(it.sit()),
+            2 => tasks.spawn_local(it.ask_again_and_again()),
+            3 => tasks.spawn_local(it.wait_for_each()),
+            4 => tasks.spawn_local(it.lead()),
+            _ => tasks.spawn_local(it.rival()),
+        };
+    }
+    let ledger = Ledger::connect(&args.ledger, who(7)).await?;
+    tasks.spawn_local(receipts::work(redlock, args.id, ledger));
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// Passes on what the witness sees.
+async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) -> io::Result<()> {
+    while let Some((at, what)) = seen.recv().await {
+        ledger.say_at(at, what).await?;
+    }
+    Ok(())
+}
+
+/// What the library reports to a holder after a change of servers.
+async fn hear(guard: Rc<LockGuard>, tell: UnboundedSender<(Nanos, What)>) {
+    while let Some(receipt) = guard.failover().await {
+        let (name, token) = (guard.name().into(), guard.fencing_token().get());
+        let _ = tell.send((now(), What::Told { name, token, fate: fate(receipt.fate) }));
+    }
+}
+
+fn held(guard: &LockGuard, since: Nanos) -> What {
+    let token = guard.fencing_token().get();
+    What::Held { name: guard.name().into(), token, since, until: guard.valid_until().as_nanos() }
+}
+
+fn over(guard: &LockGuard, lost: bool) -> What {
+    What::Over { name: guard.name().into(), token: guard.fencing_token().get(), lost }
+}
+
+impl Task {
+    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.dice.random_range(range))
+    }
+
+    /// Keeps locks over everything, and writes down when each was renewed or lost. A lost one is
+    /// asked for again.
+    async fn sit(mut self) -> io::Result<()> {
+        let (got, mut gets) = unbounded_channel();
+        let (tell, mut told) = unbounded_channel();
+        let mut seats: Vec<Option<(Rc<LockGuard>, u64)>> = Vec::new();
+        for n in 0..SITTING {
+            seats.push(None);
+            self.take_seat(n, &got);
+        }
+        loop {
+            while let Ok((n, guard, since)) = gets.try_recv() {
+                let guard = Rc::new(guard);
+                self.ledger.say(held(&guard, since)).await?;
+                let until = guard.valid_until().as_nanos();
+                tokio::task::spawn_local(hear(Rc::clone(&guard), tell.clone()));
+                seats[usize::from(n)] = Some((guard, until));
+            }
+            while let Ok((at, what)) = told.try_recv() {
+                self.ledger.say_at(at, what).await?;
+            }
+            for n in 0..SITTING {
+                let Some((guard, before)) = &mut seats[usize::from(n)] else { continue };
+                let at = now();
+                if !guard.is_valid() {
+                    self.ledger.say_at(at, over(guard, true)).await?;
+                    seats[usize::from(n)] = None;
+                    self.take_seat(n, &got);
+                    continue;
+                }
+                let until = guard.valid_until().as_nanos();
+                if until != *before {
+                    *before = until;
+                    let token = guard.fencing_token().get();
+                    let valid = What::Valid { name: guard.name().into(), token, until };
+                    self.ledger.say_at(at, valid).await?;
+                }
+            }
+            sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    fn take_seat(&self, n: u8, got: &UnboundedSender<(u8, LockGuard, Nanos)>) {
+        let mutex = self
+            .redlock
+            .mutex(format!("sit-{}-{n}", self.id))
+            .acquire_timeout(Duration::from_secs(5))
+            .build()
+            .expect("settings fit together");
+        let got = got.clone();
+        tokio::task::spawn_local(async move {
+            loop {
+                let since = now();
+                if let Ok(guard) = mutex.acquire().await {
+                    let _ = got.send((n, guard, since));
+                    return;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+
+    /// One attempt at a name of its own after the other: is anything granted at all?
+    async fn ask_again_and_again(mut self) -> io::Result<()> {
+        for n in 0_u64.. {
+            let name = format!("fresh-{}-{n}", self.id);
+            let mutex = self
+                .redlock
+                .mutex(name)
+                .ttl(Duration::from_secs(1))
+                .auto_renew(false)
+                .build()
+                .expect("settings fit together");
+            let since = now();
+            if let Ok(taken) = mutex.try_acquire().await
+                && let Some(guard) = taken.acquired()
+            {
+                self.ledger.say(held(&guard, since)).await?;
+                self.ledger.say(over(&guard, false)).await?;
+                let _ = guard.release().await;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// The same as a program would that waits as long as it takes.
+    async fn wait_for_each(mut self) -> io::Result<()> {
+        for n in 0_u64.. {
+            let name = format!("fresh-{}-w{n}", self.id);
+            let mutex = self.redlock.mutex(name).ttl(Duration::from_secs(1)).auto_renew(false);
+            let mutex = mutex.acquire_timeout(Duration::from_secs(120)).build();
+            let mutex = mutex.expect("settings fit together");
+            let since = now();
+            if let Ok(guard) = mutex.acquire().await {
+                self.ledger.say(held(&guard, since)).await?;
+                self.ledger.say(over(&guard, false)).await?;
+                let _ = guard.release().await;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Wants what others want or have.
+    async fn rival(mut self) -> io::Result<()> {
+        loop {
+            let pause = self.millis(5..60);
+            sleep(pause).await;
+            let seat = self.dice.random_ratio(4, 10);
+            let name = if seat {
+                let client = self.dice.random_range(1..=self.of);
+                format!("sit-{client}-{}", self.dice.random_range(0..SITTING))
+            } else {
+                format!("lock-{}", self.dice.random_range(0..HOT))
+            };
+            let renew = self.dice.random_ratio(7, 10);
+            let ttl = Duration::from_millis(if seat { 3_000 } else { 1_500 });
+            let mutex = self.redlock.mutex(name).ttl(ttl).auto_renew(renew);
+            let mutex = mutex.acquire_timeout(self.millis(100..1_500)).build();
+            let mutex = mutex.expect("settings fit together");
+            let since = now();
+            let got = if seat {
+                mutex.try_acquire().await.ok().and_then(palisade::TryAcquire::acquired)
+            } else {
+                mutex.acquire().await.ok()
+            };
+            if let Some(guard) = got {
+                let long = self.dice.random_ratio(2, 10);
+                let length = self.millis(if long { 500..2_500 } else { 2..100 });
+                self.hold(guard, since, length).await?;
+            }
+        }
+    }
+
+    async fn hold(&mut self, guard: LockGuard, since: Nanos, length: Duration) -> io::Result<()> {
+        self.ledger.say(held(&guard, since)).await?;
+        let (begun, token) = (Instant::now(), guard.fencing_token().get());
+        let mut before = 0;
+        while begun.elapsed() < length {
+            let at = now();
+            if !guard.is_valid() {
+                return self.ledger.say_at(at, over(&guard, true)).await;
+            }
+            let until = guard.valid_until().as_nanos();
+            if until != before {
+                let valid = What::Valid { name: guard.name().into(), token, until };
+                self.ledger.say_at(at, valid).await?;
+                before = until;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        self.ledger.say(over(&guard, false)).await?;
+        let _ = guard.release().await;
+        Ok(())
+    }
+
+    /// Campaigns, leads for a while, resigns.
+    async fn lead(mut self) -> io::Result<()> {
+        loop {
+            let pause = self.millis(10..200);
+            sleep(pause).await;
+            let election = self.redlock.election("table").ttl(Duration::from_secs(3));
+            let election = election.acquire_timeout(Duration::from_secs(2)).build();
+            let election = election.expect("settings fit together");
+            let since = now();
+            let value = self.id.to_string();
+            let Ok(won) = election.campaign(value).await else {
+                continue;
+            };
+            let (name, token): (Arc<str>, _) = ("election:table".into(), won.term().get());
+            let until = won.valid_until().as_nanos();
+            let held = What::Held { name: Arc::clone(&name), token, since, until };
+            self.ledger.say(held).await?;
+            let (begun, length) = (Instant::now(), self.millis(500..4_000));
+            let mut lost = false;
+            while begun.elapsed() < length && !lost {
+                let at = now();
+                lost = !won.is_valid();
+                let until = won.valid_until().as_nanos();
+                if !lost {
+                    let valid = What::Valid { name: Arc::clone(&name), token, until };
+                    self.ledger.say_at(at, valid).await?;
+                    sleep(Duration::from_millis(20)).await;
+                }
+            }
+            self.ledger.say(What::Over { name, token, lost }).await?;
+            if !lost {
+                let _ = won.resign().await;
+            }
+        }
+    }
+}

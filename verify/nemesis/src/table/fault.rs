@@ -1,0 +1,238 @@
+//! The faults of the table, one a row: what is done to a fresh group, and when it is over.
+
+use std::time::Duration;
+
+use super::facts::Facts;
+use super::group::{Group, Stop};
+use super::verdict::{Case, Row};
+use crate::event::{Event, Nanos, now};
+use crate::world::{Failure, Place, signal};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Isolated,
+    Split,
+    Manual,
+    Handover,
+    HandoverBack,
+    HandoverGivenUp,
+    Priority,
+    Freeze,
+    Back,
+    Empty,
+}
+
+/// All of them, in the order of the table.
+pub(super) const ALL: [Fault; 10] = [
+    Fault::Isolated,
+    Fault::Split,
+    Fault::Manual,
+    Fault::Handover,
+    Fault::HandoverBack,
+    Fault::HandoverGivenUp,
+    Fault::Priority,
+    Fault::Freeze,
+    Fault::Back,
+    Fault::Empty,
+];
+
+/// What a strike left behind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Struck {
+    pub(super) at: Nanos,
+    pub(super) healed: Option<Nanos>,
+    pub(super) writes_to_old_master: Option<usize>,
+}
+
+impl Fault {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Isolated => "isolated master",
+            Self::Split => "split with one replica",
+            Self::Manual => "manual failover",
+            Self::Handover => "handover",
+            Self::HandoverBack => "handover there and back",
+            Self::HandoverGivenUp => "handover given up half way",
+            Self::Priority => "unequal replica-priority",
+            Self::Freeze => "freeze and resume",
+            Self::Back => "there and back",
+            Self::Empty => "restart without data",
+        }
+    }
+
+    /// Whether somebody is cut off, and so clients are on two sides.
+    pub(super) fn cuts_clients(self) -> bool {
+        matches!(self, Self::Isolated | Self::Split)
+    }
+
+    /// Whether the new master goes on where the old one stopped, without a quarantine.
+    pub(super) fn is_seamless(self) -> bool {
+        matches!(self, Self::Handover | Self::HandoverBack)
+    }
+
+    /// What has to be set before clients begin.
+    pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
+        let set = |n: usize, to: &'static str| async move {
+            group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await
+        };
+        match self {
+            // The smaller is preferred.
+            Self::Priority => set(1, "10").await?,
+            Self::Back | Self::HandoverBack => set(0, "10").await?,
+            _ => return Ok(()),
+        }
+        Ok(())
+    }
+
+    /// Strikes, waits until clients are served again, mends what is to be mended.
+    pub(super) async fn strike(
+        self,
+        group: &mut Group,
+        stop: &mut Stop,
+    ) -> Result<Struck, Failure> {
+        let at = now();
+        let mut struck = Struck { at, ..Struck::default() };
+        match self {
+            Self::Isolated => {
+                let (near, far) = sides(group, &[1, 4], &[2, 3, 5, 6]);
+                group.cut(&near, &far).await?;
+                group.until_served(self, at, stop).await?;
+                stop.wait(Duration::from_secs(2)).await?;
+                struck.healed = Some(group.mend().await?);
+            }
+            Self::Split => {
+                let (near, far) = sides(group, &[1, 2], &[3, 4, 5, 6]);
+                group.cut(&near, &far).await?;
+                group.until_named(at, stop).await?;
+                stop.wait(Duration::from_secs(6)).await?;
+                struck.healed = Some(group.mend().await?);
+                group.until_served(self, at, stop).await?;
+            }
+            Self::Manual => {
+                group.world.break_(&["failover", group.name()]).await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::Handover => {
+                group.hand_over()?.end().await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::HandoverBack => {
+                group.hand_over()?.end().await?;
+                group.until_ready_for_failover(3, stop).await?;
+                back(group, stop).await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::HandoverGivenUp => {
+                let mut handover = group.hand_over()?;
+                handover.until("is promoted").await?;
+                drop(handover);
+                group.until_served(self, at, stop).await?;
+            }
+            Self::Priority => {
+                group.cut(&[Place::Box(1, 1)], &[Place::Box(1, 2)]).await?;
+                stop.wait(Duration::from_secs(6)).await?;
+                struck.at = now();
+                group.world.break_(&["kill", group.name(), "--server", "a1"]).await?;
+                group.until_served(self, struck.at, stop).await?;
+                struck.healed = Some(group.mend().await?);
+                group.world.break_(&["restart", group.name(), "--server", "a1"]).await?;
+            }
+            Self::Freeze => return freeze(group, stop).await,
+            Self::Back => {
+                group.world.break_(&["failover", group.name()]).await?;
+                group.until_named(at, stop).await?;
+                group.until_master_is(0, stop).await?;
+                group.until_served(self, at, stop).await?;
+            }
+            Self::Empty => {
+                group.world.break_(&["restart-empty", group.name(), "--server", "a1"]).await?;
+                group.until_served(self, at, stop).await?;
+            }
+        }
+        Ok(struck)
+    }
+}
+
+fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
+    let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
+    let clients = |list: Vec<u8>| list.into_iter().map(Place::Client);
+    let (mut near, mut far) = (boxes(near), boxes(far));
+    near.extend(clients(group.near()));
+    far.extend(clients(group.far()));
+    (near, far)
+}
+
+/// Hands over again, as soon as the new master has settled.
+async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
+    loop {
+        match group.hand_over()?.end().await {
+            Err(why) if why.to_string().contains("it settles after another") => {
+                stop.wait(Duration::from_millis(500)).await?;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Ten seconds without any answer; then it goes on as before.
+async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
+    let mut old = group.watch_old()?;
+    let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
+    let at = now();
+    signal(pid, "STOP");
+    group.until_named(at, stop).await?;
+    old.named(&group.world)?;
+    let rest = Duration::from_secs(10).saturating_sub(Duration::from_nanos(now() - at));
+    stop.wait(rest).await?;
+    old.before_resume(&group.world)?;
+    signal(pid, "CONT");
+    let resumed = now();
+    group.until_served(Fault::Freeze, at, stop).await?;
+    // Until a Sentinel has made it a replica, and some time after.
+    stop.wait(Duration::from_secs(13).saturating_sub(Duration::from_nanos(now() - resumed)))
+        .await?;
+    let writes_to_old_master = Some(old.sent_after()?);
+    Ok(Struck { at, healed: None, writes_to_old_master })
+}
+
+impl Fault {
+    /// Not seeing anything is no proof: says so where the fault did not do what it is to do.
+    pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
+        let facts = Facts::of(events);
+        let before = facts.named_at(case.struck).cloned();
+        let master = facts.master().map(|(_, m)| m.clone());
+        let promoted = facts.promoted_after(case.struck);
+        let (changed, promotions) = match self {
+            Self::Empty => (false, 0),
+            Self::Back | Self::HandoverBack => (false, 2),
+            _ => (true, 1),
+        };
+        if (before != master) != changed || promoted < promotions {
+            row.doubts.push(format!(
+                "{before:?} was master before, {master:?} after, with {promoted} promotions"
+            ));
+        }
+        // Those of the old side have run out when the new master can take writes at last.
+        if self != Self::Split && !case.all_replicas && row.sitting < 8 {
+            let words = format!("only {} locks were held when the new master began", row.sitting);
+            row.doubts.push(words);
+        }
+        if self.is_seamless() && (row.receipts_lost > 0 || row.ran_out > 0) {
+            let words = format!("{} writes and {} locks lost", row.receipts_lost, row.ran_out);
+            row.doubts.push(words);
+        }
+        // An emptied server knows no history that it went on from: then nothing can be said.
+        let receipts = row.receipts_right + row.receipts_wrong;
+        if self != Self::Empty && receipts < 500 {
+            row.doubts.push(format!("only {receipts} receipts were judged"));
+        }
+        let silent = before.map_or(0, |old| facts.silence(&old));
+        if self == Self::Freeze && silent < 9_000_000_000 {
+            row.doubts.push(format!("the frozen master was silent for {silent} ns only"));
+        }
+        if self == Self::Freeze && row.writes_to_old_master.is_none() {
+            row.doubts.push("nobody counted at the old master".to_owned());
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! One fresh group with its watcher and its clients, and what has to be waited for.
+
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::client::{SITTING, clock_error};
+use super::facts::Facts;
+use super::fault::Fault;
+use super::old::OldMaster;
+use super::witness::PREFIX;
+use crate::Signals;
+use crate::cut::{Cut, cut, mend};
+use crate::event::{Event, Nanos, What, now};
+use crate::handover::Running;
+use crate::ledger::{self, Shared};
+use crate::world::{Failure, Place, World};
+
+/// How long a failover with its quarantine may take before the row is given up.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// What the row's groups and clients are set to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) clients: u8,
+    pub(super) down_after_ms: u64,
+    /// Seconds.
+    pub(super) max_lag: u64,
+    pub(super) max_ttl_ms: u64,
+    /// Every replica has to have a grant.
+    pub(super) all_replicas: bool,
+    /// Nothing guards: the judge has to find what follows.
+    pub(super) defeat: bool,
+}
+
+impl Shape {
+    /// L, as the library has it from the group's settings.
+    pub(super) fn window(self) -> Nanos {
+        (self.max_lag + 2) * 1_000_000_000
+    }
+}
+
+/// Receives the signal to end.
+pub(super) struct Stop(pub(super) Signals);
+
+impl Stop {
+    pub(super) async fn wait(&mut self, length: Duration) -> Result<(), Failure> {
+        if self.0.within(length).await {
+            return Err("interrupted; everything is taken down".into());
+        }
+        Ok(())
+    }
+}
+
+pub(super) struct Group {
+    // Dropped in this order: processes before their networks.
+    processes: Vec<Child>,
+    serving: JoinHandle<std::io::Result<()>>,
+    pub(super) ledger: Shared,
+    pub(super) world: World,
+    pub(super) shape: Shape,
+    cuts: Vec<Cut>,
+}
+
+impl Group {
+    /// Brings up servers, ledger and watcher.
+    pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
+        let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
+        let max_lag = if shape.defeat { "0" } else { &max_lag };
+        let words = ["--sentinels-apart", "--down-after", &down_after, "--max-lag", max_lag];
+        let world = World::of(shape.clients, &words, None)?;
+        let listener = UnixListener::bind(world.socket())?;
+        let serving = tokio::task::spawn_local(ledger::serve(ledger.clone(), listener));
+        let mut group =
+            Self { processes: Vec::new(), serving, ledger, world, shape, cuts: Vec::new() };
+        let mut watcher = group.world.inside();
+        watcher.arg(std::env::current_exe()?).arg("table-watch");
+        group.tell_of_group(&mut watcher);
+        for server in &group.world.groups[0].servers {
+            watcher.args(["--server", &server.addr]);
+        }
+        if shape.defeat {
+            watcher.arg("--defeat");
+        }
+        group.start(watcher)?;
+        Ok(group)
+    }
+
+    fn tell_of_group(&self, command: &mut Command) {
+        let group = &self.world.groups[0];
+        command.arg("--ledger").arg(self.world.socket()).args(["--group", &group.name]);
+        for sentinel in &group.sentinels {
+            command.args(["--sentinel", sentinel]);
+        }
+    }
+
+    fn start(&mut self, mut command: Command) -> Result<(), Failure> {
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        self.processes.push(command.stdin(Stdio::piped()).spawn()?);
+        Ok(())
+    }
+
+    /// Starts the clients, and waits until they have what they sit on and have worked a while.
+    pub(super) async fn clients(&mut self, stop: &mut Stop) -> Result<(), Failure> {
+        for n in 1..=self.shape.clients {
+            let mut client = self.world.in_client(n);
+            client.arg(std::env::current_exe()?).arg("table-client");
+            self.tell_of_group(&mut client);
+            let (id, of) = (n.to_string(), self.shape.clients.to_string());
+            let max_ttl = self.shape.max_ttl_ms.to_string();
+            client.args(["--id", &id, "--of", &of, "--max-ttl", &max_ttl]);
+            if self.shape.all_replicas {
+                client.arg("--all-replicas");
+            }
+            if self.shape.defeat {
+                client.arg("--defeat");
+            }
+            self.start(client)?;
+        }
+        let seats = usize::from(self.shape.clients) * usize::from(SITTING);
+        self.until(stop, now(), "all clients to hold their locks", |events| {
+            let sits = |e: &&Event| match &e.what {
+                What::Held { name, .. } => name.starts_with("sit-"),
+                _ => false,
+            };
+            (events.iter().filter(sits).count() >= seats).then_some(())
+        })
+        .await?;
+        stop.wait(Duration::from_secs(2)).await
+    }
+
+    /// A line to each client; the watcher does not listen.
+    pub(super) fn say(&mut self, words: &str) -> Result<(), Failure> {
+        for client in self.processes.iter_mut().skip(1) {
+            let input = client.stdin.as_mut().ok_or("a client has no input")?;
+            writeln!(input, "{words}")?;
+        }
+        Ok(())
+    }
+
+    /// Has the clients report the fate of their grants, and waits until they did.
+    pub(super) async fn receipts(&mut self, stop: &mut Stop) -> Result<(), Failure> {
+        self.say("judge")?;
+        let clients = usize::from(self.shape.clients);
+        self.until(stop, now(), "all receipts", |events| {
+            let done = events.iter().filter(|e| e.what == What::Receipted).count();
+            (done >= clients).then_some(())
+        })
+        .await
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.world.groups[0].name
+    }
+
+    /// The address of server `n`, from 0; the first is the first master.
+    pub(super) fn server(&self, n: usize) -> &str {
+        &self.world.groups[0].servers[n].addr
+    }
+
+    /// Clients on the side of the first master in a cut.
+    pub(super) fn near(&self) -> Vec<u8> {
+        (1..=self.shape.clients / 2).collect()
+    }
+
+    pub(super) fn far(&self) -> Vec<u8> {
+        (self.shape.clients / 2 + 1..=self.shape.clients).collect()
+    }
+
+    /// A command to server `n` that has to be done.
+    pub(super) async fn ask_ok(&self, n: usize, words: &[&str]) -> Result<(), Failure> {
+        let answer = self.world.ask(self.server(n), words).await;
+        if answer == "OK" { Ok(()) } else { Err(format!("{}: {answer}", words.join(" ")).into()) }
+    }
+
+    pub(super) async fn cut(&mut self, near: &[Place], far: &[Place]) -> Result<(), Failure> {
+        self.cuts = Cut::both_ways(near, far);
+        cut(&self.world, 1, &self.cuts).await
+    }
+
+    pub(super) async fn mend(&mut self) -> Result<Nanos, Failure> {
+        let cuts = std::mem::take(&mut self.cuts);
+        mend(&self.world, 1, &cuts).await?;
+        Ok(now())
+    }
+
+    pub(super) fn watch_old(&self) -> Result<OldMaster, Failure> {
+        let mut command = self.world.inside();
+        command.arg(std::env::current_exe()?).arg("table-watch");
+        self.tell_of_group(&mut command);
+        OldMaster::watch(&self.world, self.server(0), command)
+    }
+
+    /// Looks at the log again and again until it shows something.
+    pub(super) async fn until<T>(
+        &self,
+        stop: &mut Stop,
+        since: Nanos,
+        what: &str,
+        mut shown: impl FnMut(&[Event]) -> Option<T>,
+    ) -> Result<T, Failure> {
+        loop {
+            if let Some(found) = shown(self.ledger.borrow().so_far()) {
+                return Ok(found);
+            }
+            if now() - since > PATIENCE.as_nanos() as u64 {
+                return Err(format!("waited {PATIENCE:?} for {what}").into());
+            }
+            stop.wait(Duration::from_millis(100)).await?;
+        }
+    }
+
+    /// Until a majority names another master than it did at `since`; when that was.
+    pub(super) async fn until_named(
+        &self,
+        since: Nanos,
+        stop: &mut Stop,
+    ) -> Result<Nanos, Failure> {
+        self.until(stop, since, "a new master to be named", |events| {
+            let facts = Facts::of(events);
+            let (at, master) = facts.master()?;
+            (at > since && facts.named_at(since) != Some(master)).then_some(at)
+        })
+        .await
+    }
+
+    /// Until the master that is named takes writes, its quarantine is over, and a second later.
+    pub(super) async fn until_served(
+        &mut self,
+        fault: Fault,
+        since: Nanos,
+        stop: &mut Stop,
+    ) -> Result<(), Failure> {
+        let writable = |events: &[Event]| {
+            let facts = Facts::of(events);
+            let (named, master) = facts.master()?;
+            let writable = facts.writable(master, since).filter(|at| *at > since)?;
+            Some((named.max(writable), master.to_string()))
+        };
+        let (_, master) = self.until(stop, since, "a master to take writes", writable).await?;
+        self.look(&master).await?;
+        self.until(stop, since, "the new master to be through its quarantine", |events| {
+            let facts = Facts::of(events);
+            let (begun, master) = writable(events)?;
+            let ready = if self.shape.defeat {
+                begun + self.shape.window()
+            } else if fault.is_seamless() {
+                begun
+            } else {
+                facts.quarantine_ends(&master).filter(|ends| *ends > since)?
+            };
+            (now() > begun.max(ready) + 2_000_000_000).then_some(())
+        })
+        .await
+    }
+
+    /// Has the clients know which of their grants the new master has, while the fences are there.
+    async fn look(&mut self, master: &str) -> Result<(), Failure> {
+        const READ: &str = "local all = {} for _, key in ipairs(redis.call('KEYS', ARGV[1])) do \
+             all[#all + 1] = key .. ' ' .. (redis.call('GET', key) or '') end return all";
+        let fences = format!("{{{PREFIX}receipt-*}}:fence");
+        let text = self.world.ask(master, &["EVAL", READ, "0", &fences]).await;
+        if !text.is_empty() && !text.starts_with('{') {
+            return Err(format!("the new master does not say what it has: {text}").into());
+        }
+        let file = self.world.socket().with_file_name("fences");
+        std::fs::write(&file, text)?;
+        self.say(&format!("look {}", file.display()))
+    }
+
+    /// Begins to hand the group over.
+    pub(super) fn hand_over(&self) -> Result<Running, Failure> {
+        Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
+    }
+
+    /// Until so many Sentinels see both replicas well, the one of priority 10 among them.
+    pub(super) async fn until_ready_for_failover(
+        &self,
+        sentinels: usize,
+        stop: &mut Stop,
+    ) -> Result<(), Failure> {
+        let begun = now();
+        loop {
+            stop.wait(Duration::from_millis(500)).await?;
+            let question = ["SENTINEL", "REPLICAS", self.name()];
+            let mut good = true;
+            for sentinel in self.world.groups[0].sentinels.iter().take(sentinels) {
+                let text = self.world.ask(sentinel, &question).await;
+                good &= text.matches("\nok\n").count() >= 2 && text.contains("\n10\n");
+            }
+            if good {
+                return Ok(());
+            }
+            if now() - begun > PATIENCE.as_nanos() as u64 {
+                return Err("the Sentinels do not see two good replicas".into());
+            }
+        }
+    }
+
+    /// Asks for failovers until server `n` is master.
+    pub(super) async fn until_master_is(&self, n: usize, stop: &mut Stop) -> Result<(), Failure> {
+        let begun = now();
+        loop {
+            self.until_ready_for_failover(1, stop).await?;
+            if self.world.break_(&["failover", self.name()]).await.is_ok() {
+                break;
+            }
+            if now() - begun > PATIENCE.as_nanos() as u64 {
+                return Err("no Sentinel would fail back".into());
+            }
+        }
+        let server = self.server(n).to_owned();
+        self.until(stop, begun, "the first master to be master again", |events| {
+            Facts::of(events).master().filter(|(_, m)| ***m == *server).map(|_| ())
+        })
+        .await
+    }
+
+    /// Ends the clients and the watcher, and gives everything that was written down.
+    pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
+        for process in &mut self.processes {
+            if let Some(status) = process.try_wait()? {
+                return Err(format!("a client or the watcher ended by itself: {status}").into());
+            }
+        }
+        self.kill();
+        // What they wrote last is still in the sockets.
+        let mut before = usize::MAX;
+        while self.ledger.borrow().events() != before {
+            before = self.ledger.borrow().events();
+            sleep(Duration::from_millis(100)).await;
+        }
+        let mut events = self.ledger.borrow_mut().close()?;
+        crate::judge::sort(&mut events);
+        Ok(events)
+    }
+
+    fn kill(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+        self.serving.abort();
+    }
+}

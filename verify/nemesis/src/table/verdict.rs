@@ -1,0 +1,268 @@
+//! The judgement of one row, from the log alone.
+//!
+//! A *vote* is a yes of one server to one grant or renewal, as its client received it. It was given
+//! wrongly if
+//! 1. another holder of the name was valid from before it was asked for until after it was given;
+//! 2. it granted while the server's own marker forbade it (sitting holders may renew);
+//! 3. it was asked for when the server had been replaced for longer than L: another server had
+//!    taken a plain write more than L ago, and this one had not been promoted since. The same is
+//!    counted once for each server that takes plain writes so late;
+//! 4. its token was not larger than all that were granted before it was asked for, or its holder
+//!    believed in it past its own deadline.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::facts::Facts;
+use crate::event::{Event, Fate, Nanos, What};
+use crate::judge::{self, Hold};
+
+const MS: Nanos = 1_000_000;
+/// With fewer votes nothing was watched.
+const VOTES: usize = 500;
+
+/// What the judge needs besides the log.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) fault: &'static str,
+    /// When it was struck, and when a cut was mended.
+    pub(super) struck: Nanos,
+    pub(super) healed: Option<Nanos>,
+    /// L.
+    pub(super) window: Nanos,
+    /// Clients that reach the other side while a cut lasts; none matters without one.
+    pub(super) far: Vec<u8>,
+    /// Clients ask for every replica: locks run out while one is away.
+    pub(super) all_replicas: bool,
+    /// Scripts and writes sent to the old master after the new one was named, if that was counted.
+    pub(super) writes_to_old_master: Option<usize>,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Row {
+    pub(super) fault: &'static str,
+    pub(super) wrong_votes: usize,
+    pub(super) held_twice: usize,
+    pub(super) seconds_without_grants: f64,
+    pub(super) reassert_ms: Option<f64>,
+    pub(super) receipts_right: usize,
+    pub(super) receipts_wrong: usize,
+    /// Of the right ones, those of writes that were lost.
+    pub(super) receipts_lost: usize,
+    /// Told that nobody can say.
+    pub(super) receipts_unknown: usize,
+    pub(super) first_grant_ms: Option<f64>,
+    pub(super) writes_to_old_master: Option<usize>,
+    /// Votes that were judged.
+    pub(super) votes: usize,
+    /// Holds of any length.
+    pub(super) holds: usize,
+    /// Locks that were held when the new master began, could reach it, and how many of those ran
+    /// out instead of being renewed.
+    pub(super) sitting: usize,
+    pub(super) ran_out: usize,
+    /// Of them, those that learned their fate.
+    pub(super) told: usize,
+    pub(super) two_masters_ms: f64,
+    /// From the fault to the new master, named and writable.
+    pub(super) new_master_ms: Option<f64>,
+    /// From there to the end of its quarantine.
+    pub(super) quarantine_ms: Option<f64>,
+    /// Why this row proves nothing, if it does not.
+    pub(super) doubts: Vec<String>,
+    /// What was broken, in words.
+    pub(super) broken: Vec<String>,
+}
+
+impl Row {
+    /// Whether the fault took place, enough was judged, and nothing was broken.
+    pub(super) fn is_good(&self) -> bool {
+        let bad = self.wrong_votes + self.held_twice + self.receipts_wrong;
+        bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()
+    }
+}
+
+/// Judges a log in the order of time.
+pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
+    let facts = Facts::of(events);
+    let holds = judge::holds(events);
+    let mut row = Row {
+        fault: case.fault,
+        writes_to_old_master: case.writes_to_old_master,
+        holds: holds.len(),
+        ..Row::default()
+    };
+    let end = events.last().map_or(0, |e| e.at);
+    row.two_masters_ms = millis(facts.two_masters(case.struck, end));
+    beliefs(&mut row, events);
+    votes(&mut row, case, &facts, &holds, events);
+    receipts(&mut row, events);
+    if row.votes < VOTES {
+        row.doubts.push(format!("only {} votes were seen, {VOTES} are wanted", row.votes));
+    }
+    let fresh: Vec<Nanos> =
+        holds.iter().filter(|h| h.name.starts_with("fresh-")).map(|h| h.from).collect();
+    times(&mut row, case, (&facts, events), &holds, fresh);
+    row
+}
+
+/// Overlaps, tokens, guards that believed too long.
+fn beliefs(row: &mut Row, events: &[Event]) {
+    for v in judge::holders(events) {
+        if v.rule == "one holder at a time" {
+            row.held_twice += 1;
+        } else {
+            row.wrong_votes += 1;
+        }
+        say(row, format!("{}: {}: {}", v.rule, v.name, v.text));
+    }
+}
+
+fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Event]) {
+    let mut by_name: BTreeMap<&Arc<str>, Vec<&Hold>> = BTreeMap::new();
+    for hold in holds {
+        by_name.entry(&hold.name).or_default().push(hold);
+    }
+    for e in events {
+        let What::Vote { name, token, since, server, grant } = &e.what else { continue };
+        row.votes += 1;
+        let other = |h: &&&Hold| h.token != *token && h.from <= *since && h.end > e.at;
+        let held = by_name.get(name).and_then(|list| list.iter().find(other));
+        let what = if *grant { "granted" } else { "renewed" };
+        let words = if let Some(hold) = held {
+            format!("{what} while token {} was valid", hold.token)
+        } else if let Some(addr) = facts.address(server) {
+            if *grant && facts.in_quarantine(addr, *since, e.at) {
+                format!("granted by {addr} in its quarantine")
+            } else if facts.replaced(addr, case.window, *since, e.at) {
+                format!("{what} by {addr}, which was replaced longer than L ago")
+            } else {
+                continue;
+            }
+        } else {
+            // A server that the watcher never saw take a write.
+            format!("{what} by a server of unknown identity")
+        };
+        row.wrong_votes += 1;
+        say(row, format!("wrong vote: {name}: token {token} to client {} {words}", e.who.client));
+    }
+    for (server, at) in facts.last_writes() {
+        if facts.replaced(server, case.window, at, at) {
+            row.wrong_votes += 1;
+            say(row, format!("{server} took a plain write later than L after it was replaced"));
+        }
+    }
+}
+
+fn receipts(row: &mut Row, events: &[Event]) {
+    for e in events {
+        let What::Receipt { name, fate, there } = &e.what else { continue };
+        match (fate, there) {
+            (Fate::Survived, true) => row.receipts_right += 1,
+            (Fate::Lost, false) => {
+                row.receipts_right += 1;
+                row.receipts_lost += 1;
+            }
+            // No report was wrong, and none was useful.
+            (Fate::Standing, true) => {}
+            (Fate::Unknown, _) => row.receipts_unknown += 1,
+            _ => {
+                row.receipts_wrong += 1;
+                say(row, format!("receipt of {name}: {fate:?}; on the new master: {there}"));
+            }
+        }
+    }
+}
+
+fn times(
+    row: &mut Row,
+    case: &Case,
+    (facts, events): (&Facts, &[Event]),
+    holds: &[Hold],
+    mut fresh: Vec<Nanos>,
+) {
+    fresh.sort_unstable();
+    let before = fresh.iter().filter(|at| **at < case.struck).count();
+    if before < 50 {
+        row.doubts.push(format!("only {before} grants of fresh names before the fault"));
+    }
+    let Some((named, master)) = facts.master() else {
+        row.doubts.push("no majority of the Sentinels named a master in the end".to_owned());
+        return;
+    };
+    let Some(writable) = facts.writable(master, case.struck) else {
+        row.doubts.push("the named master was not seen to begin to take writes".to_owned());
+        return;
+    };
+    let begun = named.max(writable);
+    let ready = begun.max(facts.quarantine_ends(master).unwrap_or(0));
+    row.new_master_ms = Some(millis(begun.saturating_sub(case.struck)));
+    row.quarantine_ms = Some(millis(ready - begun));
+    let after: Vec<_> = fresh.iter().filter(|at| **at >= begun).collect();
+    if after.len() < 50 {
+        row.doubts.push(format!("only {} grants of fresh names after the fault", after.len()));
+    }
+    row.first_grant_ms = after.first().map(|at| millis(at.saturating_sub(ready)));
+    let first = fresh.partition_point(|at| *at < case.struck).saturating_sub(1);
+    let gap = fresh[first..].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+    row.seconds_without_grants = (gap / (10 * MS)) as f64 / 100.0;
+    sitting(row, case, (holds, &tellings(events)), (named, begun));
+}
+
+/// When holders learned what a change of servers did to them, by name and token.
+type Tellings<'a> = BTreeMap<(&'a Arc<str>, u64), Vec<Nanos>>;
+
+fn tellings(events: &[Event]) -> Tellings<'_> {
+    let mut told = Tellings::new();
+    for e in events {
+        if let What::Told { name, token, .. } = &e.what {
+            told.entry((name, *token)).or_default().push(e.at);
+        }
+    }
+    told
+}
+
+/// How long the holders that sat when the new master began did not know their state: until they
+/// were renewed, learned the fate of their lock, or lost it.
+fn sitting(
+    row: &mut Row,
+    case: &Case,
+    (holds, tellings): (&[Hold], &Tellings<'_>),
+    (named, begun): (Nanos, Nanos),
+) {
+    let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
+    // Its name may reach a client a moment before it reaches the watcher.
+    let early = named.saturating_sub(50 * MS).max(case.struck);
+    let mut longest = None;
+    for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {
+        let until = hold.deadline_at(begun);
+        let reaches = !cut || case.far.contains(&hold.who.client);
+        if hold.from >= begun || until <= begun || !reaches {
+            continue;
+        }
+        row.sitting += 1;
+        let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > begun);
+        let told = tellings.get(&(&hold.name, hold.token));
+        let told = told.and_then(|list| list.iter().copied().find(|at| *at >= early));
+        // The log ends with the clients: what was not reported by then does not count as reported.
+        let knows = renewed.unwrap_or(hold.end).min(told.unwrap_or(hold.end));
+        longest = longest.max(Some(knows.saturating_sub(begun)));
+        row.told += usize::from(told.is_some());
+        row.ran_out += usize::from(renewed.is_none());
+    }
+    row.reassert_ms = longest.map(millis);
+}
+
+/// The first few are enough for a person.
+fn say(row: &mut Row, words: String) {
+    if row.broken.len() < 12 {
+        row.broken.push(words);
+    }
+}
+
+fn millis(nanos: Nanos) -> f64 {
+    (nanos / (MS / 10)) as f64 / 10.0
+}

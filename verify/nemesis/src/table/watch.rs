@@ -1,0 +1,284 @@
+//! The watcher: a process in the groups' network that asks every Sentinel and every server all the
+//! time, in plain Redis protocol, and writes down what they answer. It knows nothing of the library
+//! but where a server keeps its marker.
+//!
+//! A server that does not answer within [`PATIENCE`] is left and asked anew on another connection,
+//! as a careful client would.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{sleep, timeout};
+
+use crate::event::{Nanos, ToWrite, What, Who, now};
+use crate::wire::Ledger;
+
+/// How often each is asked: what is measured is exact to this.
+const EVERY: Duration = Duration::from_millis(4);
+const PATIENCE: Duration = Duration::from_millis(250);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The settings of the watcher.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The ledger's socket.
+    #[arg(long)]
+    ledger: PathBuf,
+    /// The group's name at its Sentinels.
+    #[arg(long)]
+    group: String,
+    /// `host:port`, each.
+    #[arg(long)]
+    server: Vec<String>,
+    #[arg(long)]
+    sentinel: Vec<String>,
+    /// Writes down what this server runs, `host:port`, into a file.
+    #[arg(long)]
+    monitor: Option<String>,
+    #[arg(long)]
+    into: Option<PathBuf>,
+    /// Writes to each new master that it need not wait: a defect put in, for the judge to find.
+    #[arg(long)]
+    defeat: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(LocalSet::new().run_until(watch(args)))
+}
+
+async fn watch(args: &Args) -> Result<(), Failure> {
+    let mut tasks = JoinSet::new();
+    let ledger = |task| Ledger::connect(&args.ledger, Who { client: 0, life: 0, task });
+    for (n, addr) in (1_u8..).zip(&args.sentinel) {
+        let (ledger, group, addr) = (ledger(10 + n).await?, args.group.clone(), addr.clone());
+        tasks.spawn_local(sentinel(ledger, n, group, addr));
+    }
+    for (n, addr) in (1_u8..).zip(&args.server) {
+        let defeat = args.defeat;
+        tasks.spawn_local(server(ledger(20 + n).await?, addr.as_str().into(), defeat));
+    }
+    if let (Some(addr), Some(file)) = (&args.monitor, &args.into) {
+        tasks.spawn_local(monitor(addr.clone(), File::create(file)?));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// All that a server runs, as its MONITOR has it. Begins again when the server ends it, as one that
+/// becomes a replica does.
+async fn monitor(addr: String, mut file: File) -> io::Result<()> {
+    loop {
+        if let Ok(mut stream) = TcpStream::connect(&addr).await
+            && stream.write_all(b"MONITOR\r\n").await.is_ok()
+        {
+            let mut bytes = vec![0; 65_536];
+            while let Ok(n @ 1..) = stream.read(&mut bytes).await {
+                file.write_all(&bytes[..n])?;
+            }
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// Whom this Sentinel names.
+async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
+    let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
+    let (mut line, mut before) = (Line::to(&addr), String::new());
+    loop {
+        if let Some(Reply::List(words)) = line.ask(&question).await {
+            let master = words.join(":");
+            if master != before {
+                let named = What::Named { sentinel: n, master: master.as_str().into() };
+                ledger.say(named).await?;
+                before = master;
+            }
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// What this server says to a plain write, and what its marker says.
+async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
+    let mut line = Line::to(&addr);
+    let (mut before, mut last_yes) = (None, 0);
+    let mut marker = Marker { server: Arc::clone(&addr), replid: None, text: String::new() };
+    for n in 0_u64.. {
+        let reply = line.ask(&format!("SET table.plain {n}")).await;
+        let at = now();
+        let to_write = match &reply {
+            Some(Reply::Ok(_)) => ToWrite::Yes,
+            Some(Reply::Error(e)) if e.starts_with("READONLY") => ToWrite::Replica,
+            Some(_) => ToWrite::No,
+            None => ToWrite::Silent,
+        };
+        if before != Some(to_write) {
+            let since = if before == Some(ToWrite::Yes) { last_yes + 1 } else { at };
+            let server = Arc::clone(&addr);
+            ledger.say_at(since, What::Answers { server, to_write }).await?;
+            marker.replid = None;
+            before = Some(to_write);
+        }
+        if to_write == ToWrite::Yes {
+            last_yes = at;
+            marker.look(&mut line, &mut ledger, defeat).await?;
+        }
+        sleep(EVERY).await;
+    }
+    Ok(())
+}
+
+/// What a master remembers of its own beginning.
+struct Marker {
+    server: Arc<str>,
+    /// The master's history, once asked.
+    replid: Option<String>,
+    /// The marker as reported last.
+    text: String,
+}
+
+impl Marker {
+    async fn look(&mut self, line: &mut Line, ledger: &mut Ledger, defeat: bool) -> io::Result<()> {
+        let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
+            return Ok(());
+        };
+        // The copy of its predecessor's marker does not bind a new master.
+        let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
+        if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
+            let Some((replid, run_id)) = line.who().await else { return Ok(()) };
+            if defeat {
+                let (since, floor, q) = ("0".repeat(13), "0".repeat(16), "0".repeat(9));
+                let words = format!(
+                    "SET palisade:generation \"{replid} {since} {floor} {q} {since} {since} n\""
+                );
+                line.ask(&words).await;
+            }
+            let (server, run_id) = (Arc::clone(&self.server), run_id.as_str().into());
+            ledger.say(What::Process { server, run_id }).await?;
+            self.replid = Some(replid);
+        }
+        if text != self.text
+            && of_this(&self.replid)
+            && let Some((from, ends)) = quarantine(&text)
+        {
+            let server = Arc::clone(&self.server);
+            ledger.say(What::Quarantine { server, from, ends }).await?;
+        }
+        self.text = text;
+        Ok(())
+    }
+}
+
+/// From when to when a marker `replid since floor length` forbids grants, on our clock. All servers
+/// are on this machine and have its wall clock.
+fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
+    let mut words = marker.split(' ').skip(1);
+    let since: u64 = words.next()?.parse().ok()?;
+    let length: u64 = words.nth(1)?.parse().ok()?;
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    let at = |ms: u64| {
+        let ahead = i128::from(ms) * 1_000_000 - i128::try_from(wall.as_nanos()).ok()?;
+        Nanos::try_from(i128::from(now()) + ahead).ok()
+    };
+    Some(if since == 0 { (0, 0) } else { (at(since)?, at(since + length)?) })
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Ok(String),
+    Error(String),
+    List(Vec<String>),
+}
+
+/// A connection that is made anew whenever it is in doubt.
+pub(super) struct Line {
+    addr: String,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Line {
+    pub(super) fn to(addr: &str) -> Self {
+        Self { addr: addr.to_owned(), stream: None }
+    }
+
+    /// One command in words; `None` without an answer in time.
+    pub(super) async fn ask(&mut self, command: &str) -> Option<Reply> {
+        let done = timeout(PATIENCE, self.round(command)).await;
+        if let Ok(Ok(reply)) = done {
+            return Some(reply);
+        }
+        self.stream = None;
+        None
+    }
+
+    /// Replication id and run id.
+    async fn who(&mut self) -> Option<(String, String)> {
+        let Some(Reply::Ok(info)) = self.ask("INFO everything").await else { return None };
+        let field = |name: &str| {
+            let line = info.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+            line.map(|v| v.trim().to_owned())
+        };
+        Some((field("master_replid")?, field("run_id")?))
+    }
+
+    async fn round(&mut self, command: &str) -> io::Result<Reply> {
+        let stream = if let Some(stream) = &mut self.stream {
+            stream
+        } else {
+            let stream = TcpStream::connect(&self.addr).await?;
+            stream.set_nodelay(true)?;
+            self.stream.insert(BufReader::new(stream))
+        };
+        stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).await?;
+        match read(stream).await? {
+            Piece::Text(text) => Ok(Reply::Ok(text)),
+            Piece::Error(text) => Ok(Reply::Error(text)),
+            Piece::List(n) => {
+                let mut words = Vec::new();
+                for _ in 0..n {
+                    if let Piece::Text(word) = read(stream).await? {
+                        words.push(word);
+                    }
+                }
+                Ok(Reply::List(words))
+            }
+        }
+    }
+}
+
+enum Piece {
+    Text(String),
+    Error(String),
+    List(usize),
+}
+
+async fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Piece> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    let line = line.trim_end();
+    let strange = || io::Error::other("no Redis protocol");
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(strange)?;
+    match kind {
+        "+" | ":" => Ok(Piece::Text(rest.to_owned())),
+        "-" => Ok(Piece::Error(rest.to_owned())),
+        "*" => Ok(Piece::List(rest.parse().unwrap_or(0))),
+        "$" => {
+            let Ok(length) = rest.parse::<usize>() else { return Ok(Piece::Text(String::new())) };
+            let mut bytes = vec![0; length + 2];
+            stream.read_exact(&mut bytes).await?;
+            bytes.truncate(length);
+            Ok(Piece::Text(String::from_utf8_lossy(&bytes).into_owned()))
+        }
+        _ => Err(strange()),
+    }
+}

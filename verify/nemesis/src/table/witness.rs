@@ -1,0 +1,83 @@
+//! A witness at the seam between the library and its node: every yes of a server is written down
+//! with the moment it was asked for and the process that gave it, whatever the library then makes
+//! of it.
+
+use std::sync::Arc;
+
+use palisade::Durability;
+use palisade::Moment;
+use palisade::error::NodeError;
+use palisade::node::spi::BarrierPoint;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{
+    NodeEvent, SentinelNode,
+    spi::{BoxFuture, LockNode},
+};
+use tokio::sync::broadcast;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::event::{Nanos, What};
+
+/// What all names of the table's clients begin with on the servers.
+pub(super) const PREFIX: &str = "table:";
+
+pub(super) struct Witness {
+    pub(super) node: SentinelNode,
+    pub(super) votes: UnboundedSender<(Nanos, What)>,
+}
+
+impl LockNode for Witness {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let asked = batch.ops.clone();
+            let since = SystemEnv.now().as_nanos();
+            let replies = self.node.call(batch, deadline).await;
+            let at = SystemEnv.now().as_nanos();
+            let Some(facts) = &replies.facts else { return replies };
+            for (op, reply) in asked.iter().zip(&replies.items) {
+                let Some((name, token, grant)) = yes(op, reply.as_ref().ok()) else { continue };
+                let server = Arc::clone(&facts.identity);
+                // Nobody listens any more only when the client ends.
+                let _ = self.votes.send((at, What::Vote { name, token, since, server, grant }));
+            }
+            replies
+        })
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.node.barrier(after, level, deadline)
+    }
+
+    fn depth(&self) -> usize {
+        self.node.depth()
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.node.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.node.name()
+    }
+
+    fn address(&self) -> Option<Arc<str>> {
+        self.node.address()
+    }
+}
+
+/// The name and token that this answer gives or prolongs, and whether it gives.
+fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
+    let (keys, token, grant) = match (op, reply?) {
+        (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),
+        (Op::Extend { keys, token, .. }, Reply::Done) => (keys, token.get(), false),
+        _ => return None,
+    };
+    let name = keys.lock();
+    Some((name.strip_prefix(PREFIX).unwrap_or(name).into(), token, grant))
+}

@@ -1,0 +1,370 @@
+//! The world: three Sentinel groups in a network of their own, and for each client a network of
+//! its own with one cable to the groups' network, so that each can be cut off alone.
+//!
+//! ```text
+//! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
+//! 10.77.100.<client>    a client, in a network that exists as long as its holder process
+//! ```
+//!
+//! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
+//! input does, clients are killed with their parent, and a network goes with its last process.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use serde::Deserialize;
+
+use crate::machine::{self, Part};
+
+/// Between which numbers of seconds the servers' min-replicas-max-lag lies.
+const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
+
+/// The exit code of scripts and programs here for what is not possible on this machine.
+pub(crate) const CANNOT: u8 = 77;
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// Not possible for this user or on this machine.
+#[derive(Debug)]
+pub(crate) struct Cannot(pub(crate) String);
+
+impl fmt::Display for Cannot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Cannot {}
+
+/// Names the program that `sentinel-conf` starts as a server.
+const SERVER: &str = "PALISADE_REDIS_SERVER";
+
+/// A place on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A box of a group, both from 1.
+    Box(usize, u8),
+    /// A client, from 1.
+    Client(u8),
+}
+
+impl Place {
+    pub(crate) fn address(self) -> String {
+        match self {
+            Self::Box(group, number) => format!("10.77.{group}.{number}"),
+            Self::Client(n) => format!("10.77.100.{n}"),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Deployment {
+    dir: PathBuf,
+    netns: String,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) sentinels: Vec<String>,
+    pub(crate) servers: Vec<Server>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) id: String,
+    pub(crate) addr: String,
+    #[serde(rename = "box")]
+    pub(crate) number: u8,
+}
+
+pub(crate) struct World {
+    pub(crate) groups: Vec<Group>,
+    dir: PathBuf,
+    netns: String,
+    holders: Vec<Child>,
+    /// What servers are started with, if their machines can be disturbed.
+    server: Option<PathBuf>,
+    /// By how many microseconds the clock of a machine is ahead all the time, of those that are
+    /// named: addresses of servers, numbers of clients.
+    ahead: BTreeMap<String, i64>,
+}
+
+impl World {
+    /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
+    pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
+        let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
+        Self::of(clients, &shape, machine::make(out)?)
+    }
+
+    /// Starts groups with these words to `up`, on machines that start servers with `server`.
+    pub(crate) fn of(
+        clients: u8,
+        shape: &[&str],
+        server: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let mut up = Command::new(script("up"));
+        up.envs(server.iter().map(|s| (SERVER, s)));
+        let out = up
+            .args(["--json", "--netns"])
+            .args(shape)
+            .args(["--owner-pid", &std::process::id().to_string()])
+            .process_group(0)
+            .output()?;
+        if out.status.code() == Some(CANNOT.into()) {
+            return Err(Cannot(words(&out.stderr)).into());
+        }
+        let Deployment { dir, netns, groups } = serde_json::from_slice(&good("up", out)?.stdout)?;
+        let (holders, ahead) = (Vec::new(), BTreeMap::new());
+        let mut world = Self { groups, dir, netns, holders, server, ahead };
+        for n in 1..=clients {
+            world.connect(n)?;
+        }
+        let table = "add table inet nemesis; delete table inet nemesis";
+        let net = format!("--net=/run/netns/{}", world.netns);
+        let out = Command::new("nsenter").args([&*net, "--", "nft", table]).output()?;
+        good("nft", out).map_err(|e| Cannot(e.to_string()))?;
+        Ok(world)
+    }
+
+    /// Gives each server and each client a clock that is off by up to `clock_error`, and each
+    /// server a min-replicas-max-lag of its own. What it set, in one line.
+    pub(crate) async fn make_unequal(
+        &mut self,
+        dice: &mut StdRng,
+        clock_error: Duration,
+    ) -> Result<String, Failure> {
+        let mut done = Vec::new();
+        let most = i64::try_from(clock_error.as_micros())?;
+        let clients = self.holders.len();
+        let servers: Vec<_> = self.groups.iter().flat_map(|g| &g.servers).cloned().collect();
+        for client in 1..=clients {
+            self.ahead.insert(client.to_string(), off(dice, most));
+        }
+        for (n, server) in servers.iter().enumerate() {
+            let lag = dice.random_range(LAGS).to_string();
+            let ahead = off(dice, most);
+            for words in
+                [&["CONFIG", "SET", "min-replicas-max-lag", &lag][..], &["CONFIG", "REWRITE"]]
+            {
+                let answer = self.ask(&server.addr, words).await;
+                if answer != "OK" {
+                    return Err(format!("{}: {}: {answer}", server.addr, words.join(" ")).into());
+                }
+            }
+            let mut clock = String::new();
+            if self.server.is_some() {
+                self.ahead.insert(server.addr.clone(), ahead);
+                self.machine(n / 3, &server.id, Part::Clock, 0)?;
+                clock = format!(" clock {:+} ms", ahead / 1_000);
+            }
+            done.push(format!("{} lag {lag} s{clock}", server.id));
+        }
+        Ok(done.join(", "))
+    }
+
+    fn connect(&mut self, n: u8) -> Result<(), Failure> {
+        let holder = Command::new("unshare")
+            .args(["--net", "--"])
+            .arg(std::env::current_exe()?)
+            .arg("hold")
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let pid = holder.id();
+        self.holders.push(holder);
+        let mine = std::fs::read_link("/proc/self/ns/net")?;
+        let begun = Instant::now();
+        while std::fs::read_link(format!("/proc/{pid}/ns/net"))? == mine {
+            if begun.elapsed() > Duration::from_secs(10) {
+                return Err("a client's network is not made".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (ns, me) = (&self.netns, Place::Client(n).address());
+        let script = format!(
+            "ip -n {ns} link add vc{n} type veth peer name eth0 netns {pid}
+             ip -n {ns} addr add 10.77.100.254/32 dev vc{n}
+             ip -n {ns} link set vc{n} up
+             ip -n {ns} route add {me}/32 dev vc{n}
+             nsenter --net=/proc/{pid}/ns/net sh -euc '
+                 ip link set lo up
+                 ip addr add {me}/32 dev eth0
+                 ip link set eth0 up
+                 ip route add 10.77.0.0/16 dev eth0'"
+        );
+        good("ip", Command::new("sh").args(["-euc", &script]).output()?)?;
+        Ok(())
+    }
+
+    /// The ledger's socket; goes with the groups' directory.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("ledger.sock")
+    }
+
+    /// A command that runs in the network of a client and is killed with this process.
+    pub(crate) fn in_client(&self, n: u8) -> Command {
+        let pid = self.holders[usize::from(n) - 1].id();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{pid}/ns/net"));
+        command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
+        command
+    }
+
+    /// Puts a client that is about to start on its own machine, if there are such.
+    pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
+        let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
+            return Ok(());
+        };
+        machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
+    }
+
+    /// A command that runs in the groups' network and is killed with this process.
+    pub(crate) fn inside(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.netns));
+        command.args(["--", "setpriv", "--pdeathsig", "KILL", "--"]);
+        command
+    }
+
+    /// `sentinel-conf/break`, which says what went wrong. Not to be dropped half way.
+    pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
+        let mut command = tokio::process::Command::new(script("break"));
+        command.arg(&self.dir).args(words).process_group(0);
+        command.envs(self.server.iter().map(|s| (SERVER, s)));
+        good(words[0], command.output().await?)?;
+        Ok(())
+    }
+
+    /// What a server or Sentinel answers within a second; empty if it does not.
+    pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
+        let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
+        let mut command = tokio::process::Command::new("timeout");
+        command.args(["1", "nsenter", &format!("--net=/run/netns/{}", self.netns), "--"]);
+        command.args(["redis-cli", "-h", host, "-p", port]).args(words).process_group(0);
+        let out = command.output().await;
+        out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+    }
+
+    /// The server that most Sentinels of the group call master now.
+    pub(crate) async fn master(&self, group: usize) -> Option<Server> {
+        let group = &self.groups[group];
+        let mut votes = vec![0; group.servers.len()];
+        for sentinel in &group.sentinels {
+            let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.name];
+            let addr = self.ask(sentinel, &question).await.replace('\n', ":");
+            if let Some(at) = group.servers.iter().position(|s| s.addr == addr) {
+                votes[at] += 1;
+            }
+        }
+        let best = votes.iter().position(|v| *v >= 2)?;
+        Some(group.servers[best].clone())
+    }
+
+    /// The process of a server or Sentinel, if it runs and still is that process.
+    pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
+        let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
+        let (pid, start) = text.trim().split_once(' ')?;
+        let facts = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let started = facts.rsplit_once(") ")?.1.split(' ').nth(19)?;
+        (started == start).then(|| pid.parse().ok())?
+    }
+
+    fn home(&self, group: usize, id: &str) -> PathBuf {
+        self.dir.join(&self.groups[group].name).join(id)
+    }
+
+    /// Whether clocks can be moved and disks slowed here.
+    pub(crate) fn has_machines(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Disturbs the machine of a server; its clock from where it is all the time.
+    pub(crate) fn machine(
+        &self,
+        group: usize,
+        id: &str,
+        part: Part,
+        micros: i64,
+    ) -> Result<(), Failure> {
+        let server = self.groups[group].servers.iter().find(|s| s.id == id);
+        let own = server.and_then(|s| self.ahead.get(&s.addr)).copied().unwrap_or(0);
+        let ahead = if matches!(part, Part::Clock) { own } else { 0 };
+        Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
+    }
+
+    /// Whether this server runs on a machine that can be disturbed, as its loaded libraries show.
+    pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
+        let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
+        maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
+    }
+
+    /// Rules for the places that packets arrive at: in the groups' network, or in a client's.
+    pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
+        let net = match client {
+            None => format!("--net=/run/netns/{}", self.netns),
+            Some(n) => format!("--net=/proc/{}/ns/net", self.holders[usize::from(n) - 1].id()),
+        };
+        let mut command = tokio::process::Command::new("nsenter");
+        command.args([&*net, "--", "nft", rules]).process_group(0);
+        good("nft", command.output().await?)?;
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+        let down = Command::new(script("down")).arg(&self.dir).process_group(0).output();
+        if let Err(e) = down.map_err(Failure::from).and_then(|out| good("down", out)) {
+            eprintln!("nemesis: {e}");
+        }
+    }
+}
+
+/// How far a clock is off: sometimes as far as it may be.
+fn off(dice: &mut StdRng, most: i64) -> i64 {
+    match dice.random_range(0..4) {
+        0 => most,
+        1 => -most,
+        _ => dice.random_range(-most..=most),
+    }
+}
+
+/// What a holder does: keeps its network until its input ends.
+pub(crate) fn hold() -> io::Result<()> {
+    io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let _ =
+        Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+pub(crate) fn script(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "sentinel-conf", name].iter().collect()
+}
+
+pub(crate) fn good(what: &str, out: Output) -> Result<Output, Failure> {
+    if out.status.success() {
+        return Ok(out);
+    }
+    Err(format!("{what}: {}", words(&out.stderr)).into())
+}
+
+pub(crate) fn words(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}

@@ -1,0 +1,62 @@
+//! `soak`: runs seeds over all cores; the first that breaks a promise is printed as a story.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use sim::soak::{Soak, story};
+
+/// Runs the real library over simulated nodes, networks, clocks and processes. One seed is one
+/// history, bit for bit.
+#[derive(Parser)]
+struct Args {
+    /// How many seeds.
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Run this seed alone and print its story.
+    #[arg(long)]
+    reproduce: Option<u64>,
+    /// Threads; default one per core.
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(seed) = args.reproduce {
+        let told = story(seed, None);
+        print!("{told}");
+        return if told.contains("BROKEN") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let bar = ProgressBar::new(args.seeds);
+    let style = "{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).expect("a constant that is well-formed"));
+    let started = Instant::now();
+    let sum = Soak {
+        first: args.first,
+        seeds: args.seeds,
+        jobs: args.jobs.unwrap_or(cores),
+        prepare: &|| {},
+        tick: &|| bar.inc(1),
+        step: 1,
+        tamper: None,
+    }
+    .run();
+    bar.finish_and_clear();
+    let per_second = sum.seeds as f64 / started.elapsed().as_secs_f64();
+    if let Some(failure) = &sum.failure {
+        print!("{}", story(failure.seed, None));
+        println!("again: make soak ARGS='--reproduce {}'", failure.seed);
+    }
+    let violations = u32::from(sum.failure.is_some());
+    println!(
+        "{{\"seeds\":{},\"violations\":{violations},\"seeds_per_s\":{per_second:.0}}}",
+        sum.seeds
+    );
+    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

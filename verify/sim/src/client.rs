@@ -1,0 +1,250 @@
+//! What client processes do with locks: ask, hold, write to a fenced resource, let go, or not.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use palisade::node::spi::Env as _;
+use palisade::{AcquireError, LockGuard, Redlock, TryAcquire};
+use tokio::time::sleep;
+
+use crate::dice::Dice;
+use crate::names;
+use crate::plan::{Act, Parting, Plan, Settings, ms};
+use crate::process::{Gated, Process};
+use crate::trace::{Event, HoldId};
+use crate::world::World;
+
+/// One task of one client process.
+#[derive(Clone)]
+pub(crate) struct Actor {
+    pub(crate) world: Arc<World>,
+    pub(crate) plan: Arc<Plan>,
+    /// Of this process.
+    pub(crate) settings: Settings,
+    pub(crate) process: Arc<Process>,
+    pub(crate) redlock: Redlock,
+    pub(crate) client: usize,
+    pub(crate) task: usize,
+    /// The next act; outlives the process, so that a new one goes on where the old one died.
+    pub(crate) next: Arc<AtomicUsize>,
+    /// Guards that the user forgot: they live as long as the process.
+    pub(crate) forgotten: Arc<Mutex<Vec<Arc<LockGuard>>>>,
+}
+
+/// Polls a future at most so many times; `None` if it was dropped.
+pub(crate) async fn cut<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    let mut left = polls;
+    std::future::poll_fn(move |cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match Pin::new(&mut future).poll(cx) {
+            Poll::Ready(out) => Poll::Ready(Some(out)),
+            Poll::Pending => {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// A hold under way.
+struct Hold {
+    guard: Arc<LockGuard>,
+    id: HoldId,
+    name: u16,
+    until_lost: bool,
+}
+
+impl Actor {
+    fn dice(&self, act: usize) -> Dice {
+        let stream = 10_000 + 100 * (self.client * 8 + self.task) + act;
+        Dice::new(self.plan.seed, stream as u64)
+    }
+
+    /// Goes through the acts that are left.
+    pub(crate) async fn work(self, acts: Vec<Act>) {
+        loop {
+            let at = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(act) = acts.get(at).copied() else { return };
+            match act {
+                Act::Think(span) => sleep(ms(span)).await,
+                Act::Order { key, print, wait, handler } => {
+                    self.order(key, print, wait, handler).await;
+                }
+                Act::Lead { seat, wait, span, every, parting } => {
+                    self.lead(seat, (wait, span, every), parting).await;
+                }
+                Act::Watch { seat, span } => self.watch(seat, span).await,
+                Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
+                Act::Lock { name, wait, hold, every, renew, parting } => {
+                    let dice = self.dice(at);
+                    let asked = self.world.micros();
+                    if let Some(guard) = self.ask(name, wait, renew, parting).await {
+                        let held = self.holds(name, guard, asked);
+                        let held = self.hold(held, hold, (every, renew), dice).await;
+                        self.part(held, parting).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn cancelled(&self, name: usize, wait: u64, polls: u32) {
+        let n = name as u16;
+        let (client, task) = (self.client, self.task);
+        self.world.tell(Event::Asks { client, task, name: n });
+        let asked = self.world.micros();
+        let mutex = self.redlock.mutex(names::lock(name)).acquire_timeout(ms(wait.max(1)));
+        let mutex = mutex.durability(self.plan.durability).build().expect("settings fit together");
+        match cut(polls, mutex.acquire()).await {
+            None => self.world.tell(Event::Cancelled { client, task, name: n }),
+            Some(Ok(guard)) => {
+                let held = self.holds(name, guard, asked);
+                self.part(held, Parting::Drop).await;
+            }
+            Some(Err(_)) => {
+                self.world.tell(Event::Refused { client, task, name: n, taken: false });
+            }
+        }
+    }
+
+    async fn ask(&self, name: usize, wait: u64, renew: bool, how: Parting) -> Option<LockGuard> {
+        let (client, task, n) = (self.client, self.task, name as u16);
+        self.world.tell(Event::Asks { client, task, name: n });
+        let mut mutex =
+            self.redlock.mutex(names::lock(name)).acquire_timeout(ms(wait)).auto_renew(renew);
+        mutex = mutex.durability(self.plan.durability);
+        if how == Parting::Forget {
+            mutex = mutex.max_hold(ms(2 * self.settings.ttl));
+        }
+        let mutex = mutex.build().expect("settings fit together");
+        let env = Gated(Arc::clone(&self.process));
+        let (began, lost) = (env.now(), self.process.stood_still().1);
+        let got = if wait == 0 {
+            match mutex.try_acquire().await {
+                Ok(TryAcquire::Acquired(guard)) => Ok(guard),
+                Ok(TryAcquire::Taken(_)) => Err(true),
+                Err(_) => Err(false),
+            }
+        } else {
+            mutex.acquire().await.map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
+        };
+        let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
+        // The last attempt begins inside the wait and ends with its own validity.
+        let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
+        let took = env.now().since(began);
+        if took > allowed {
+            let late = took.saturating_sub(allowed).as_micros() as u64;
+            self.world.tell(Event::Overdue { client, task, late });
+        }
+        match got {
+            Ok(guard) => Some(guard),
+            Err(taken) => {
+                self.world.tell(Event::Refused { client, task, name: n, taken });
+                None
+            }
+        }
+    }
+
+    fn holds(&self, name: usize, guard: LockGuard, asked: u64) -> Hold {
+        let guard = Arc::new(guard);
+        let weak = Arc::downgrade(&guard);
+        let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
+        let token = guard.fencing_token().get();
+        let who = (self.client, name as u16);
+        let id = self.world.holds(who, token, asked, belief);
+        Hold { guard, id, name: name as u16, until_lost: false }
+    }
+
+    async fn hold(
+        &self,
+        mut held: Hold,
+        span: u64,
+        (every, renew): (u64, bool),
+        mut dice: Dice,
+    ) -> Hold {
+        let end = self.world.start.elapsed() + ms(span);
+        // Does not stop when it should, and goes on writing.
+        let careless = dice.chance(250);
+        loop {
+            let careful = dice.chance(700);
+            if !careful || held.guard.is_valid() {
+                self.write(&held, dice.range(0, 3));
+            }
+            if !renew && dice.chance(400) {
+                let _ = held.guard.extend().await;
+            }
+            let now = self.world.start.elapsed();
+            if now >= end || (held.until_lost && !careless) {
+                return held;
+            }
+            if held.until_lost {
+                sleep(ms(every).min(end.saturating_sub(now))).await;
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = held.guard.lost() => {
+                    self.told(&held);
+                    // One more write, as of a process that has not looked.
+                    held.until_lost = true;
+                }
+                () = sleep(ms(every).min(end.saturating_sub(now))) => {}
+            }
+        }
+    }
+
+    /// The write is a message of its own: it arrives even if its sender is paused.
+    fn write(&self, held: &Hold, delay: u64) {
+        let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
+        let (id, name) = (held.id, held.name);
+        tokio::spawn(async move {
+            if delay > 0 {
+                sleep(ms(delay)).await;
+            }
+            world.write(id, name, token);
+        });
+    }
+
+    fn told(&self, held: &Hold) {
+        let now = Gated(Arc::clone(&self.process)).now();
+        let late = now.since(held.guard.valid_until()).as_micros() as u64;
+        let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
+        // Tokio's timers keep true time here, the process's clock does not: a simulated error only.
+        let skew =
+            self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
+        let late = late.min(awake).saturating_sub(skew);
+        self.world.tell(Event::LossTold { hold: held.id, client: self.client, late });
+    }
+
+    async fn part(&self, held: Hold, how: Parting) {
+        let (id, client, name) = (held.id, self.client, held.name);
+        self.world.tell(Event::Parts { hold: id, client, name, how });
+        if how == Parting::Forget {
+            let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+            forgotten.push(held.guard);
+            return;
+        }
+        self.world.parts(id);
+        let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
+        match how {
+            Parting::Release => {
+                let _ = guard.release().await;
+            }
+            Parting::CutShort(polls) => {
+                cut(polls, guard.release()).await;
+            }
+            Parting::Drop | Parting::Forget => drop(guard),
+        }
+    }
+}

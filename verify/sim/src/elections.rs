@@ -1,0 +1,86 @@
+//! What clients do with elections: campaign, proclaim, resign or vanish, and watch.
+
+use std::sync::Arc;
+
+use palisade::ElectionBuilder;
+use palisade::election::Observation;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Actor, cut};
+use crate::names;
+use crate::plan::{Parting, ms};
+use crate::trace::Event;
+
+impl Actor {
+    fn election(&self, seat: usize) -> ElectionBuilder {
+        let election = self.redlock.election(names::seat(seat));
+        election.ttl(ms(self.settings.ttl)).durability(self.plan.durability)
+    }
+
+    /// Campaigns for so long, leads for a while with new words every `every`, and parts.
+    pub(crate) async fn lead(
+        &self,
+        seat: usize,
+        (wait, span, every): (u64, u64, u64),
+        how: Parting,
+    ) {
+        let (client, task, name) = (self.client, self.task, names::number_of(&names::seat(seat)));
+        self.world.tell(Event::Asks { client, task, name });
+        let asked = self.world.micros();
+        let election = self.election(seat).acquire_timeout(ms(wait)).build();
+        let election = election.expect("the plan's settings fit together");
+        let value = client.to_string();
+        let Ok(leadership) = election.campaign(value.clone()).await else {
+            return self.world.tell(Event::Refused { client, task, name, taken: true });
+        };
+        let leadership = Arc::new(leadership);
+        let weak = Arc::downgrade(&leadership);
+        let belief = Box::new(move || weak.upgrade().map(|l| l.remaining()));
+        let term = leadership.term().get();
+        let hold = self.world.holds((client, name), term, asked, belief);
+        let end = self.world.start.elapsed() + ms(span);
+        while self.world.start.elapsed() < end && leadership.is_valid() {
+            tokio::select! {
+                biased;
+                () = leadership.lost() => break,
+                () = sleep(ms(every)) => {}
+            }
+            let _ = leadership.proclaim(value.clone()).await;
+        }
+        self.world.tell(Event::Parts { hold, client, name, how });
+        self.world.parts(hold);
+        let Ok(leadership) = Arc::try_unwrap(leadership) else { return };
+        match how {
+            Parting::Release => {
+                let _ = leadership.resign().await;
+            }
+            Parting::CutShort(polls) => {
+                cut(polls, leadership.resign()).await;
+            }
+            Parting::Drop | Parting::Forget => drop(leadership),
+        }
+    }
+
+    /// Watches an election for so long.
+    pub(crate) async fn watch(&self, seat: usize, span: u64) {
+        let Ok(election) = self.election(seat).build() else { return };
+        let mut observer = election.observe();
+        let (client, watch) = (self.client, self.world.next_value());
+        let name = names::number_of(&names::seat(seat));
+        let end = self.world.start.elapsed() + ms(span);
+        loop {
+            let left = end.saturating_sub(self.world.start.elapsed());
+            match timeout(left, observer.next()).await {
+                Ok(Some(Observation::Leader { leader, gap })) => {
+                    let (term, number) = (leader.term.get(), leader.number);
+                    let leader = leader.value.parse().unwrap_or(usize::MAX);
+                    let (name, watch) = (name, watch);
+                    let seen = Event::Sees { client, watch, name, leader, term, number, gap };
+                    self.world.tell(seen);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}

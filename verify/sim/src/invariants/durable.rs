@@ -1,0 +1,26 @@
+//! What was asked to be on all replicas is there when it is answered (durability 1).
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// The world remembers what each node's replicas have confirmed; this says what it means.
+#[derive(Debug, Default)]
+pub(crate) struct Durable;
+
+impl Invariant for Durable {
+    fn name(&self) -> &'static str {
+        "a grant is as durable as asked"
+    }
+
+    fn source(&self) -> &'static str {
+        "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer are \
+         rolled back"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Unkept { .. } => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}

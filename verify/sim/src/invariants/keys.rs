@@ -1,0 +1,26 @@
+//! Nothing is left behind: no key outlives its ttl, and what a living process gave up or was
+//! cancelled in is gone as soon as its messages have arrived (locks 8).
+
+use super::Invariant;
+use crate::trace::Event;
+
+#[derive(Debug, Default)]
+pub(crate) struct Keys;
+
+impl Invariant for Keys {
+    fn name(&self) -> &'static str {
+        "nothing left behind"
+    }
+
+    fn source(&self) -> &'static str {
+        "docs/design/locks.md, 8: release by token on all nodes, with the caller's future gone \
+         as well"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::KeyLeft { .. } => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! No silent loss: a holder learns that it lost at the latest at its own deadline, and what was
+//! lost never becomes valid again (README, promise 3; renewal 5).
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// Timers are whole milliseconds, and the clocks of a process run at rates of their own.
+const TIMER: u64 = 4_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct LossTold;
+
+impl Invariant for LossTold {
+    fn name(&self) -> &'static str {
+        "no silent loss"
+    }
+
+    fn source(&self) -> &'static str {
+        "README, promise 3: a holder learns that it lost, at the latest when its own deadline \
+         passes"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::LossTold { late, .. } if *late > TIMER => Err(event.to_string()),
+            Event::Revived { .. } => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}

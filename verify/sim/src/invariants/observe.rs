@@ -1,0 +1,34 @@
+//! Observers see terms and values in order; what they may have missed is marked (election 5).
+
+use std::collections::BTreeMap;
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// What each observer saw last.
+#[derive(Debug, Default)]
+pub(crate) struct Observe(BTreeMap<u64, (u64, u64)>);
+
+impl Invariant for Observe {
+    fn name(&self) -> &'static str {
+        "observed in order, gaps marked"
+    }
+
+    fn source(&self) -> &'static str {
+        "Election::observe: each change once, terms never backwards, gap if some may be missed"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        let Event::Sees { watch, term, number, gap, .. } = *event else { return Ok(()) };
+        let Some((was_term, was_number)) = self.0.insert(watch, (term, number)) else {
+            return Ok(());
+        };
+        if (term, number) < (was_term, was_number) {
+            return Err(format!("{event}, after number {was_number} of term {was_term}"));
+        }
+        if !gap && (term != was_term || number > was_number + 1) {
+            return Err(format!("{event}: unmarked, after number {was_number} of {was_term}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! One result per key, for ever: every caller that is answered with a result is answered with the
+//! same one (README, promise 4; idempotency 1).
+
+use std::collections::BTreeMap;
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// The result of each key, and whether it was shown as one that is kept, or as one that is not.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    values: BTreeMap<u16, u64>,
+    kept: BTreeMap<u16, bool>,
+}
+
+impl Invariant for Results {
+    fn name(&self) -> &'static str {
+        "one result per key"
+    }
+
+    fn source(&self) -> &'static str {
+        "README, promise 4: a result once seen never changes, within retention"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        let (name, is_kept) = match *event {
+            Event::Result { name, value, kept, .. } => {
+                let first = *self.values.entry(name).or_insert(value);
+                if first != value {
+                    return Err(format!("{event}, but {first} was answered before"));
+                }
+                (name, kept)
+            }
+            Event::NotKept { name, .. } => (name, false),
+            _ => return Ok(()),
+        };
+        if *self.kept.entry(name).or_insert(is_kept) != is_kept {
+            return Err(format!("{event}, but the opposite was answered before"));
+        }
+        Ok(())
+    }
+}

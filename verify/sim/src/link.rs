@@ -1,0 +1,268 @@
+//! The way from one client to one node: a `LockNode` over a bad network.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use palisade::bugs::{self, Bug};
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::Env;
+use palisade::node::spi::{Batch, Replies};
+use palisade::node::{
+    NodeEvent,
+    spi::{BoxFuture, LockNode},
+};
+use palisade::{Drift, Moment};
+use palisade::{Durability, node::spi::BarrierPoint};
+use tokio::sync::{broadcast, oneshot};
+use tokio::time::sleep;
+
+use crate::dice::Dice;
+use crate::node::{Job, Node};
+use crate::plan::{Ms, NetPlan, ms};
+use crate::world::World;
+
+/// What is cut between a client and a node. Lives longer than the client's process.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    requests: AtomicU32,
+    replies: AtomicU32,
+}
+
+impl Wire {
+    fn way(&self, requests: bool) -> &AtomicU32 {
+        if requests { &self.requests } else { &self.replies }
+    }
+
+    pub(crate) fn cut(&self, requests: bool) {
+        self.way(requests).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn mend(&self, requests: bool) {
+        let less = |n: u32| Some(n.saturating_sub(1));
+        let _ = self.way(requests).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.requests.store(0, Ordering::Relaxed);
+        self.replies.store(0, Ordering::Relaxed);
+    }
+
+    fn is_open(&self, requests: bool) -> bool {
+        self.way(requests).load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Batches of a client that may be under way to a node at once.
+const DEPTH: usize = 4;
+
+/// A client's view of one node. What it sends arrives in the order in which it was sent, and is
+/// answered in that order, as on one connection.
+pub(crate) struct Link {
+    pub(crate) client: usize,
+    pub(crate) world: Arc<World>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) net: Arc<Mutex<NetPlan>>,
+    pub(crate) dice: Mutex<Dice>,
+    pub(crate) name: Arc<str>,
+    /// No clock is faster.
+    pub(crate) drift: Drift,
+    /// The last batch that was sent: when it has arrived, and when it is answered.
+    pub(crate) last: Mutex<Option<(Turn, Turn)>>,
+}
+
+/// Ends when the other end is dropped.
+type Turn = oneshot::Receiver<()>;
+
+/// What a batch waits for, and what the next one waits for.
+#[derive(Default)]
+struct Order {
+    before: Option<(Turn, Turn)>,
+    behind: Option<(oneshot::Sender<()>, oneshot::Sender<()>)>,
+}
+
+/// The fate of one message exchange.
+#[derive(Clone, Copy)]
+struct Fate {
+    there: Ms,
+    back: Ms,
+    lose_request: bool,
+    lose_reply: bool,
+    again: Option<Ms>,
+    refused: bool,
+}
+
+impl Link {
+    /// Behind all that was sent before.
+    fn order(&self) -> Order {
+        if bugs::on(Bug::BatchesOvertake) {
+            return Order::default();
+        }
+        let ((arrives, arrived), (answers, answered)) = (oneshot::channel(), oneshot::channel());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        Order { before: last.replace((arrived, answered)), behind: Some((arrives, answers)) }
+    }
+
+    fn fate(&self) -> Fate {
+        let mut d = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let net = *self.net.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut delay = || {
+            let usual = d.range(net.latency.0, net.latency.1);
+            let late = d.range(0, net.late_max);
+            if d.chance(net.late) { late } else { usual }
+        };
+        let (there, back) = (delay(), delay());
+        let again = d.range(0, net.late_max);
+        Fate {
+            there,
+            back,
+            lose_request: d.chance(net.lose_request),
+            lose_reply: d.chance(net.lose_reply),
+            again: d.chance(net.duplicate).then_some(again),
+            refused: d.chance(500),
+        }
+    }
+}
+
+/// The message on its own feet: whatever becomes of its sender, it arrives, or not.
+async fn travel(
+    (node, wire): (Arc<Node>, Arc<Wire>),
+    fate: Fate,
+    (client, due, batch): (usize, u64, Batch),
+    (order, heard): (Order, oneshot::Sender<Replies>),
+) {
+    let (arrived, answered) = order.before.unzip();
+    let (arrives, _answers) = order.behind.unzip();
+    pause(fate.there).await;
+    turn(arrived).await;
+    if fate.lose_request || !wire.is_open(true) {
+        return;
+    }
+    let (reply, answer) = oneshot::channel();
+    let copy = fate.again.map(|_| batch.clone());
+    node.arrive(Job { client, due, batch, reply: Some(reply) });
+    drop(arrives);
+    if let (Some(later), Some(batch)) = (fate.again, copy) {
+        let node = Arc::clone(&node);
+        tokio::spawn(async move {
+            pause(later).await;
+            node.arrive(Job { client, due, batch, reply: None });
+        });
+    }
+    let Ok(replies) = answer.await else { return };
+    pause(fate.back).await;
+    turn(answered).await;
+    if !fate.lose_reply && wire.is_open(false) {
+        let _ = heard.send(replies);
+    }
+}
+
+async fn turn(of: Option<Turn>) {
+    if let Some(turn) = of {
+        let _ = turn.await;
+    }
+}
+
+async fn pause(span: Ms) {
+    if span > 0 {
+        sleep(ms(span)).await;
+    }
+}
+
+impl LockNode for Link {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let n = batch.ops.len();
+        let fate = self.fate();
+        let budget: Duration = deadline.since(self.env.now());
+        if budget.is_zero() {
+            let detail = "the deadline passed before the request was sent";
+            let error = NodeError::not_executed(NodeFault::Timeout, detail);
+            return Box::pin(async move { Replies::fail(n, &error) });
+        }
+        if self.node.is_down() && fate.refused {
+            // Connection refused: certainly not executed.
+            let error = NodeError::not_executed(NodeFault::Unreachable, "connection refused");
+            return Box::pin(async move {
+                pause(fate.there).await;
+                Replies::fail(n, &error)
+            });
+        }
+        let (sender, heard) = oneshot::channel();
+        let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
+        // By true time, however fast the sender's clock runs.
+        let due = self.world.nanos() + (budget + self.drift.of(budget)).as_nanos() as u64;
+        tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
+        Box::pin(async move {
+            let late = pin!(sleep(budget));
+            tokio::select! {
+                biased;
+                replies = answered(heard) => replies,
+                () = late => {
+                    let error = NodeError::maybe_executed(NodeFault::Timeout, "no answer in time");
+                    Replies::fail(n, &error)
+                }
+            }
+        })
+    }
+
+    /// A question on the same bad link; it ends with its caller.
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        let fate = self.fate();
+        // One in ten finds a replica that does not confirm.
+        let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
+        let budget = deadline.since(self.env.now());
+        let asked = async move {
+            pause(fate.there).await;
+            if fate.lose_request || lags || !self.wire.is_open(true) {
+                return pending().await;
+            }
+            let Some(answer) = self.node.confirm(self.client, after, level) else {
+                return pending().await;
+            };
+            pause(fate.back).await;
+            if fate.lose_reply || !self.wire.is_open(false) {
+                return pending().await;
+            }
+            answer
+        };
+        Box::pin(async move {
+            let (late, asked) = (pin!(sleep(budget)), pin!(asked));
+            tokio::select! {
+                biased;
+                answer = asked => answer,
+                () = late => {
+                    Err(NodeError::maybe_executed(NodeFault::NotDurable, "no answer in time"))
+                }
+            }
+        })
+    }
+
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.node.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+}
+
+async fn answered(heard: oneshot::Receiver<Replies>) -> Replies {
+    match heard.await {
+        Ok(replies) => replies,
+        // Lost: no answer until the deadline.
+        Err(_) => pending().await,
+    }
+}

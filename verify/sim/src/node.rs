@@ -1,0 +1,396 @@
+//! A simulated node: a lone server or a group, and what happens to it: crashes, freezes, failovers
+//! after which the replaced master goes on, clocks that step.
+
+mod clock;
+mod copies;
+mod describe;
+mod handover;
+mod server;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use palisade::Moment;
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::Env as _;
+use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::{NodeEvent, spi::LockNode as _};
+use palisade::{Durability, node::spi::BarrierPoint};
+use tokio::sync::broadcast;
+
+use self::clock::ServerClock;
+use self::copies::Copies;
+use self::describe::{answer, describe, stands};
+pub(crate) use self::server::Job;
+use self::server::{Role, Server, at_once, now_or_never};
+use crate::dice::Dice;
+use crate::plan::{ClientPlan, Copy, Plan, Settings, ms};
+use crate::trace::{Answer, Event};
+use crate::world::World;
+
+/// A node of the simulated world.
+pub(crate) struct Node {
+    pub(crate) index: usize,
+    world: Arc<World>,
+    clients: Vec<ClientPlan>,
+    /// The largest L that any server may have.
+    longest: Duration,
+    /// The shortest `max_ttl` of any process.
+    least_lease: Duration,
+    drift_ppm: u32,
+    /// No clock is further from true time.
+    error: Duration,
+    cross: bool,
+    events: broadcast::Sender<NodeEvent>,
+    hints: Mutex<Dice>,
+    state: Mutex<State>,
+}
+
+struct State {
+    servers: Vec<Server>,
+    master: usize,
+    /// Which server each client talks to.
+    views: Vec<usize>,
+    copies: Copies,
+    /// Locks that the master granted since replicas confirmed any, with their fences.
+    granted: Vec<(u16, u64)>,
+    down: bool,
+    lives: u64,
+    /// How many hints in a thousand get lost.
+    lose_hint: u64,
+    heard: broadcast::Receiver<NodeEvent>,
+}
+
+impl Node {
+    pub(crate) fn new(index: usize, world: &Arc<World>, plan: &Plan) -> Arc<Self> {
+        let (node, is_group) = (&plan.nodes[index], plan.nodes[index].is_group());
+        let mut servers: Vec<Server> = Vec::new();
+        for (i, server) in node.servers.iter().enumerate() {
+            let dice = plan.dice(1_000 + 10 * index as u64 + i as u64);
+            let clock = ServerClock::new(world, server.clock, dice);
+            let first = i == 0 && node.is_new;
+            let memory = if first { Server::new_memory } else { Server::empty_memory };
+            servers.push(Server {
+                memory: memory(index, &clock),
+                clock,
+                window: ms(if is_group { server.window } else { 0 }),
+                role: if i == 0 { Role::Master } else { Role::Replica },
+                frozen: 0,
+                queue: VecDeque::new(),
+                life: 0,
+                has_granted: false,
+                fresh: (i == 0 && !node.is_new).then_some(Duration::ZERO),
+            });
+        }
+        let least = plan.stages.iter().map(|s| s.max_ttl).min().unwrap_or(0);
+        let state = State {
+            copies: Copies::new(plan.copy_every, servers[0].memory.snapshot()),
+            granted: Vec::new(),
+            heard: servers[0].memory.events(),
+            master: 0,
+            views: vec![0; plan.clients.len()],
+            servers,
+            down: false,
+            lives: 0,
+            lose_hint: plan.net.lose_hint,
+        };
+        Arc::new(Self {
+            index,
+            world: Arc::clone(world),
+            clients: plan.clients.clone(),
+            longest: ms(node.window()),
+            least_lease: ms(least),
+            drift_ppm: plan.truth.drift_ppm,
+            error: Duration::from_micros(plan.truth.error),
+            cross: plan.cross,
+            events: broadcast::Sender::new(256),
+            hints: Mutex::new(plan.dice(1_500 + index as u64)),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.events.subscribe()
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.state().down
+    }
+
+    /// A request arrives at the server to which its sender is connected.
+    pub(crate) fn arrive(&self, job: Job) {
+        let mut state = self.state();
+        let at = state.views[job.client];
+        if state.down && at == state.master {
+            return;
+        }
+        if state.servers[at].frozen > 0 {
+            state.servers[at].queue.push_back(job);
+            return;
+        }
+        self.execute(&mut state, at, job);
+    }
+
+    fn execute(&self, state: &mut State, at: usize, job: Job) {
+        if let Some(error) = state.refusal(at) {
+            // Its connection is dropped; the next one is to the master.
+            state.views[job.client] = state.master;
+            return job.refuse(&error);
+        }
+        if at == state.master || self.cross {
+            // What others have is older than what is about to be written.
+            state.copies.take(self.world.nanos(), &state.servers[at].memory);
+        }
+        let old = at != state.master;
+        let server = &mut state.servers[at];
+        let (life, clock) = (server.life, server.clock.now().as_nanos());
+        if let Some(window) = server.fresh.take() {
+            let silent = (self.least_lease + window).as_nanos() as u64;
+            let (node, server) = (self.index, at);
+            self.world.tell(Event::NewLife { node, server, life, at: clock, quarantine: silent });
+        }
+        let (read, unread) = self.windows(state, at, job.client);
+        let memory = &state.servers[at].memory;
+        memory.set_failover_windows(read, unread);
+        let (client, due, ops) = (job.client, job.due, job.batch.ops.clone());
+        let replies = at_once(memory, job.batch);
+        let granted = self.tell((at, life, clock), (client, due), &ops, &replies);
+        state.servers[at].has_granted |= granted;
+        if !old {
+            state.granted.extend(ops.iter().zip(&replies.items).filter_map(stands));
+        }
+        self.forward(state);
+        if let Some(reply) = job.reply {
+            let _ = reply.send(replies);
+        }
+    }
+
+    /// L as a client knows it, and with what the servers may have that it has not read.
+    fn windows(&self, state: &State, at: usize, client: usize) -> (Duration, Duration) {
+        let reads = self.clients[client].reads | 1 << at;
+        let known = state.servers.iter().enumerate().filter(|(i, _)| reads >> i & 1 == 1);
+        let all = known.clone().count() == state.servers.len();
+        let read = known.map(|(_, s)| s.window).max().unwrap_or_default();
+        (read, if all { read } else { self.longest })
+    }
+
+    /// Writes down what was asked and answered; whether anything was granted.
+    fn tell(
+        &self,
+        (server, life, at): (usize, u64, u64),
+        (client, due): (usize, u64),
+        ops: &[Op],
+        replies: &Replies,
+    ) -> bool {
+        let (node, mut granted) = (self.index, false);
+        for (op, reply) in ops.iter().zip(&replies.items) {
+            let (verb, name, owner) = describe(op);
+            let answer = reply.as_ref().map_or(Answer::Failed, answer);
+            self.world.tell(Event::Served { node, server, client, verb, name, owner, answer });
+            if matches!(answer, Answer::Granted(_) | Answer::Claimed(..)) {
+                self.world.tell(Event::Granting { node, server, life, at });
+                granted = true;
+            }
+            let late = self.world.nanos().saturating_sub(due) / 1_000;
+            if answer.is_effect() && !op.is_undo() && late > 0 {
+                self.world.tell(Event::LateEffect { node, client, name, late });
+            }
+        }
+        granted
+    }
+
+    /// Whether replicas have what the client's server granted: from here on they have, unless that
+    /// server is a former master, whose replicas follow another. None: no answer.
+    pub(crate) fn confirm(
+        &self,
+        client: usize,
+        after: BarrierPoint,
+        level: Durability,
+    ) -> Option<Result<u32, NodeError>> {
+        let mut state = self.state();
+        let at = state.views[client];
+        if state.servers[at].frozen > 0 || state.down && at == state.master {
+            return None;
+        }
+        if at != state.master {
+            let error = NodeError::maybe_executed(NodeFault::NotDurable, "it follows another");
+            return Some(Err(error));
+        }
+        let memory = state.servers[at].memory.clone();
+        let answer = now_or_never(memory.barrier(after, level, Moment::from_nanos(u64::MAX)));
+        if answer.is_ok() {
+            // All its writes are there, also those that a step of the clock has ended.
+            for (name, fence) in std::mem::take(&mut state.granted) {
+                self.world.kept(self.index, name, fence);
+            }
+        }
+        Some(answer)
+    }
+
+    /// Hints travel on their own and may be lost.
+    fn forward(&self, state: &mut State) {
+        while let Ok(event) = state.heard.try_recv() {
+            let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+            if !dice.chance(state.lose_hint) {
+                let _ = self.events.send(event);
+            }
+        }
+    }
+
+    /// The master's process dies; `down` until [`back`](Self::back).
+    pub(crate) fn crash(&self, copy: Copy) {
+        let mut state = self.state();
+        let at = state.master;
+        let data = state.data(copy, self.world.nanos());
+        let server = &mut state.servers[at];
+        server.memory = Server::empty_memory(self.index, &server.clock);
+        if let Some(data) = data {
+            server.memory.restore(data);
+        }
+        server.queue.clear();
+        server.frozen = 0;
+        state.down = true;
+        state.begin(at);
+    }
+
+    pub(crate) fn back(&self) {
+        self.state().down = false;
+    }
+
+    /// `FLUSHALL`.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state();
+        let at = state.master;
+        state.servers[at].memory.flush_all();
+        // Replicas have all of it, and that it is gone.
+        let granted = std::mem::take(&mut state.granted);
+        state.begin(at);
+        state.granted = granted;
+    }
+
+    /// A server is frozen until [`thaw`](Self::thaw).
+    pub(crate) fn freeze(&self, at: usize) {
+        self.state().servers[at].frozen += 1;
+    }
+
+    /// What piled up is looked at now, in its order.
+    pub(crate) fn thaw(&self, at: usize) {
+        let mut state = self.state();
+        let server = &mut state.servers[at];
+        server.frozen = server.frozen.saturating_sub(1);
+        if server.frozen == 0 {
+            for job in std::mem::take(&mut state.servers[at].queue) {
+                self.execute(&mut state, at, job);
+            }
+        }
+    }
+
+    /// A server's clock steps, and is off by `to` µs.
+    pub(crate) fn step(&self, at: usize, to: i64) {
+        self.state().servers[at].clock.step(to);
+    }
+
+    /// A server's clock is off by so many µs more.
+    pub(crate) fn run_wild(&self, at: usize, by: i64) {
+        self.state().servers[at].clock.run_wild(by);
+    }
+
+    /// Another server takes the master's place with a copy of its data. False if it cannot.
+    pub(crate) fn fail_over(&self, to: usize, copy: Copy, old: u64) -> Option<usize> {
+        let mut state = self.state();
+        let from = state.master;
+        // Nobody promotes a server that does not answer.
+        if to == from || state.servers[to].frozen > 0 {
+            return None;
+        }
+        let data = state.data(copy, self.world.nanos());
+        let replaced = &mut state.servers[from];
+        // L is what a server's settings say and more than what it comes to: that covers its drift.
+        let drift = u64::from(self.drift_ppm);
+        let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
+        replaced.role = Role::Former(replaced.clock.wall() + window);
+        let memory = &state.servers[to].memory;
+        let nothing = || Server::empty_memory(self.index, &state.servers[to].clock).snapshot();
+        memory.restore(data.unwrap_or_else(nothing));
+        state.servers[to].role = Role::Master;
+        state.master = to;
+        state.down = false;
+        state.begin(to);
+        for client in (0..state.views.len()).filter(|c| old >> c & 1 == 0) {
+            state.views[client] = to;
+        }
+        Some(from)
+    }
+
+    /// Ends every fault.
+    pub(crate) fn heal(&self) {
+        let count = {
+            let mut state = self.state();
+            let master = state.master;
+            state.lose_hint = 0;
+            state.down = false;
+            state.views.fill(master);
+            for (i, server) in state.servers.iter_mut().enumerate() {
+                server.clock.mend();
+                server.frozen = server.frozen.min(1);
+                if i != master {
+                    server.role = Role::Replica;
+                }
+            }
+            state.servers.len()
+        };
+        for at in 0..count {
+            self.thaw(at);
+        }
+    }
+
+    /// The value of a lock's or a record's key on the master now.
+    pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
+        let batch = Batch { terms: settings.terms(), not_after: None, ops: vec![op] };
+        let memory = {
+            let state = self.state();
+            state.servers[state.master].memory.clone()
+        };
+        at_once(&memory, batch).items.pop()?.ok()
+    }
+}
+
+impl State {
+    /// Why a server does not serve, if it does not.
+    fn refusal(&mut self, at: usize) -> Option<NodeError> {
+        let server = &mut self.servers[at];
+        let (fault, why) = match server.role {
+            Role::Master => return None,
+            Role::Former(until) if server.clock.wall() <= until => return None,
+            Role::Former(_) => (NodeFault::NoReplicas, "no replica follows it any more"),
+            Role::Replica => (NodeFault::NotMaster, "a replica"),
+        };
+        server.role = Role::Replica;
+        Some(NodeError::not_executed(fault, why))
+    }
+
+    fn data(&self, copy: Copy, now: u64) -> Option<palisade::test_util::MemorySnapshot> {
+        match copy {
+            Copy::Behind(0) => Some(self.servers[self.master].memory.snapshot()),
+            Copy::Behind(span) => Some(self.copies.behind(now, span)),
+            Copy::Empty => None,
+        }
+    }
+
+    /// A new data history begins on a server.
+    fn begin(&mut self, at: usize) {
+        self.lives += 1;
+        self.granted.clear();
+        let window = self.servers.iter().filter(|s| s.may_go_on()).map(|s| s.window).max();
+        let server = &mut self.servers[at];
+        server.life = self.lives;
+        server.has_granted = false;
+        server.fresh = Some(window.unwrap_or_default());
+        self.heard = server.memory.events();
+    }
+}

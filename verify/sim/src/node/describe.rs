@@ -1,0 +1,64 @@
+//! What a server was asked and what it answered, as short values for the trace.
+
+use palisade::error::NodeError;
+use palisade::node::spi::OwnerToken;
+use palisade::node::spi::{Op, Reply};
+
+use crate::dice::mix;
+use crate::names::number_of;
+use crate::trace::{Answer, Verb};
+
+fn short(owner: &OwnerToken) -> u16 {
+    owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
+}
+
+/// A lock that has this fence after the op.
+pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
+    match (op, reply) {
+        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
+            Some((number_of(keys.lock()), *fence))
+        }
+        (Op::Raise { keys, token, .. }, Ok(Reply::Done)) => {
+            Some((number_of(keys.lock()), token.get()))
+        }
+        _ => None,
+    }
+}
+
+/// Verb, name, and the owner's short name.
+pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
+    match op {
+        Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),
+        Op::Raise { keys, owner, .. } => (Verb::Raise, number_of(keys.lock()), short(owner)),
+        Op::Extend { keys, owner, reassert, .. } => {
+            let verb = if reassert.is_some() { Verb::Reassert } else { Verb::Extend };
+            (verb, number_of(keys.lock()), short(owner))
+        }
+        Op::Release { keys, owner, .. } => (Verb::Release, number_of(keys.lock()), short(owner)),
+        Op::Inspect { keys, .. } => (Verb::Inspect, number_of(keys.lock()), 0),
+        Op::Claim(c) => (Verb::Claim, number_of(&c.key), short(&c.owner)),
+        Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
+        Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
+        Op::Complete { key, owner, .. } => (Verb::Complete, number_of(key), short(owner)),
+        Op::Unclaim { key, owner, .. } => (Verb::Unclaim, number_of(key), short(owner)),
+        Op::Lookup { key, .. } => (Verb::Lookup, number_of(key), 0),
+    }
+}
+
+pub(super) fn answer(reply: &Reply) -> Answer {
+    match reply {
+        Reply::Granted { fence } => Answer::Granted(*fence),
+        Reply::Claimed { fence, unsure, .. } => Answer::Claimed(*fence, unsure.is_zero()),
+        Reply::Held { .. } => Answer::Held,
+        Reply::Quarantined { .. } => Answer::Quarantined,
+        Reply::Done => Answer::Done,
+        Reply::NotOwner => Answer::NotOwner,
+        Reply::Absent => Answer::Absent,
+        Reply::Holder(_) | Reply::Record { .. } => Answer::Seen,
+        Reply::Completed(r) => Answer::Completed(r.token.get()),
+        Reply::InFlight { .. } => Answer::InFlight,
+        Reply::Mismatch => Answer::Mismatch,
+        Reply::TooOld => Answer::TooOld,
+        Reply::Deferred => Answer::Deferred,
+    }
+}

@@ -1,0 +1,393 @@
+//! One run: a plan in, a trace and a verdict out. One runtime, one thread, virtual time.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use palisade::Drift;
+use palisade::node::spi::Env;
+use palisade::node::spi::LockKeys;
+use palisade::node::spi::LockNode;
+use palisade::node::spi::{Op, Reply};
+use palisade::{Durability, LockGuard, Redlock};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::{Actor, cut};
+use crate::invariants::Violation;
+use crate::link::{Link, Wire};
+use crate::names;
+use crate::node::Node;
+use crate::plan::{Fault, NetPlan, Plan, Settings, Tamper, ms};
+use crate::process::{Gated, Process};
+use crate::trace::Event;
+use crate::world::World;
+
+/// Longer than any plan takes in virtual time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) violation: Option<Violation>,
+    /// Of the whole trace: the same for the same plan, always.
+    pub(crate) hash: u64,
+    pub(crate) events: Vec<(u64, Event)>,
+}
+
+/// Runs a plan.
+pub(crate) fn run(plan: Plan) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without IO needs nothing from the system");
+    let report = runtime.block_on(async {
+        let stage = Stage::new(plan);
+        stage.play().await
+    });
+    drop(runtime);
+    report
+}
+
+/// A client's place in the world; its process may be a second or third one.
+struct Seat {
+    process: Arc<Process>,
+    redlock: Redlock,
+    forgotten: Arc<Mutex<Vec<Arc<LockGuard>>>>,
+    wires: Vec<Arc<Wire>>,
+    progress: Vec<Arc<AtomicUsize>>,
+    tasks: Vec<JoinHandle<()>>,
+    lives: u64,
+    /// Which settings its process has.
+    stage: usize,
+}
+
+/// A process that is calm now, and its settings.
+type Handle = (Arc<Process>, Redlock, Settings);
+
+struct Stage {
+    plan: Arc<Plan>,
+    world: Arc<World>,
+    nodes: Vec<Arc<Node>>,
+    net: Arc<Mutex<NetPlan>>,
+    seats: Mutex<Vec<Seat>>,
+}
+
+impl Stage {
+    fn new(plan: Plan) -> Arc<Self> {
+        let all = plan.durability == Durability::AllReplicas;
+        let fewest = plan.stages.iter().map(|s| s.nodes.count_ones()).min().unwrap_or(1);
+        let kept_on = if all { fewest as usize / 2 + 1 } else { 0 };
+        let world = World::new(Instant::now(), kept_on, plan.promises());
+        let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
+        let net = Arc::new(Mutex::new(plan.net));
+        let stage = Self { plan: Arc::new(plan), world, nodes, net, seats: Mutex::new(Vec::new()) };
+        for client in 0..stage.plan.clients.len() {
+            let wires: Vec<_> = stage.nodes.iter().map(|_| Arc::new(Wire::default())).collect();
+            let (process, redlock) = stage.process(client, (0, 0), &wires);
+            let progress = stage.tasks_of(client).map(|_| Arc::default()).collect();
+            let (forgotten, tasks) = (Arc::default(), Vec::new());
+            let (lives, now) = (1, 0);
+            let seat =
+                Seat { process, redlock, forgotten, wires, progress, tasks, lives, stage: now };
+            stage.seats().push(seat);
+        }
+        Arc::new(stage)
+    }
+
+    fn seats(&self) -> std::sync::MutexGuard<'_, Vec<Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tasks_of(&self, client: usize) -> impl Iterator<Item = &crate::plan::TaskPlan> {
+        self.plan.tasks.iter().filter(move |t| t.client == client)
+    }
+
+    /// One process of a client, with a handle of its own on its nodes.
+    fn process(
+        &self,
+        client: usize,
+        (life, stage): (u64, usize),
+        wires: &[Arc<Wire>],
+    ) -> (Arc<Process>, Redlock) {
+        let (p, settings) = (&self.plan, self.plan.stages[stage]);
+        let stream = 2_000 + 100 * client as u64 + 10 * life;
+        let stuck = p.tamper == Some(Tamper::StuckDice);
+        let clock = p.clients[client].clock;
+        let process = Process::new(self.world.start, clock, p.dice(stream), stuck);
+        let env: Arc<dyn Env> = Arc::new(Gated(Arc::clone(&process)));
+        let mut builder = Redlock::builder()
+            .ttl(ms(settings.ttl))
+            .max_ttl(ms(settings.max_ttl))
+            .drift(Drift::from_ppm(settings.drift_ppm))
+            .node_deadline(ms(p.deadline))
+            .clock_error(ms(settings.clock_error))
+            .allow_even_nodes()
+            .env(Arc::clone(&env));
+        for i in (0..self.nodes.len()).filter(|i| settings.has(*i)) {
+            let is_twin = p.clients[client].twin && i == 1;
+            let link = Link {
+                client,
+                world: Arc::clone(&self.world),
+                node: Arc::clone(&self.nodes[if is_twin { 0 } else { i }]),
+                wire: Arc::clone(&wires[i]),
+                env: Arc::clone(&env),
+                net: Arc::clone(&self.net),
+                dice: Mutex::new(p.dice(stream + 50_000 * (i as u64 + 1))),
+                name: Arc::from(format!("node-{i}")),
+                drift: Drift::from_ppm(p.truth.drift_ppm),
+                last: Mutex::default(),
+            };
+            builder = builder.node_arc(Arc::new(link) as Arc<dyn LockNode>);
+        }
+        let redlock = builder.build().expect("plans keep the inequalities of the settings");
+        (process, redlock)
+    }
+
+    /// Starts, or goes on with, a client's tasks.
+    fn start(&self, client: usize) {
+        let seat = &mut self.seats()[client];
+        seat.tasks.clear();
+        for (i, task) in self.tasks_of(client).enumerate() {
+            let actor = Actor {
+                world: Arc::clone(&self.world),
+                plan: Arc::clone(&self.plan),
+                settings: self.plan.stages[seat.stage],
+                process: Arc::clone(&seat.process),
+                redlock: seat.redlock.clone(),
+                client,
+                task: i,
+                next: Arc::clone(&seat.progress[i]),
+                forgotten: Arc::clone(&seat.forgotten),
+            };
+            seat.tasks.push(seat.process.run(actor.work(task.acts.clone())));
+        }
+    }
+
+    async fn play(self: Arc<Self>) -> Report {
+        let clients = self.plan.clients.len();
+        for client in 0..clients {
+            self.start(client);
+        }
+        let faults = tokio::spawn(Arc::clone(&self).deal());
+        if timeout(PATIENCE, self.all_done()).await.is_err() {
+            self.world.tell(Event::Stuck);
+        }
+        faults.abort();
+        if self.world.violation().is_none() {
+            self.aftermath().await;
+        }
+        self.seats().clear();
+        if self.world.violation().is_none() {
+            sleep(Duration::from_secs(4)).await;
+            let left = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+            if left > 0 {
+                self.world.tell(Event::TasksLeft(left));
+            }
+        }
+        let (hash, events) = self.world.take_trace();
+        Report { violation: self.world.violation(), hash, events }
+    }
+
+    /// Until the tasks of all clients are through, those of reborn ones included.
+    async fn all_done(&self) {
+        loop {
+            if self.world.violation().is_some() {
+                return;
+            }
+            let next = self
+                .seats()
+                .iter_mut()
+                .find_map(|seat| seat.tasks.iter().position(|t| !t.is_finished()));
+            if next.is_none() {
+                return;
+            }
+            sleep(ms(20)).await;
+        }
+    }
+
+    async fn deal(self: Arc<Self>) {
+        for (at, fault) in self.plan.faults.clone() {
+            let now = self.world.start.elapsed();
+            if ms(at) > now {
+                sleep(ms(at).saturating_sub(now)).await;
+            }
+            self.strike(fault);
+        }
+    }
+
+    fn strike(self: &Arc<Self>, fault: Fault) {
+        self.world.tell(Event::Fault(fault));
+        match fault {
+            Fault::Crash { node, copy, down } => {
+                self.nodes[node].crash(copy);
+                self.later(down, move |s| {
+                    s.nodes[node].back();
+                    s.world.tell(Event::NodeBack(node));
+                });
+            }
+            Fault::Flush { node } => self.nodes[node].flush(),
+            Fault::Freeze { node, server, span } => self.freeze(node, server, span),
+            Fault::Cut { client, node, requests, span } => {
+                let wire = Arc::clone(&self.seats()[client].wires[node]);
+                wire.cut(requests);
+                self.later(span, move |_| wire.mend(requests));
+            }
+            Fault::Step { node, server, to } => self.nodes[node].step(server, to),
+            Fault::Wild { node, server, by, span } => {
+                self.nodes[node].run_wild(server, by);
+                self.later(span, move |s| s.nodes[node].run_wild(server, -by));
+            }
+            Fault::Failover { node, to, copy, old, freeze } => {
+                let replaced = self.nodes[node].fail_over(to, copy, old);
+                if let Some(server) = replaced.filter(|_| freeze > 0) {
+                    self.freeze(node, server, freeze);
+                }
+            }
+            Fault::Handover { node, to, takes } => {
+                if let Some(life) = self.nodes[node].close(takes) {
+                    self.later(takes, move |s| s.nodes[node].hand_over(to, life));
+                }
+            }
+            Fault::Pause { client, span, lag } => {
+                let process = Arc::clone(&self.seats()[client].process);
+                process.stop();
+                self.later(span, move |s| {
+                    s.world.tell(Event::ClientBack(client));
+                    process.resume(ms(lag));
+                });
+            }
+            Fault::Kill { client } => self.kill(client),
+            Fault::Deploy { client, stage } => {
+                self.seats()[client].stage = stage;
+                self.kill(client);
+            }
+        }
+    }
+
+    fn freeze(self: &Arc<Self>, node: usize, server: usize, span: u64) {
+        self.nodes[node].freeze(server);
+        self.later(span, move |s| {
+            s.world.tell(Event::NodeBack(node));
+            s.nodes[node].thaw(server);
+        });
+    }
+
+    fn later(self: &Arc<Self>, span: u64, then: impl FnOnce(&Self) + Send + 'static) {
+        if span == 0 {
+            return then(self);
+        }
+        let stage = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep(ms(span)).await;
+            then(&stage);
+        });
+    }
+
+    fn kill(&self, client: usize) {
+        let (wires, life) = {
+            let seat = &mut self.seats()[client];
+            seat.process.kill();
+            seat.lives += 1;
+            (seat.wires.clone(), (seat.lives, seat.stage))
+        };
+        self.world.forget_client(client);
+        let (process, redlock) = self.process(client, life, &wires);
+        {
+            let seat = &mut self.seats()[client];
+            seat.process = process;
+            seat.redlock = redlock;
+            seat.forgotten.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        self.start(client);
+    }
+
+    /// All is well again: what is left behind, and is everybody served?
+    async fn aftermath(&self) {
+        self.world.tell(Event::Healed);
+        *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;
+        for node in &self.nodes {
+            node.heal();
+        }
+        let handles: Vec<Handle> = {
+            let mut seats = self.seats();
+            for seat in seats.iter_mut() {
+                seat.wires.iter().for_each(|w| w.heal());
+                seat.process.resume(Duration::ZERO);
+                seat.forgotten.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
+            let stages = &self.plan.stages;
+            seats
+                .iter()
+                .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
+                .collect()
+        };
+        // Every node is spoken to, so that quarantines begin to run; then they run out.
+        for (process, redlock, _) in &handles {
+            let touch = redlock.mutex(names::calm(99)).build().unwrap();
+            process.run(async move { drop(touch.try_acquire().await) });
+        }
+        let p = &self.plan;
+        let silent = p.most(|s| s.max_ttl) + p.window();
+        sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
+        for n in 0..p.names {
+            self.must_be_gone(&names::lock(n), "its ttl is long over");
+        }
+        for (client, (process, redlock, settings)) in handles.iter().enumerate() {
+            let polls = p.dice(40 + client as u64).range(1, 5) as u32;
+            let mutex =
+                redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl)).build().unwrap();
+            process.run(async move { drop(cut(polls, mutex.acquire()).await) });
+        }
+        sleep(ms(40)).await;
+        for client in 0..handles.len() {
+            self.must_be_gone(&names::calm(client), "the request was dropped 40 ms ago");
+        }
+        self.serve_everybody(handles).await;
+    }
+
+    async fn serve_everybody(&self, handles: Vec<Handle>) {
+        let world = &self.world;
+        let tasks: Vec<_> = handles
+            .into_iter()
+            .enumerate()
+            .map(|(client, (process, redlock, settings))| {
+                let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
+                process.run(async move {
+                    let mutex = redlock
+                        .mutex(names::calm(50))
+                        .ttl(ttl)
+                        .acquire_timeout(ms(5_000))
+                        .build()
+                        .unwrap();
+                    if let Ok(guard) = mutex.acquire().await {
+                        sleep(ms(3)).await;
+                        let _ = guard.release().await;
+                    } else {
+                        let name = names::number_of(&names::calm(50));
+                        world.tell(Event::NotServed { client, name });
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            if timeout(PATIENCE, task).await.is_err() {
+                world.tell(Event::Stuck);
+            }
+        }
+        sleep(ms(40)).await;
+        self.must_be_gone(&names::calm(50), "the last holder released it 40 ms ago");
+    }
+
+    fn must_be_gone(&self, key: &str, why: &'static str) {
+        for node in &self.nodes {
+            let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
+            if let Some(Reply::Holder(Some(_))) = node.ask(inspect, &self.plan.stages[0]) {
+                let node = node.index;
+                let name = names::number_of(key);
+                self.world.tell(Event::KeyLeft { node, name, why });
+            }
+        }
+    }
+}

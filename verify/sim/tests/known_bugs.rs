@@ -1,0 +1,157 @@
+//! The harness is tested too: each rule of the design that is left out is found by the seeds.
+//!
+//! `cargo test --release -p sim known_bugs -- --nocapture` prints how many seeds each took.
+
+use palisade::bugs::{Bug, put_back};
+use sim::soak::{Soak, Sum};
+use sim::{Order, Scene, Tamper};
+
+/// Most seeds that are tried.
+const WITHIN: u64 = 10_000;
+
+/// Where a bug is looked for.
+#[derive(Clone, Copy)]
+enum Where {
+    /// Seeds with these last three bits, which say what a seed is about.
+    Theme(u64),
+    /// Plans changed in this way.
+    Changed(Tamper),
+}
+
+const MIXED: Where = Where::Theme(8);
+const FAILOVERS: Where = Where::Theme(1);
+const TOKENS: Where = Where::Theme(2);
+const ORDERS: Where = Where::Theme(3);
+const RERUNS: Where = Where::Theme(4);
+const SLOW_ANSWERS: Where = Where::Changed(Tamper::Scene(Scene::SlowAnswers));
+const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
+const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
+const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
+
+/// Goes through the seeds until the bug is found.
+fn hunt(bug: Option<Bug>, at: Where) -> Sum {
+    let (first, tamper) = match at {
+        Where::Theme(theme) => (theme, None),
+        Where::Changed(tamper) => (8, Some(tamper)),
+    };
+    let soak = Soak {
+        first,
+        seeds: WITHIN,
+        jobs: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        prepare: &|| put_back(bug),
+        tick: &|| {},
+        step: 8,
+        tamper,
+    };
+    soak.run()
+}
+
+fn must_be_caught(name: &str, sum: &Sum) {
+    let failure = sum.failure.as_ref();
+    let failure = failure.unwrap_or_else(|| panic!("{name}: not found in {} seeds", sum.seeds));
+    let (seed, broken) = (failure.seed, failure.violation.invariant);
+    println!("| {name} | {} seeds, {seed} | {broken} |", sum.seeds);
+}
+
+macro_rules! known_bugs {
+    ($($test:ident: $bug:ident in $place:ident,)*) => {
+        mod known_bugs {
+            use super::*;
+            $(#[test]
+            fn $test() {
+                must_be_caught(stringify!($bug), &hunt(Some(Bug::$bug), $place));
+            })*
+
+            #[test]
+            fn owner_token_reused() {
+                let sum = hunt(None, Where::Changed(Tamper::StuckDice));
+                must_be_caught("OwnerTokenReused", &sum);
+            }
+        }
+    };
+}
+
+known_bugs! {
+    max_without_raise: MaxWithoutRaise in TOKENS,
+    fence_dies_with_lock: FenceDiesWithLock in TOKENS,
+    revival: Revival in FAILOVERS,
+    overtaken_renewed: OvertakenRenewed in FAILOVERS,
+    failure_releases: FailureReleases in FAILOVERS,
+    late_grants_stay: LateGrantsStay in MIXED,
+    drift_forgotten: DriftForgotten in MIXED,
+    process_as_generation: ProcessAsGeneration in ORDERS,
+    quarantine_short: QuarantineShort in ORDERS,
+    quarantine_not_kept: QuarantineNotKept in FAILOVERS,
+    no_floor: NoFloor in TOKENS,
+    floor_without_window: FloorWithoutWindow in TOKENS,
+    complete_by_record: CompleteByRecord in RERUNS,
+    record_of_one_node: RecordOfOneNode in RERUNS,
+    yes_before_replicas: YesBeforeReplicas in FAILOVERS,
+    validity_from_answer: ValidityFromAnswer in SLOW_ANSWERS,
+    recreate_in_quarantine: RecreateInQuarantine in OLD_MASTER,
+    two_masters_vote: TwoMastersVote in OLD_MASTER,
+    extend_by_copy: ExtendByCopy in OLD_MASTER,
+    named_by_who_lapses: NamedByWhoLapses in OLD_MASTER,
+    handover_without_settling: HandoverWithoutSettling in FAILOVERS,
+    raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
+    late_requests_run: LateRequestsRun in FAILOVERS,
+    promises_expire_early: PromisesExpireEarly in ORDERS,
+    fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
+    births_without_margin: BirthsWithoutMargin in ORDERS,
+    batches_overtake: BatchesOvertake in MIXED,
+}
+
+/// Settings that are changed in an order that the manual warns of.
+mod unsafe_orders {
+    use super::*;
+
+    fn order(order: Order) {
+        let name = format!("{order:?}");
+        must_be_caught(&name, &hunt(None, Where::Changed(Tamper::Unsafe(order))));
+    }
+
+    #[test]
+    fn max_ttl_up() {
+        order(Order::MaxTtlUp);
+    }
+
+    #[test]
+    fn max_ttl_down() {
+        order(Order::MaxTtlDown);
+    }
+
+    #[test]
+    fn clock_error() {
+        order(Order::ClockError);
+    }
+
+    #[test]
+    fn drift() {
+        order(Order::Drift);
+    }
+
+    #[test]
+    fn retention() {
+        order(Order::Retention);
+    }
+
+    #[test]
+    fn nodes_added() {
+        order(Order::NodesAdded);
+    }
+
+    #[test]
+    fn node_replaced() {
+        order(Order::NodeReplaced);
+    }
+
+    #[test]
+    fn node_leaves_early() {
+        order(Order::NodeLeavesEarly);
+    }
+
+    #[test]
+    fn node_joins_as_new() {
+        order(Order::NodeJoinsAsNew);
+    }
+}
