@@ -5,28 +5,22 @@
 //! cargo run -p examples --bin payments -- redis://127.0.0.1
 //! ```
 
-use palisade::{Outcome, RedisNode, Redlock};
-use std::time::{Duration, SystemTime};
+use palisade::{Outcome, Redlock};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into());
-    let redlock = Redlock::builder().node(RedisNode::new(server)?).build()?;
-    let payments = redlock.idempotency("payments").at_most_once().build()?;
-
-    let ordered = SystemTime::now(); // the message says it, so it is the same in every copy
+    let payments = Redlock::from_urls(server)?.idempotency("payments").at_most_once().build()?;
+    let ordered = std::time::SystemTime::now(); // the message says it: the same in every copy
     for delivery in 1..=2 {
         let call = payments.key("alice:order-7").created_at(ordered);
-        // The bank gets a key of its own, so that it too recognises a repeat.
-        let paid = call.run(|cx| async move { Ok::<_, String>(cx.child_key("charge")) }).await;
-        match paid {
+        match call.run(|cx| async move { Ok::<_, String>(cx.child_key("charge")) }).await {
             Ok(Outcome::Executed { value, .. }) => println!("{delivery}: paid now, {value}"),
             Ok(Outcome::Replayed(value)) => println!("{delivery}: was paid before, {value}"),
             Ok(Outcome::Parked(why)) => println!("{delivery}: a person has to look: {why}"),
-            Ok(other) => println!("{delivery}: not now: {other:?}"),
+            Ok(other) => println!("{delivery}: deliver it again later: {other:?}"),
             Err(why) => println!("{delivery}: {why}"),
         }
     }
-    let _ = redlock.close(Duration::from_secs(1)).await;
     Ok(())
 }

@@ -39,7 +39,7 @@ pub enum Durability {
     Replicas(u32),
     /// Counts when all replicas confirmed it, also those that are down: one may be promoted later.
     /// How many there are, each kind of node says: [`SentinelNode`](crate::SentinelNode) asks the
-    /// Sentinels, [`RedisNode`](crate::RedisNode) was told or sees who is connected,
+    /// Sentinels, [`RedisNode`](crate::RedisNode) was configured with, or sees connected,
     /// [`MemoryNode`](crate::MemoryNode) has none. Of none, all have it.
     AllReplicas,
 }

@@ -51,7 +51,7 @@ pub struct SystemEnv;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use palisade::env::TokioEnv;
+/// use palisade::test_util::TokioEnv;
 /// use palisade::{MemoryNode, Redlock};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -10,6 +10,7 @@
 mod outcome;
 mod resource;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +37,20 @@ pub enum Advice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     of: Option<Resource>,
-    field: &'static str,
-    value: String,
-    rule: String,
+    field: Cow<'static, str>,
+    value: Box<str>,
+    rule: Box<str>,
 }
 
 impl ConfigError {
     /// A refusal of `field`, which has `value`, because of `rule`.
-    pub fn new(field: &'static str, value: impl Into<String>, rule: impl Into<String>) -> Self {
-        Self { of: None, field, value: value.into(), rule: rule.into() }
+    pub fn new(
+        field: impl Into<Cow<'static, str>>,
+        value: impl Into<String>,
+        rule: impl Into<String>,
+    ) -> Self {
+        let (value, rule): (String, String) = (value.into(), rule.into());
+        Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
     /// The same, of a setting of this lock, election or key.
@@ -54,13 +60,14 @@ impl ConfigError {
     }
 
     /// The same refusal under the name that the user gave the setting.
-    pub(crate) fn named(self, field: &'static str) -> Self {
-        Self { field, ..self }
+    pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: field.into(), ..self }
     }
 
-    /// The setting's name, as the builder's method is called.
-    pub fn field(&self) -> &'static str {
-        self.field
+    /// The setting's name as it was written: of a builder's method, of an environment variable, of
+    /// a field in a file.
+    pub fn field(&self) -> &str {
+        &self.field
     }
 
     /// Always [`Advice::Misconfigured`].
@@ -149,17 +156,30 @@ pub struct NodeError {
     fault: NodeFault,
     maybe_executed: bool,
     detail: Arc<str>,
+    cause: Option<Cause>,
+}
+
+/// What made a request to a node fail, for programs: its sentence is in the [`NodeError`] already.
+///
+/// Not the error of the connection itself, for that may quote what was sent, passwords among it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The system's error.
+    Io(std::io::ErrorKind),
+    /// The server's error, by the code that it begins with, as `NOPERM`.
+    Server(Arc<str>),
 }
 
 impl NodeError {
     /// The request certainly took no effect on the node.
     pub fn not_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
-        Self { fault, maybe_executed: false, detail: detail.into() }
+        Self { fault, maybe_executed: false, detail: detail.into(), cause: None }
     }
 
     /// The request may have taken effect, or may still: a time-out is not a cancellation.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
-        Self { fault, maybe_executed: true, detail: detail.into() }
+        Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
     /// The answer of a node to what came after its deadline.
@@ -170,6 +190,16 @@ impl NodeError {
     /// The same with the place in front of its detail, and a hint behind it.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
+    }
+
+    /// The same, with what made it fail.
+    pub(crate) fn because(self, cause: Option<Cause>) -> Self {
+        Self { cause, ..self }
+    }
+
+    /// The same, after something that was executed.
+    pub(crate) fn after_execution(self) -> Self {
+        Self { maybe_executed: true, ..self }
     }
 
     /// The kind of fault.
@@ -185,6 +215,11 @@ impl NodeError {
     /// The cause, as the server or the system reported it.
     pub fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// The server's or the system's error, where there was one.
+    pub fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
     }
 
     /// What to do about it.

@@ -27,7 +27,7 @@ pub(crate) fn corpus(text: &str) -> impl Iterator<Item = (usize, serde_json::Val
         .map(|(n, l)| (n + 1, serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", n + 1))))
 }
 
-/// JSON as a server's answer: an object is a map, `{"error": "CODE words"}` an error.
+/// JSON as a server's answer: an object is a map, `{"error": "CODE text"}` an error.
 pub(crate) fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match json {

@@ -64,6 +64,9 @@ mod driver;
 mod redlock;
 // kinds of lock
 mod lock;
+// a handle from what a deployment says, and whether it can work now
+mod health;
+mod settings;
 // a result per key, once
 pub mod idempotency;
 // messages of a Redis stream, each once
@@ -82,7 +85,9 @@ pub mod manual;
 
 // The handle, and how it is ended.
 pub use config::Config;
+pub use health::{Ability, Health, NodeHealth};
 pub use redlock::{Closed, Redlock, RedlockBuilder};
+pub use settings::Settings;
 pub use time::{Drift, Moment};
 
 // Nodes: one vote each. More in `node`.

@@ -2,7 +2,7 @@
 //!
 //! Each op is atomic on its node and idempotent by owner token. What a node must do is written at
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
-//! `node::contract` holds every node kind to them.
+//! `test_util::contract` holds every node kind to them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -340,7 +340,8 @@ pub enum Reply {
         /// A record that is already stored here (only with `force`).
         record: Option<StoredRecord>,
         /// Zero if the node knows of every claim of this key. Else it may have lost one, whatever
-        /// stands here, and this is for how long it will not know the same of a key without `born`.
+        /// is stored here, and this is for how long it will not know the same of a key without
+        /// `born`.
         unsure: Duration,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.

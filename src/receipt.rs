@@ -42,7 +42,7 @@ impl Fate {
         matches!(self, Self::Standing | Self::Survived)
     }
 
-    /// One word for logs and reports.
+    /// A short name for logs and reports.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -21,12 +21,12 @@ use crate::time::Drift;
 ///
 /// **Runtimes.** Each verb keeps its own deadlines on the tokio runtime that polls it, which needs
 /// time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind the
-/// handle (one for each node's requests and one for its connection, one that renews, one that hears
-/// of releases) run on the runtime on which a verb first needed them, and start anew on another
-/// when that one has ended. While it lives but is not driven (`block_on` of a current-thread
-/// runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere then answer that
-/// the nodes are silent. So make the first call on a runtime that is driven for as long as locks
-/// are held.
+/// handle (one for each node's requests and one for its connection, one that renews, one that
+/// receives of releases) run on the runtime on which a verb first needed them, and start anew on
+/// another when that one has ended. While it exists but is not driven (`block_on` of a
+/// current-thread runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere
+/// then answer that the nodes are silent. So make the first call on a runtime that is driven for as
+/// long as locks are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///
@@ -113,8 +113,8 @@ impl Redlock {
     /// made, new data histories, quarantines, guards, settings that disagree; not
     /// [`NodeEvent::Changed`]. For operators and tests: events may be lost (a subscriber that lags
     /// by more than 1024 misses the oldest), and nothing in this library depends on them. What the
-    /// nodes themselves tell (`Up`, `Down`, guards) comes only while a tokio runtime drives the
-    /// handle; call this within one.
+    /// nodes themselves report (`Up`, `Down`, min-replicas) comes only while a tokio runtime drives
+    /// the handle; call this within one.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) {
@@ -211,7 +211,7 @@ impl RedlockBuilder {
     }
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
-    /// characters, and no word `election:` or `idem:`, which begin the names of elections and
+    /// characters, and no `election:` or `idem:`, which begin the names of elections and
     /// idempotency keys. Let it end with a separator, as `billing:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
@@ -230,8 +230,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// Checks all relations and makes the handle. Connects to nothing: a node that is down is told
-    /// by the first verb, within its deadline.
+    /// Checks all relations and makes the handle. Connects to nothing: a node that is down is
+    /// reported by the first verb, within its deadline.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.

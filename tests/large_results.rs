@@ -21,7 +21,7 @@ fn large(letter: char) -> String {
     letter.to_string().repeat(LARGEST)
 }
 
-/// Asks until it is answered; how often it was refused, in words.
+/// Asks until it is answered; how often it was refused with a typed error.
 async fn replayed(orders: &Idempotency, key: &str) -> usize {
     let begun = Instant::now();
     let mut refused = 0;

@@ -85,7 +85,7 @@ impl Ledger {
         entry.booked.first().cloned()
     }
 
-    /// Which invoice was booked as the order `key`, without a word about the future.
+    /// Which invoice was booked as the order `key`, without a promise about the future.
     pub fn booked(&self, key: &str) -> Option<Arc<str>> {
         self.books().entries.get(key).and_then(|e| e.booked.first().cloned())
     }

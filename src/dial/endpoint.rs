@@ -43,7 +43,7 @@ impl Endpoint {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         let info = url.into_connection_info().map_err(|e| {
-            // The crate's words say what is wrong; its detail quotes a part of the address.
+            // The crate's message says what is wrong; its detail quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -136,8 +136,8 @@ impl Endpoint {
         Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// Connects: RESP3 (pushes tell of hints and of a lost connection), without Nagle's delay, and
-    /// with no time-outs but those of whoever asks.
+    /// Connects: RESP3 (pushes carry hints and a lost connection), without Nagle's delay, and with
+    /// no time-outs but those of the caller.
     ///
     /// # Cancellation safety
     /// May be dropped; what was opened is closed.
@@ -239,8 +239,8 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Whether an `@` stands only behind what ends host and port. Then a part of the password would be
-/// taken for the host, and be shown as such. Paths may hold one.
+/// Whether every `@` is behind the end of host and port. Then a part of the password would be taken
+/// for the host, and be shown as such. Paths may hold one.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -248,7 +248,7 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// The address without what stands before the last `@` and without the query, where secrets live.
+/// The address without the part before the last `@` and without the query: both may have secrets.
 /// Where it is not certain what is which, nothing is shown.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));

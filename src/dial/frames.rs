@@ -84,7 +84,7 @@ enum At {
     /// In a line that holds the value itself, so many bytes in. Only `\r\n` ends it: who ends it
     /// sooner than the parser behind us counts what comes as something else than it is.
     Line { length: u64, ending: bool },
-    /// In a line that tells a length.
+    /// In a line with a length.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
     /// So many bytes of a text and its line end are still to come.
     Text(u64),
@@ -217,7 +217,7 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // Behind attributes stands what they are about.
+            // Attributes are followed by what they describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };

@@ -1,6 +1,6 @@
 //! One attempt to acquire a lock, and its release.
 //!
-//! Cancellation: an [`Undo`] stands behind every attempt from the moment the first byte may leave.
+//! Cancellation: every attempt has an [`Undo`] from the moment at which its first byte may be sent.
 //! Dropped at any await it releases by token on every node that may have granted; the lane keeps
 //! order, so the release runs after the acquire wherever both arrive.
 

@@ -179,8 +179,9 @@ impl Core {
     /// Stores a result under the claim's ballot, asking the nodes that fail again for a while. Also
     /// for a lease that was lost: the ballot decides (idempotency 2).
     ///
-    /// A node in a new life takes a result only under a promise that was renewed there, and refuses
-    /// it as for a higher ballot. So whoever still holds the claim renews it once and asks again.
+    /// A node with a new data history takes a result only under a promise that was renewed there,
+    /// and refuses it as for a higher ballot. So a caller that still holds the claim renews it once
+    /// and asks again.
     ///
     /// # Cancellation safety
     /// Dropped, the requests are on their way and the lanes repeat them: a result that was

@@ -2,7 +2,8 @@
 //!
 //! Nothing that somebody holds is taken away: a lock that was released under running work would be
 //! given to the next holder before the work can notice. What is still held at the end is renewed no
-//! more, so its holder hears of the loss as of any other, at its deadline and before anybody else.
+//! more, so its holder learns of the loss like of any other, at its deadline and before anybody
+//! else can hold it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,9 +28,9 @@ const LOOK: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
 pub struct Closed {
-    /// What somebody still holds. It is not renewed any more: its guard tells the loss at its
-    /// deadline, and the nodes forget it then. Dropped or released before that, it is released on
-    /// the nodes as long as the runtime lives.
+    /// Leases that are still held. They are not renewed any more: each guard reports the loss at
+    /// its deadline, and the nodes forget it then. Dropped or released before that, it is released
+    /// on the nodes as long as the runtime runs.
     pub held: Vec<Resource>,
     /// By node, how many releases it has not confirmed. What they are for ends with its ttl.
     pub owed: Vec<(Arc<str>, usize)>,
@@ -128,7 +129,7 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> Closed {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Where nothing can be waited for, what is left now is what is told.
+        // Without a runtime nothing can be waited for: what is left now is reported.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

@@ -20,7 +20,7 @@ const APART: Duration = Duration::from_millis(10);
 /// So many may come at once.
 const BURST: u32 = 16;
 
-/// Holds wake-ups apart: a hint costs whoever forges it much less than those who ask again.
+/// Holds wake-ups apart: forging a hint costs much less than the requests that follow it.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
     /// When the next would come if they came evenly.
@@ -35,7 +35,7 @@ impl Floor {
         at.since(now)
     }
 
-    /// The last wake-up was right.
+    /// The last wake-up was right: the lock had been given back.
     fn forgive(&mut self) {
         self.next = self.next - APART;
     }
@@ -43,14 +43,15 @@ impl Floor {
 
 #[derive(Debug)]
 pub(crate) struct Hints {
-    need: u32,
+    n: usize,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Nodes that hinted since the last wake-up.
-    nodes: u32,
+    /// How often each node hinted, and how often a majority did.
+    heard: Vec<u32>,
+    turns: u32,
     waiters: usize,
     queue: Arc<Notify>,
     observers: Arc<Notify>,
@@ -59,7 +60,7 @@ struct Entry {
 
 impl Hints {
     pub(crate) fn new(n: usize) -> Self {
-        Self { need: majority(n) as u32, keys: Mutex::default() }
+        Self { n, keys: Mutex::default() }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
@@ -71,9 +72,12 @@ impl Hints {
         let mut keys = self.keys();
         let Some(entry) = keys.get_mut(key) else { return };
         entry.observers.notify_waiters();
-        entry.nodes |= 1 << node;
-        if entry.nodes.count_ones() >= self.need {
-            entry.nodes = 0;
+        // Counted node by node: a straggler's hint of the last release is none of the next.
+        entry.heard.resize(self.n, 0);
+        entry.heard[node] += 1;
+        let ahead = entry.heard.iter().filter(|heard| **heard > entry.turns).count();
+        if ahead >= majority(self.n) {
+            entry.turns += 1;
             entry.queue.notify_one();
         }
     }
@@ -117,7 +121,7 @@ impl Waiting {
         self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
-    /// The turn brought what was waited for.
+    /// The hint was true: the lock had been given back, whoever has it now.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
             entry.floor.forgive();
@@ -162,7 +166,7 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Somebody forges one as soon as it would be heard.
+        // Somebody forges a hint as soon as it would be received.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + floor.wake(now) + Duration::from_micros(200);
             woken += 1;

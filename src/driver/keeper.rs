@@ -2,8 +2,8 @@
 //!
 //! It tries again inside the remaining validity when a renewal got no majority, stops at
 //! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are
-//! seen from outside: held, renewed (a later deadline), lost, unknown (the old deadline stands).
-//! A forgotten guard keeps its lease only as long as its process lives.
+//! seen from outside: held, renewed (a later deadline), lost, unknown (the old deadline holds). A
+//! forgotten guard keeps its lease only as long as its process runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,8 +19,8 @@ use crate::driver::lease::Lease;
 use crate::error::ExtendError;
 use crate::time::Moment;
 
-/// Longest sleep of whoever watches a lease: a machine that was suspended is noticed this soon
-/// after it wakes, for tokio's timers stand still meanwhile and our clock does not.
+/// Longest sleep of a task that watches a lease: a machine that was suspended is noticed this soon
+/// after it wakes, because tokio's timers do not advance while it is suspended, and our clock does.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
 /// What the keeper looks after. A guard holds its ticket and takes the lease out with it.
@@ -91,7 +91,7 @@ impl Keeper {
         core.listen();
     }
 
-    /// Takes on a lease that is only told what becomes of it.
+    /// Takes on a lease that is not renewed and only learns its fate.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let slot = s.slot(lease, Moment::default());
@@ -133,7 +133,7 @@ impl Keeper {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // A lease always has a next moment no later than its deadline: loss is told in time (P3).
+        // A lease always has a next moment no later than its deadline: loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.lock();
         if !lease.is_held() {
@@ -165,8 +165,8 @@ impl Keeper {
         while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
             due.push(first.remove());
         }
-        // Scheduled for their deadline in the same breath: loss is told also while a renewal hangs,
-        // and a verdict misses nobody.
+        // Scheduled for their deadline in the same breath: loss is reported even while a renewal
+        // hangs, and every lease learns its fate.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -176,7 +176,7 @@ impl Keeper {
 
     /// How long nothing is due, and the promise to wake for anything earlier. None: there was
     /// nothing to keep since it was asked last and the task ends; decided under the lock that
-    /// `keep` starts a new one under. Locks that are held for a moment shall not each start a task.
+    /// `keep` starts a new one under. Locks that are held for a moment must not start a task each.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
         let idle = s.due.is_empty() && !renewing;

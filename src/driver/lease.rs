@@ -49,7 +49,7 @@ pub(crate) struct Lease {
     /// Until when it is valid, for a look without the lock: zero once it is over.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// It is over, or there is a verdict.
+    /// It is over, or there is a fate to report.
     news: Notify,
 }
 
@@ -59,7 +59,7 @@ struct State {
     until: Moment,
     /// How many replicas had it at the last round that decided; the level is the mailbox's.
     kept: u32,
-    /// The holder's words.
+    /// The holder's metadata.
     meta: Option<Arc<[u8]>>,
     /// What became of it where a node changed servers.
     notices: Notices,
@@ -171,8 +171,8 @@ impl Lease {
         self.extension(meta, named.map(|q| q.id))
     }
 
-    /// Sends extensions to `n` nodes, unless the lease is over. What was sent after `end` would
-    /// stand in the lanes behind the release and put back what that deleted.
+    /// Sends extensions to `n` nodes, unless the lease is over. What was sent after `end` would be
+    /// in a lane behind the release and put back what that deleted.
     pub(crate) fn send_extensions(&self, now: Now, n: usize, send: impl Fn(usize, Op)) -> bool {
         let s = self.lock();
         let valid = self.is_valid(now.0);
@@ -203,7 +203,7 @@ impl Lease {
         self.lock().is_held()
     }
 
-    /// Declares the lease lost and wakes whoever awaits that.
+    /// Declares the lease lost and wakes everything that awaits that.
     pub(crate) fn lose(&self) {
         if self.leave(|phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost)).is_some()
         {
@@ -289,7 +289,7 @@ impl Lease {
         self.lock().slot
     }
 
-    /// A verdict on a node; as [`Notices::tell`].
+    /// The fate on one node; as [`Notices::tell`].
     pub(crate) fn tell(&self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
         let told = self.lock().notices.tell(node, about, receipt);
         if !matches!(told, Told::Before) {
@@ -298,10 +298,10 @@ impl Lease {
         told
     }
 
-    /// The oldest verdict that nobody has heard; `None` once `over` says so and none is left.
+    /// The oldest fate that was not reported yet; `None` once `over` says so and none is left.
     ///
     /// # Cancellation safety
-    /// A verdict is taken only when it is returned.
+    /// It is taken only when it is returned.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Option<Receipt> {
         loop {
             let news = self.news.notified();
@@ -367,7 +367,7 @@ impl Lease {
         }
     }
 
-    /// Changes the holder's words; the next extension carries them to the nodes.
+    /// Changes the holder's metadata; the next extension carries it to the nodes.
     pub(crate) fn set_meta(&self, words: Arc<[u8]>) {
         self.lock().meta = Some(words);
     }

@@ -29,6 +29,7 @@ mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
+pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
@@ -283,7 +284,7 @@ impl Core {
     }
 
     /// Hints of the node were missed, perhaps one that it is another server: reads something there
-    /// if anything is held, for any answer tells what server gave it.
+    /// if anything is held, because any answer shows which server gave it.
     fn look_at(&self, node: usize) {
         if let Some(lease) = self.keeper.any() {
             let deadline = self.node_deadline(self.env.now());

@@ -1,5 +1,5 @@
-//! Whether what is held outlives a failover of a node that the handle cannot do without; whoever's
-//! ttl is too short for that is reported once.
+//! Whether what is held outlives a failover of a node without which the handle has no majority; a
+//! lease whose ttl is too short for that is reported once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -34,8 +34,8 @@ impl Core {
         // What a renewal promises must last as the grant does (durability 1).
         let mailbox = lease.mailbox.next_round(new);
         let max_ttl = self.config.max_ttl;
-        let send = |node, op| self.send(node, op, by, &mailbox);
-        if !lease.send_extensions((sent, max_ttl), self.n(), send) {
+        let submit = |node, op| self.send(node, op, by, &mailbox);
+        if !lease.send_extensions((sent, max_ttl), self.n(), submit) {
             // A lapsed hold is never revived, not even by a majority that would still agree.
             return lost();
         }
@@ -55,13 +55,13 @@ impl Core {
     }
 
     /// Whether no majority can ever confirm the lease again: too many nodes are shut, and it is not
-    /// certain that its last write stands there.
+    /// certain that its last write is there.
     fn is_hopeless(&self, lease: &Lease, shut: u32) -> bool {
         let gone = |node: &usize| {
             let fate = self.verdicts.fate(lease, *node);
             shut & (1 << *node) != 0 && fate.is_none_or(|fate| !fate.is_safe())
         };
-        // Who refuses is not counted: somebody's attempt may stand there that is given up again.
+        // A node that refuses does not count: it may have an attempt that is given up again.
         let gone = (0..self.n()).filter(gone).count();
         self.n() - gone < majority(self.n())
     }
@@ -100,7 +100,7 @@ impl Machine for Renewal<'_> {
 impl Renewal<'_> {
     /// What the node is to be asked again at once: naming the quarantine, now that it is known, or
     /// the same, now that its clock is known. A clock that stepped forward may have ended the
-    /// lease, and its holder must not hear of that only with the next renewal.
+    /// lease, and its holder must not learn that only with the next renewal.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;

@@ -1,10 +1,10 @@
-//! Verdicts: when a node becomes another server, every held lease is told what became of its last
+//! Fates: when a node becomes another server, every held lease learns what became of its last
 //! confirmed write there, before anything renews it.
 //!
-//! Nothing about safety rests on a verdict (durability 7): a lease is held as long as its deadline
-//! says, and what may be put back is decided by what nodes confirmed (quarantine 6). A bad one
-//! makes the keeper renew at once, so that what was lost is back within a round trip or the guard
-//! fails. A claim is renewed at once in any case.
+//! Safety does not depend on a fate (durability 7): a lease is held as long as its deadline says,
+//! and what may be put back is decided by what nodes confirmed (quarantine 6). A bad one makes the
+//! keeper renew at once, so that what was lost is back within a round trip or the guard fails. A
+//! claim is renewed at once in any case.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::receipt::{Fate, Receipt, Server, Written};
 /// Verdicts that wait for a holder who does not ask; beyond it the oldest is dropped.
 const WAITING: usize = 64;
 
-/// What the lanes tell of servers, and whom it concerns.
+/// What the lanes report of servers, and the leases that it concerns.
 pub(crate) struct Verdicts {
     names: Vec<Arc<str>>,
     lineage: Lineage,
@@ -79,8 +79,8 @@ impl Verdicts {
             // Once for each server: one that does not know that it was replaced confirms again and
             // again what is lost.
             Told::First if fate.is_safe() && !lease.is_claim() => {}
-            // A claim's promise counts in a new life of the node only once it was renewed there: a
-            // result that came before would be refused (idempotency 3).
+            // A claim's promise counts in a new data history of the node only once it was renewed
+            // there: a result that came before would be refused (idempotency 3).
             Told::First => self.keeper.renew_now(lease, self.env.now()),
         }
         let (node, token, offset) = (&self.names[node], lease.token, written.offset);
@@ -112,20 +112,20 @@ impl Witness for Verdicts {
     }
 }
 
-/// Whether a verdict is news.
+/// Whether a fate is news.
 pub(crate) enum Told {
     Before,
-    /// About another write; of this server a bad verdict was told before.
+    /// About another write; a bad fate on this server was reported before.
     Again,
     First,
 }
 
-/// What a lease was told, and what its holder has yet to hear.
+/// What was reported to a lease, and what its holder has yet to receive.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    /// The write and the server that the last verdict on a node was about.
+    /// The write and the server of the last fate on a node.
     judged: Vec<(usize, (Written, u64))>,
-    /// The server that the last bad verdict on a node was about.
+    /// The server of the last bad fate on a node.
     urged: Vec<(usize, u64)>,
     waiting: VecDeque<Receipt>,
 }
@@ -149,7 +149,7 @@ impl Notices {
         if first { Told::First } else { Told::Again }
     }
 
-    /// The oldest that nobody has heard.
+    /// The oldest that was not received yet.
     pub(super) fn next(&mut self) -> Option<Receipt> {
         self.waiting.pop_front()
     }

@@ -41,7 +41,7 @@ impl ElectionBuilder {
     }
 
     /// How long [`campaign`](Election::campaign) and [`lead`](Election::lead) wait to be elected at
-    /// most. Default: as long as their future lives.
+    /// most. Default: as long as their future is polled.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self

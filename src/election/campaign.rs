@@ -38,7 +38,7 @@ impl TryCampaign {
 }
 
 impl Election {
-    /// Campaigns until elected: as long as the future lives, or until
+    /// Campaigns until elected: as long as the future is polled, or until
     /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed.
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are

@@ -10,6 +10,7 @@ use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::driver::Core;
 use crate::durability::Durability;
 use crate::error::ConfigError;
+use crate::health::{Health, health};
 use crate::name::check_name;
 use crate::redlock::Redlock;
 
@@ -88,6 +89,16 @@ impl Idempotency {
     #[cfg(feature = "streams")]
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
+    }
+
+    /// As [`Redlock::health`], with what the nodes know of keys within this namespace's retention,
+    /// and since it is [in use](IdempotencyBuilder::in_use_since).
+    ///
+    /// # Cancellation safety
+    /// May be dropped at will: what was taken is released in the background.
+    pub async fn health(&self) -> Health {
+        let redlock = Redlock { core: Arc::clone(&self.core) };
+        health(&redlock, self.retention, self.in_use_since).await
     }
 
     /// What this handle and its clones have counted since it was built: what was run, replayed,

@@ -1,4 +1,5 @@
-//! Calls whose handler runs in a task of its own, so that it is finished whoever hangs up.
+//! Calls whose handler runs in a task of its own, so that it is finished even if the caller hangs
+//! up.
 
 use std::any::Any;
 use std::future::Future;
@@ -17,9 +18,9 @@ use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
 pub struct Detached<C>(C);
 
 impl Call {
-    /// The call in a task of its own: whoever drops the future of [`run`](Detached::run) stops
-    /// waiting, and nothing else. What was begun is finished and recorded. For request handlers,
-    /// whose future a server drops when the client hangs up, and for consumers.
+    /// The call in a task of its own: dropping the future of [`run`](Detached::run) stops waiting,
+    /// and nothing else. What was begun is finished and recorded. For request handlers, whose
+    /// future a server drops when the client hangs up, and for consumers.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }

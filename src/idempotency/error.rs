@@ -68,8 +68,8 @@ impl Error for NotRecorded {}
 
 /// Why a call gave no outcome.
 ///
-/// Its message is one sentence with the key, the cause, and what comes next. Its
-/// [`source`](Error::source) is the handler's own error, if the handler failed.
+/// Its message is one sentence with the key, the cause, and what comes next. What a handler
+/// failed with is not in the sentence: it is the [`source`](Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
@@ -114,7 +114,7 @@ pub enum RunError {
 
 impl RunError {
     /// What to do about it. After an error of the handler call again: then its error, the policy or
-    /// the probe decides; give up if the handler called it [permanent](Failed::permanent).
+    /// the probe decides. Give up if the error is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -159,15 +159,15 @@ impl fmt::Display for RunError {
             }
             Self::Handler { key, attempt, failed } => match failed.effect() {
                 Effect::None => {
-                    write!(f, "the handler of {key} failed without effect, call again: {failed}")
+                    write!(f, "the handler of {key} failed without effect, call again")
                 }
                 Effect::Repeatable => {
-                    write!(f, "the handler of {key} failed and may be repeated: {failed}")
+                    write!(f, "the handler of {key} failed and may be repeated, call again")
                 }
                 Effect::Unknown => write!(
                     f,
                     "the handler of {key} failed (attempt {attempt}) and may have taken effect; \
-                     the next call decides by its policy or probe: {failed}"
+                     the next call decides by its policy or probe"
                 ),
             },
             Self::NotRecorded(e) => e.fmt(f),

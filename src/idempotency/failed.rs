@@ -75,7 +75,7 @@ impl Failed {
     }
 
     /// When to call again at the earliest, for example what a server said in `Retry-After`.
-    #[must_use = "it is the error that the handler returns"]
+    #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }

@@ -19,6 +19,8 @@ use crate::time::Moment;
 
 /// How long is waited where the user does not say.
 const WAIT: Duration = Duration::from_secs(30);
+/// Timers are about as fine; what is shorter is not slept for.
+const TICK: Duration = Duration::from_millis(1);
 /// … and so long after the end of a quarantine: for two attempts, and the clocks' rounding.
 const AFTER: Duration = Duration::from_secs(1);
 
@@ -150,8 +152,8 @@ pub(crate) async fn acquire_within(
     let mut deadline = started + wait.unwrap_or(WAIT);
     let waiting = core.hints.wait(keys.lock());
     let mut pauses = Pauses::new(retry.delays(core.env.random() as u64));
-    let mut asked = false;
-    let mut crowd = 0;
+    let (mut asked, mut crowd) = (false, 0);
+    let mut ends = expiry(&loss, started);
     loop {
         let now = core.env.now();
         let why = no_quorum(core, &loss);
@@ -193,7 +195,9 @@ pub(crate) async fn acquire_within(
         crowd = if called && asked { crowd + 1 } else { 0 };
         if crowd > 1 || is_split(&loss) {
             let apart = spread(core.env.random(), round_trip, crowd);
-            tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+            if apart >= TICK {
+                tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+            }
             // The attempt itself sees what changed until now.
             let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
         }
@@ -212,7 +216,20 @@ pub(crate) async fn acquire_within(
             }
             Err(l) => loss = l,
         }
+        // Somebody was faster: it expires later than what was there before.
+        let before = std::mem::replace(&mut ends, expiry(&loss, core.env.now()));
+        if woken && ends > before + TICK {
+            waiting.was_right();
+        }
         asked = true;
+    }
+}
+
+/// When a majority could be free at the earliest, if nobody gives it back.
+fn expiry(loss: &Loss, now: Moment) -> Moment {
+    match loss {
+        Loss::Taken(Taken { retry_after: Some(left), .. }) => now + *left,
+        _ => now,
     }
 }
 

@@ -1,5 +1,17 @@
 //! The manual: what code alone does not say.
 
+#[doc = include_str!("message_consumer.md")]
+pub mod message_consumer {}
+
+#[doc = include_str!("order_endpoint.md")]
+pub mod order_endpoint {}
+
+#[doc = include_str!("singleton_cron.md")]
+pub mod singleton_cron {}
+
+#[doc = include_str!("locks.md")]
+pub mod locks {}
+
 #[doc = include_str!("ordinary_deployments.md")]
 pub mod ordinary_deployments {}
 

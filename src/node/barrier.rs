@@ -38,7 +38,7 @@ pub(super) async fn confirm(
             _ => Ok(replicas),
         },
         // What is to be confirmed was executed, whatever became of the question.
-        Ok(Err(e)) if !e.is_ambiguous() => Err(NodeError::maybe_executed(e.fault(), e.detail())),
+        Ok(Err(e)) if !e.is_ambiguous() => Err(e.after_execution()),
         Ok(Err(e)) => Err(e),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }

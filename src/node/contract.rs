@@ -6,7 +6,8 @@
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use std::sync::Arc;
-//! use palisade::node::{MemoryNode, contract};
+//! use palisade::MemoryNode;
+//! use palisade::test_util::contract;
 //! let node = Arc::new(MemoryNode::new());
 //! let case = contract::cases().into_iter().find(|c| c.name() == "free_lock_is_granted").unwrap();
 //! assert!(case.run(node, &contract::Hooks::default()).await);

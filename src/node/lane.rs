@@ -1,14 +1,14 @@
 //! The lane: one queue per node, and as many batches in flight as the node keeps in order (group
 //! commit).
 //!
-//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together as
-//! the next batch. A node that keeps order takes further batches while it works on the first, so
+//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together
+//! as the next batch. A node that keeps order takes further batches while it works on the first, so
 //! that neither side waits for the other. A release never overtakes its own acquire: a batch leaves
 //! with the call of the node, and takes effect behind those of earlier calls. The lane's task polls
 //! the calls, so a connection to a server has its owner here (`dial/wire.rs`).
 //! The lane also
 //! - drops requests whose deadline passed before they were sent (certainly not executed);
-//! - tells the node with each batch until when it may take effect, by the node's own clock: what
+//! - sends with each batch until when it may take effect, by the node's own clock: what
 //!   lies in a frozen server is not executed when it thaws. An idle lane asks for the time now and
 //!   then, so that it knows it;
 //! - keeps *owed* releases (`owed`): a release is repeated until it is answered at a time at which
@@ -86,7 +86,7 @@ struct Job {
     asker: Asker,
 }
 
-/// Who is told which server a node says it is.
+/// Notified of each server identity that a node reports.
 pub(crate) trait Witness: Send + Sync {
     /// Before the answers of a batch are handed out.
     fn hear(&self, node: usize, server: Server);
@@ -103,7 +103,7 @@ pub(crate) struct LaneSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// What is told about the nodes, by name.
+    /// The events of the nodes, by name.
     pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     pub(crate) witness: Arc<dyn Witness>,
 }
@@ -254,7 +254,7 @@ struct Worker {
     clock: Option<NodeClock>,
     /// When a batch was sent last.
     spoke: Moment,
-    /// The node answered the last batch, so its connection stands.
+    /// The node answered the last batch, so its connection is in order.
     in_touch: bool,
 }
 
@@ -336,6 +336,7 @@ impl Worker {
             let Some(job) = next else { break };
             if job.deadline <= now && job.asker.owed_until().is_none() {
                 let why = "not sent: the lane was busy until the deadline";
+                gathered.leave_out(&job.op);
                 refuse(job, NodeFault::Timeout, why, now);
                 continue;
             }
@@ -462,7 +463,7 @@ pub(crate) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Hints may be lost, the waiters' own timers stand behind them.
+            // Hints may be lost, the waiters' own timers replace them.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };

@@ -54,12 +54,12 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Finds the server to connect to, by `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Changes its value whenever the present connection shall not be used any longer (another
-    /// master was named, or the present one is said to be down). Calls under way on the old
-    /// connection end as *maybe executed*.
+    /// Changes its value when the present connection must not be used any longer (another master
+    /// was named, or the present one is said to be down). Calls under way on the old connection end
+    /// as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
-    /// Whether [`ServerFacts`] shall hold the min-replicas settings.
+    /// Whether [`ServerFacts`] must hold the min-replicas settings.
     fn wants_guard_facts(&self) -> bool {
         true
     }
@@ -162,7 +162,7 @@ struct Failed {
     /// Not to be repeated before.
     until: Moment,
     cause: NodeError,
-    /// The resolver's word then: a new one is worth a try at once.
+    /// The resolver's version then: after a new one it is tried again at once.
     epoch: u64,
 }
 
@@ -172,7 +172,7 @@ struct Current {
     at: Arc<str>,
     /// What waits for this server's replicas.
     barriers: Arc<Barriers>,
-    /// The resolver's word when the session's address was asked for.
+    /// The resolver's version when the session's address was requested.
     epoch: u64,
     opened: Moment,
 }
@@ -259,8 +259,8 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Waits until replicas have what the server granted. Only while the connection that granted
-    /// stands: after any doubt about it nobody knows whether the server is still the one.
+    /// Waits until replicas have what the server granted. Only while the connection that granted is
+    /// in order: after any doubt about it the server may be another one.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -455,8 +455,8 @@ impl<R: Resolver> Drop for Turn<R> {
     }
 }
 
-/// As long as it stands, dropping it throws the session away: a call that was given up midway
-/// leaves an answer behind that nobody awaits, and after a time-out nobody knows what may come.
+/// While it exists, dropping it discards the session: a call that was given up midway leaves an
+/// answer behind that nobody awaits, and after a time-out nobody knows what may come.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -477,7 +477,7 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Ends when the resolver's word is no longer `epoch`.
+/// Ends when the resolver's version is no longer `epoch`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
     if changed.wait_for(|now| *now != epoch).await.is_err() {
         // The resolver is gone or never changes its mind.

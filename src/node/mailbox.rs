@@ -14,7 +14,7 @@ use crate::op::{QuarantineId, Reply};
 use crate::receipt::Written;
 use crate::time::Moment;
 
-/// A quarantine as a node told of it.
+/// A quarantine as a node reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quarantine {
     pub(crate) id: QuarantineId,
@@ -27,7 +27,7 @@ pub(crate) struct Quarantine {
 pub(crate) struct Stamp {
     /// When it came.
     pub(crate) at: Moment,
-    /// Where in the node's history what it confirms stands.
+    /// Where in the node's history its confirmed writes are.
     pub(crate) written: Option<Written>,
     /// Which server process gave it.
     pub(crate) server: Option<Arc<str>>,
@@ -77,7 +77,7 @@ struct Node {
     may_hold: bool,
     /// Until when it certainly keeps what it granted or prolonged; zero if it never did.
     confirmed_until: Moment,
-    /// The round of its last yes, and where in its history that stands.
+    /// The round of its last yes, and where in its history that is.
     written: Option<(u64, Written)>,
     /// The last round in which it answered out of a quarantine, and that.
     quarantine: Option<(u64, Quarantine)>,
@@ -206,7 +206,7 @@ impl Mailbox {
         self.lock().nodes[node].confirmed_until
     }
 
-    /// Where in the node's history its last yes stands.
+    /// Where in the node's history its last yes is.
     pub(crate) fn written(&self, node: usize) -> Option<Written> {
         self.lock().nodes[node].written.map(|(_, written)| written)
     }

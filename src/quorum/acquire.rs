@@ -16,9 +16,9 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// Granted with this fence; not (yet) known to stand at the token.
+    /// Granted with this fence; not (yet) known to be at the token.
     Granted(u64),
-    /// Granted, and stands at the token that is being settled.
+    /// Granted, and at the token that is being agreed upon.
     Settled,
     /// Was granted, but refused or failed the raise.
     Fell(Option<NodeError>),
@@ -121,7 +121,7 @@ impl Acquire {
             self.by = self.until.min(now + self.patience);
             return self.raise_to(token, &[node]);
         } else {
-            // Above T: raising it is refused by rule, so it can never stand at T.
+            // Above T: raising it is refused by rule, so it can never be at T.
             self.votes[node] = Vote::Fell(None);
         }
         self.decide(now)

@@ -1,4 +1,4 @@
-//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading what stands there.
+//! Storing a result (phase 2 of consensus on a key, idempotency 2), and reading what is stored.
 //!
 //! A result is stored when a majority accepted it under its ballot, and not before: fewer, or a
 //! refusal by a higher ballot, is *not known to be stored*.
@@ -46,14 +46,14 @@ impl Complete {
     }
 
     /// Whether a node refused: a higher ballot was promised there, or its promise of this one is of
-    /// an earlier life. Which of the two, a renewal of the promise shows, so a completion that is
-    /// refused is decided at once, and may be gone on with. True once.
+    /// an earlier data history. Which of the two, a renewal of the promise shows, so a completion
+    /// that is refused is decided at once, and may be gone on with. True once.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// The promise was renewed: whoever has not accepted is asked again.
+    /// The promise was renewed: nodes that have not accepted are asked again.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
@@ -137,7 +137,7 @@ pub enum Found {
         attempt: u32,
         /// The longest lease that runs.
         lease: Option<Duration>,
-        /// A result stands on too few nodes to be certain.
+        /// A result is on too few nodes to be certain.
         partial: bool,
         /// The highest ballot that was promised.
         promised: u64,
@@ -231,7 +231,7 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One word is enough that it may be another request's.
+            // One answer is enough: it may be another request's.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }

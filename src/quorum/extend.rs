@@ -16,7 +16,7 @@ pub enum Extension {
     Until(Moment),
     /// A majority belongs to somebody else: certainly lost.
     Lost,
-    /// Too few answers; the old deadline stands.
+    /// Too few answers; the old deadline holds.
     Unknown(Vec<NodeOutcome>),
 }
 

@@ -1,17 +1,17 @@
 //! Settling one fencing token out of what the nodes granted (locks 3).
 //!
 //! "The largest granted" alone is not enough: counters 5,3,3 then 4,1,1 on overlapping majorities
-//! hand out 5 and then 4. Either one value already stands on a majority, or the largest is raised
-//! on a majority before anyone may use it.
+//! hand out 5 and then 4. Either one value is already on a majority, or the largest is raised on a
+//! majority before anyone may use it.
 
 use crate::quorum::majority::majority;
 
-/// How a token stands among the grants so far.
+/// The state of the token among the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// This value was granted by a majority.
     Agreed(u64),
-    /// No value stands on a majority: raise to this one, the largest, on the granted nodes below.
+    /// No value is on a majority: raise to this one, the largest, on the granted nodes below.
     Raise(u64),
 }
 

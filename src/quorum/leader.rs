@@ -1,13 +1,13 @@
-//! Who leads, as a majority of nodes tells it: a read, decided without waiting for the slowest.
+//! The leader, as a majority of nodes has it: a read, decided without waiting for the slowest.
 //!
 //! The answers are not taken at one instant. Three facts make the verdicts sound all the same:
 //! 1. Whoever leads throughout the read is seen as owner on each node of its majority, so if every
 //!    answer that could still matter is in and no owner has a majority, there was a moment without
 //!    a leader: *vacant* is true.
-//! 2. A word (the proclaimed value) that was written to a majority is among the words of any
-//!    majority that names its owner, and words are numbered: the highest is never older than it.
+//! 2. Metadata (the proclaimed value) that was written to a majority is on any majority that names
+//!    its owner, and it is numbered: the highest is never older than it.
 //! 3. A node that may have forgotten (quarantine) or did not answer counts for every owner and for
-//!    none: it can prevent a verdict, never make one.
+//!    none: it can prevent a decision, never make one.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ enum Said<W> {
         owner: OwnerToken,
         /// Until it expires there.
         remaining: Duration,
-        /// The owner's own words with their number; words of any other owner are not handed in.
+        /// The owner's own metadata with its number; metadata of any other owner is not passed in.
         words: Option<(u64, W)>,
     },
     /// Nothing there, or another program's value: none of ours leads by this node.
@@ -43,7 +43,7 @@ enum Said<W> {
 pub enum Sight<W> {
     /// A majority names one owner, who has said this.
     Leads {
-        /// The latest of its words.
+        /// The latest of its metadata.
         words: W,
         /// Until its majority is gone, unless it renews.
         remaining: Duration,
@@ -66,8 +66,9 @@ pub struct Leading<W, R> {
 }
 
 impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
-    /// A read over `n` nodes; answers are awaited until `by`. `read` picks the owner's own words,
-    /// with their number, out of what a node keeps; it must refuse what another owner left behind.
+    /// A read over `n` nodes; answers are awaited until `by`. `read` picks the owner's own
+    /// metadata, with their number, out of what a node keeps; it must refuse what another owner
+    /// left behind.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
@@ -154,7 +155,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
             match self.words_of(owner) {
                 Some(words) => Sight::Leads { words, remaining: self.remaining_of(owner, need) },
                 None if last => Sight::Mute,
-                // A node that is still silent may be the one that has the words.
+                // A node that is still silent may be the one that has the metadata.
                 None => return Progress::Wait(self.by),
             }
         } else if votes + unknown < need {
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
     use crate::op::QuarantineId;
 
-    /// One letter a node: `a`/`b` held without words, `a1` with words number 1, `-` absent,
+    /// One letter a node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
     /// `q` quarantined, `x` failed, `.` silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, words: &str| Holder {

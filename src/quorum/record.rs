@@ -210,7 +210,7 @@ impl Record {
             return Some(refused(Refusal::Mismatch));
         }
         // A record on a majority is the result, whatever a repair may be adding above it. But one
-        // word is enough that it may be another request's.
+        // answer is enough: it may be another request's.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
@@ -281,7 +281,8 @@ impl Record {
         match step {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
-            // Too few remember: whoever has not spoken yet may have the result that they forgot.
+            // Too few remember: a node that has not answered yet may have the result that they
+            // forgot.
             Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
                 Step::Wait(self.by())

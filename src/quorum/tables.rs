@@ -164,7 +164,7 @@ fn fence() {
 }
 
 /// Random histories: whatever the order of replies, a win needs a majority of grants and a token
-/// that stands on a majority, and comes only inside the validity.
+/// that is on a majority, and comes only inside the validity.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

@@ -70,7 +70,7 @@ fn there_and_back_is_not_as_if_nothing_had_happened() {
     let seen = [first(A), from(B, A, 100), from(again, B, 150)];
     assert_eq!(of(A, 99, &seen), Fate::Survived);
     assert_eq!(of(A, 140, &seen), Fate::Lost, "it was resynchronised with B");
-    // Back on the very generation, with no known relation: that data stands where it stood.
+    // Back on the very generation, with no known relation: that data is where it was.
     assert_eq!(of(A, 99, &[first(A), first(B), first(A)]), Fate::Standing);
     assert_eq!(of(B, 99, &[first(A), first(B), first(A)]), Fate::Unknown);
 }
@@ -83,7 +83,7 @@ fn garbage_that_goes_round_in_a_circle_ends() {
     assert_eq!(of(C, 1, &own), Fate::Unknown);
 }
 
-/// One step in the life of a group.
+/// One step of a group.
 #[derive(Clone, Debug)]
 enum Event {
     Write,

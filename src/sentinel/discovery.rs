@@ -3,7 +3,7 @@
 //! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
 //! goes on naming it. So a master counts only if a majority of the *known* Sentinels name it, none
 //! of them under an older configuration epoch than was decided upon before. Nor can one Sentinel's
-//! word prevent that: epochs, peers and their number count as far as more Sentinels say so than a
+//! answer prevent that: epochs, peers and their number count as far as more Sentinels say so than a
 //! minority. No clock, no IO, and the order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -155,7 +155,7 @@ pub(crate) struct Verdict {
 
 impl GuardRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
-    /// far as the Sentinels may tell them.
+    /// far as the Sentinels show them.
     pub(crate) fn judge(
         &self,
         facts: &GuardFacts,
@@ -257,7 +257,7 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
 
 /// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
 fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
-    // Wider than what servers tell: no number of theirs overflows.
+    // Wider than what servers report: no number of theirs overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(

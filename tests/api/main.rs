@@ -3,6 +3,7 @@
 
 mod errors;
 mod fuzz;
+mod health;
 mod outside;
 mod secrets;
 mod sentences;

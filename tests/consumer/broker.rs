@@ -199,7 +199,7 @@ impl Delivery for Handed {
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
-        // A late word about a message that somebody else has changes nothing.
+        // A late answer about a message that another consumer has changes nothing.
         let Some(message) = self.mine(&mut state) else { return Err(Gone) };
         match how {
             Disposition::Retry(after) => {

@@ -1,4 +1,5 @@
-//! Too few replicas, another past, no permission: no grant, said in words, and nothing left behind.
+//! Too few replicas, another past, no permission: no grant, an error that says why, and nothing
+//! left behind.
 
 use std::sync::Arc;
 

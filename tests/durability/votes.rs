@@ -1,5 +1,5 @@
-//! Three nodes, each with a word of its own about its replicas: which yes counts, and what becomes
-//! of those that do not. Under the paused clock.
+//! Three nodes, each with its own report of its replicas: which yes counts, and what becomes of
+//! those that do not. Under the paused clock.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ use super::*;
 #[derive(Clone)]
 enum Says {
     Have(u32),
-    /// A word that does not mean what it says: what is asked about was executed.
+    /// The fault says "not executed", but the request was executed.
     NotExecuted(NodeFault),
     Nothing,
 }

@@ -90,7 +90,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
             sleep(TTL).await;
             assert!(leadership.is_valid());
         }
-        // Each node has been emptied twice; all of them know the leader and its words again.
+        // Each node has been emptied twice; all of them know the leader and its value again.
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
             let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
@@ -220,7 +220,7 @@ impl Owned for Election {
     }
 }
 
-/// A node that becomes another server just before the first words reach it.
+/// A node that becomes another server just before the first value reaches it.
 struct FailsOver(MemoryNode);
 
 impl LockNode for FailsOver {
@@ -242,7 +242,7 @@ impl LockNode for FailsOver {
 
 #[tokio::test(start_paused = true)]
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_somebody_else() {
-    // So long a window that the words may not be put there.
+    // So long a window that the value may not be put there.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
     let election = redlock.election("cron").build().unwrap();
@@ -264,7 +264,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let leadership = old.campaign("old").await.unwrap();
     let replica = ahead.snapshot();
     assert!(leadership.resign().await.is_ok());
-    // The replica never heard of the resignation; its copy lasts longer by its own clock.
+    // The replica never got the resignation; its copy lasts longer by its own clock.
     node.restore(replica);
     for _ in 0..8 {
         let asked = election().leader().await;

@@ -230,20 +230,19 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
     let first = 3 + number(2);
-    let runs = number(first + 9);
-    let mut at = first + 10;
+    let mut at = first + 4;
+    let empty = at >= asked.len();
     let mut codes = Vec::new();
     let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
-    for _ in 0..runs {
+    while at < asked.len() {
         let (code, skip) = match text(at) {
             "A" | "W" if is_taken => {
                 // Somebody else's, for so many milliseconds more.
                 codes.push(integer(-3));
-                (9_000, if text(at) == "W" { 4 } else { 5 })
+                (9_000, 6)
             }
-            "A" => (-9, 3 + 2 * number(at + 1)),
+            "A" | "W" => (-9, 4 + 2 * number(at + 1)),
             "D" | "Q" => (-9, 2 + number(at + 1)),
-            "W" => (-9, 4),
             "M" => (1, 2),
             "R" => (1, 3),
             "X" => (1, 7),
@@ -252,17 +251,12 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
             _ => (-5, 0),
         };
         codes.push(integer(code));
-        at = if skip == 0 { usize::MAX / 2 } else { at + skip };
+        at = if skip == 0 { asked.len() } else { at + skip };
     }
-    let since = micros() / 1_000 - 3_600_000;
-    let facts = [
-        integer(micros()),
-        bulk(&HISTORY[..16]),
-        integer(0),
-        integer(text(first).parse::<u64>().unwrap_or(0)),
-        integer(24),
-        integer(since),
-    ];
-    let phase = if runs == 0 { Phase::Greeting } else { Phase::Batch };
+    let (now, q) = (micros() / 1_000, text(first + 3).split(' ').nth(2).unwrap_or("0"));
+    let (since, later) = (now - 3_600_000, now + 3_600_000);
+    let marker = format!("{HISTORY} {since:013} {:016} {q:0>9} {later:013} {later:013} n", 0);
+    let facts = [integer(micros()), bulk(marker), integer(8)];
+    let phase = if empty { Phase::Greeting } else { Phase::Batch };
     (phase, array(&[&facts[..], &codes].concat()))
 }

@@ -236,7 +236,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
         let out = writer.orders().key("k").run(|_| {
             let (e, faults) = (e.clone(), writer.faults.clone());
             async move {
-                // Only node 0 will hear of the result.
+                // Only node 0 gets the result.
                 faults[1..].iter().for_each(palisade::test_util::fault::FaultControl::cut);
                 e.act(Duration::ZERO).await
             }

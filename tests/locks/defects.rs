@@ -111,9 +111,9 @@ async fn a_short_ttl_and_a_long_job() {
         assert!(guard.release().await.is_ok());
     } else {
         timeout(LONG, guard.lost()).await.unwrap();
-        assert!(!guard.release().await.is_ok());
+        assert!(guard.release().await.is_err());
     }
-    // Without renewal the loss is told, and the release does not claim otherwise.
+    // Without renewal the loss is reported, and the release does not claim otherwise.
     let guard = r.mutex("short").auto_renew(false).build().unwrap().acquire().await.unwrap();
     timeout(LONG, guard.lost()).await.expect("loss is told by the local deadline");
     assert!(!guard.is_valid());

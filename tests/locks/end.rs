@@ -104,7 +104,7 @@ fn says_how_long(why: &NoQuorum, started: Instant) {
     let left = why.quarantine().expect("nothing else is in the way");
     assert!((37 * S..39 * S).contains(&left), "{text}");
     assert!(started.elapsed() < 3 * S, "the user's word counts: {text}");
-    assert!(text.contains("a `wait` of 42s would have outlasted it"), "{text}");
+    assert!(text.contains("an `acquire_timeout` of 42s would have outlasted it"), "{text}");
     assert!(text.contains("no palisade data here: new, or emptied; grants begin in"), "{text}");
 }
 

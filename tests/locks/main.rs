@@ -8,6 +8,7 @@ mod lane;
 mod logs;
 mod mutex;
 mod review;
+mod run;
 mod runtimes;
 #[path = "../support/mod.rs"]
 mod support;

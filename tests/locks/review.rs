@@ -73,7 +73,7 @@ fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
     let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
     let first = runtime();
     let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
-    // Until its tasks are gone: the keeper is started again by whoever comes after that.
+    // Until its tasks are gone: the next lease starts the keeper again.
     first.shutdown_timeout(LONG);
     let second = runtime();
     second.block_on(async {

@@ -13,6 +13,7 @@ const FLOORS: &[&[&str]] = &[
     &["node"],
     &["driver"],
     &["redlock", "lock"],
+    &["health", "settings"],
     &["idempotency"],
     &["streams"],
     &["election"],

@@ -5,6 +5,7 @@
 
 mod cited;
 mod layers;
+mod public;
 mod rules;
 mod samples;
 mod source;

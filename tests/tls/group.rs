@@ -35,7 +35,7 @@ async fn tls_to_the_data_servers_alone() {
     let e = refusal(&node().tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    // One does not stand for the other.
+    // One does not replace the other.
     let both = node().tls(Some(ca.root()), None).sentinel_tls(Some(ca.root()), None);
     let both = both.sentinel_deadline(Duration::from_millis(300)).build().unwrap();
     let e = refusal(&both).await;
@@ -100,7 +100,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
-    // One does not stand for the other.
+    // One does not replace the other.
     let half = node().sentinel_tls_server_name("watchers.invalid").build().unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");

@@ -1,5 +1,5 @@
-//! Whatever is given as an address: nothing panics, what is read is what stood there, and no
-//! password is shown.
+//! Any text as an address: nothing panics, what is read is what was written, and no password is
+//! shown.
 
 use proptest::prelude::*;
 

@@ -17,7 +17,7 @@ pub enum Arrow {
     Fetched,
     /// The call is over: its result, if there is one, is stored. The broker does not know.
     Completed,
-    /// The broker was told what becomes of it.
+    /// The broker knows what becomes of it.
     Settled,
 }
 

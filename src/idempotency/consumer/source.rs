@@ -54,7 +54,7 @@ pub trait Source: Send {
     type Error: Error + Send + Sync + 'static;
 
     /// At most `room` deliveries. Waits for the first one for about a second at most, so that a
-    /// stop is heard; empty if none came. Connects again by itself where that can help; an error
+    /// stop is noticed; empty if none came. Connects again by itself where that can help; an error
     /// ends the consumer.
     ///
     /// The worker polls it to its end. Dropped with the worker, what it took comes again.

@@ -328,8 +328,8 @@ fn call<D: Delivery>(of: &Idempotency, rules: &Rules, delivery: &D) -> Result<Ca
     Ok(call)
 }
 
-/// Says again and again that the message is being worked on. A broker that does not hear it
-/// delivers the message to somebody else, who finds it in flight.
+/// Says again and again that the message is being worked on. A broker that does not get it delivers
+/// the message to somebody else, who finds it in flight.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {

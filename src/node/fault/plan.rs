@@ -9,9 +9,9 @@ pub enum Fate {
     /// Both ways go well.
     #[default]
     Deliver,
-    /// Never executed; the caller hears nothing until its deadline.
+    /// Never executed; the caller gets no answer until its deadline.
     LoseRequest,
-    /// Executed; the caller hears nothing until its deadline.
+    /// Executed; the caller gets no answer until its deadline.
     LoseReply,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Whether there may be anything to clean up: an attempt may hear only after it was given up
+    /// Whether there may be anything to clean up: an attempt may learn only after it was given up
     /// that the node certainly did not execute it.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         now < self.until && self.of.as_ref().is_none_or(|(attempt, node)| attempt.may_hold(*node))
@@ -113,7 +113,7 @@ impl Doubt {
         self.everybody = self.everybody.filter(|until| *until >= micros);
     }
 
-    /// For how long it lasts about this owner, now that the node's clock was told to `known`;
+    /// For how long it lasts about this owner, now that the node's clock is known to be at `known`;
     /// `None` if there is none.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.everybody)?;

@@ -97,7 +97,7 @@ impl Worker {
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
         if let Some(owner) = asked.owner {
-            // Who gives up meanwhile takes back what may only be executed after that.
+            // A caller that gives up before that takes back what may be executed only later.
             self.doubt.about(owner, clock.at(deadline, self.settings.drift));
         }
         self.again.push_back(Job { op, deadline, asker: sink });
@@ -114,8 +114,8 @@ impl Worker {
     ) -> Result<Reply, NodeError> {
         let Ok(reply) = reply else { return reply };
         if let Some(error) = objection {
-            // The node did what it was asked, but its word does not count as a vote. A no does: it
-            // can only make the asker more careful.
+            // The node did what it was asked, but its yes does not count as a vote. A no does: it
+            // can only make the caller more careful.
             if asked.vote && is_yes(&reply) {
                 return Err(error.clone());
             }
@@ -180,7 +180,7 @@ impl Worker {
             for (asker, reply) in held {
                 asker.post_kept(reply, confirmed.clone(), stamp.clone());
             }
-            // Not news of the node: it may have become another server meanwhile.
+            // Not news of the node: it may have become another server since.
             if let Some(server) = server {
                 witness.late(index, server);
             }
@@ -201,10 +201,10 @@ fn written(facts: &Facts) -> Written {
     Written { generation: facts.generation, offset: facts.offset }
 }
 
-/// The answer of a node in quarantine that may be telling of an earlier life. It may have forgotten
+/// The answer of a node in quarantine that may be of an earlier data history. It may have forgotten
 /// who holds the name, so "nobody" proves nothing, and a holder counts only if the key was
-/// certainly written in this life: no lease is longer than the longest that any client uses, and an
-/// earlier server of the node, which set its end, may have had a clock 2E ahead of this one's.
+/// certainly written in this history: no lease is longer than the longest that any client uses, and
+/// an earlier server of the node, which set its end, may have had a clock 2E ahead of this one's.
 fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Option<Reply> {
     let facts = facts.filter(|f| !f.quarantine.is_zero())?;
     let age = facts.quarantine_len.saturating_sub(facts.quarantine);

@@ -20,7 +20,7 @@ const FLAPS: u32 = 2;
 const GROUP: Duration = Duration::from_millis(100);
 
 impl<R: Resolver> Shared<R> {
-    /// Has the marker written as soon as a connection stands, so that a quarantine runs from here
+    /// Has the marker written as soon as a connection is made, so that a quarantine runs from here
     /// on and not from the first request after it. Nothing is lost if it fails.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
@@ -30,8 +30,8 @@ impl<R: Resolver> Shared<R> {
     }
 
     /// Has the resolver look at the server again; a server that is refused loses its session. So
-    /// does one that cannot be judged (it does not answer, is no master any more, or no longer
-    /// lets us ask): the next connection tells which, and until then it does not vote.
+    /// does one that cannot be judged (it does not answer, is no master any more, or no longer lets
+    /// us ask): the next connection shows which, and until then it does not vote.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -49,7 +49,7 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // Not counted: a new connection tells whether the node is lost, and that is logged.
+        // Not counted: a new connection shows whether the node is lost, and that is logged.
         let pause = self.pause(state.failures);
         let until = self.options.env.now() + pause;
         state.failed = Some(Failed { until, cause, epoch: current.epoch });

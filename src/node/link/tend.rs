@@ -1,5 +1,5 @@
 //! Keeps a node connected that was connected once: after a lost connection, or another master's
-//! naming, it connects at once and not at the next call. So who holds something there is told what
+//! naming, it connects at once and not at the next call. So the holder of a lease there learns what
 //! became of it within a round trip of the new master being known, and the first renewal after a
 //! failover finds the way open. Ends with the link.
 
@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
 
-/// What stands in the way of a connection, if anything.
+/// What prevents a connection, if anything.
 enum Outlook {
-    /// It stands.
+    /// It exists.
     Stands(Arc<Current>),
     /// Somebody connects.
     Connecting,

@@ -1,8 +1,8 @@
 -- Take free locks where the history is as the client expects: a run of ops that ends at the first
 -- that is not as asked. Each proposal is in range: the client says between which times it is.
--- Captures nothing, so that it costs little to make.
+-- It captures nothing, as it is made each time (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
--- ARGV     1 kind  2 how many  3 ttl ms  4 fence life ms, then per op: 1 owner  2 proposal
+-- ARGV     1 kind  2 how many  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
 -- Returns  nothing if each has its proposal for a fence, else how many have, and for the next one,
 --          if it has the lock but not yet its fence, what the fence key held
 local function acquire(k, a, count)

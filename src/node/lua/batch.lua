@@ -1,5 +1,6 @@
 -- What the rare ops of a batch share, made when it is first needed: where anything is not as the
 -- client expects, or not common.
+-- KEYS[1]  palisade:generation, the marker (history.lua)
 -- ARGV[4]  1 good replicas needed            2 oldest acknowledgement of a good one, in seconds
 --          3 q: quarantine in ms, by all that is known of the group
 --          4 q where a history begins, with what may be unknown of the group

@@ -9,7 +9,9 @@ if kind == 'c' then
   -- The ballot below which nothing is accepted. A promise of an earlier generation may have been
   -- lost with newer ones, which were all below the floor.
   local promised = b.floor > fence and h[6] ~= b.id and b.floor or fence
-  if promised > ballot or (promised == ballot and h[1] ~= ARGV[a + 1]) then return put(NOT_OWNER) end
+  if promised > ballot or (promised == ballot and h[1] ~= ARGV[a + 1]) then
+    return put(NOT_OWNER)
+  end
   call('HSET', key, 'own', ARGV[a + 1], 'fence', ARGV[a + 2], 'till', '0', 'att',
     math.max(attempt, 1), 'g', b.id, 'rf', ARGV[a + 2])
   if ARGV[a + 6] == '1' then

@@ -1,5 +1,5 @@
 -- Prolong a claim's lease; in quarantine only for a holder that names it. A promise of an earlier
--- life stays below the floor (g is not renewed: a higher promise may have been forgotten) unless
+-- history stays below the floor (g is not renewed: a higher promise may have been forgotten) unless
 -- its holder names this quarantine.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 lease ms  4 retention ms  5 fingerprint or ''

@@ -6,7 +6,7 @@
 --          agreed: until when that length holds although nobody asks for it; waited: until when
 --          somebody may wait for a hint.
 --          Around a planned handover (`ops/handover`) it is longer: 113 c or s, 114 until_ms 13.
---          c: closed, by whoever hands the server over: until then nothing at all is answered by
+--          c: closed, for a planned handover: until then nothing at all is answered by
 --          it, nor by a server that its data come to. s: handed over: these data are complete, so
 --          the history goes on from the one before; only leases given there may end early by this
 --          clock, by twice E, until then.

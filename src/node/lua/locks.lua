@@ -2,11 +2,11 @@
 -- KEYS, ARGV  as handed in by the op
 -- Returns     per function what its comment says
 
--- What stands under a lock that is nobody's, while it is kept from all but its holder; as long as
+-- The value of a lock that is free, while it is kept for its holder; as long as
 -- an owner.
 local KEPT = '----------------------'
 
--- The number in a fence key: 0 if there is none, nil if a stranger's value stands there: a fence is
+-- The number in a fence key: 0 if there is none, nil if it is another program's value: a fence is
 -- a whole number that an answer can tell.
 local function stored(key)
   local v = look(key, '18')
@@ -25,7 +25,7 @@ local function hint(queue, key)
 end
 
 -- Asks for a hint, and has the marker say that somebody does: ahead, so that it is seldom written.
--- For an hour at most, however long a stranger's lock stands: who waits asks again long before.
+-- For an hour at most, however long another program's lock lasts: waiters ask again long before.
 local function wait_for_hint(queue, ms)
   local v = look(queue, '1')
   if v and v ~= '1' then return end
@@ -40,7 +40,7 @@ local function wait_for_hint(queue, ms)
   end
 end
 
--- Whether a holder's metadata may stand here: text that expires, unlike most keys of others.
+-- Whether this may be a holder's metadata: text that expires, unlike most keys of others.
 local function is_words(meta)
   return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0

@@ -12,7 +12,7 @@
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a
 --          run: as asked, -10 too late and not executed, -11 the request is too old, -12 not
 --          executed: the answer has shown as much as it may, ask again; acquire, claim, inspect and
---          lookup say yes by their fence; what follows the number stands at each op.
+--          lookup say yes by their fence; what follows the number is described at each op.
 local b -- what the rare ops share, made when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)

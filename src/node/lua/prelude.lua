@@ -3,11 +3,12 @@
 -- looked at (history.lua says what happens otherwise).
 -- KEYS[1]  palisade:generation, the marker
 -- ARGV     1 the marker as the client saw it last, empty if it did not
---          2, 3 between which times of this server's clock, in µs and both included, a batch that
---          finds this marker in this history has nothing to check: the marker is plausible and needs
---          no change, no quarantine runs, the batch is not late, each proposal is in range
---          4 what else the client knows, in numbers with one space between: see history.lua
--- Leaves   now_us, info, at, marker, expected to the ops
+--          2, 3 between which times of this server's clock, in µs and both included, a batch
+--          that finds this marker in this history has nothing to check: the marker is plausible
+--          and needs no change, no quarantine runs, the batch is not late, each proposal is in
+--          range
+--          4 what else the client knows, in numbers with one space between: see batch.lua
+-- Leaves   now_us, info, at (of its history), marker, expected to main.lua
 -- No op wraps a write in pcall: the first write of the script is refused (NOREPLICAS, READONLY,
 -- MISCONF, OOM) before anything took effect, and so the whole batch is. Reads use `try`, so that a
 -- stranger's key (WRONGTYPE) spoils one op and not the batch; the fence's SET … GET is such a read,
@@ -35,7 +36,7 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- Not more of it than may be ours, however large a value stands there. Numbers as text: Lua's own
+-- Not more of it than may be ours, however large the value is. Numbers as text: Lua's own
 -- are written out anew each time.
 local marker = redis.pcall('GETRANGE', KEYS[1], '0', '126')
 local at = find(info, 'master_replid:', 1, true) + 14

@@ -1,5 +1,5 @@
 -- Settle a claim's ballot; shows the result if there is one. Refused while the promise is of an
--- earlier life: a higher one may have been forgotten.
+-- earlier history: a higher one may have been forgotten.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | COMPLETED, rf, value | DEFERRED

@@ -13,7 +13,7 @@ end
 
 local key = KEYS[k + 1]
 -- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp
--- g names the server's life at the last promise. The result is read where it is shown.
+-- g names the server's data history at the last promise. The result is read where it is shown.
 local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp')
 -- Up to 2^53 doubles hold every whole number; tokens are smaller.
 if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)

@@ -1,12 +1,13 @@
--- Delete the owners' locks and wake waiters. Kind D, a run in two commands; Q, a run on a node where
--- somebody waits. Captures nothing, so that it costs little to make.
+-- Delete the owners' locks and wake waiters. Kind D, a run in two commands; Q, a run on a node
+-- where somebody waits. It captures nothing, as it is made each time (helpers.lua).
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 how many, then per op: 1 owner
 -- Returns  nothing if each is done, else what was found under the keys
 local function release(k, a, count, each, awaited)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
-  if count == 1 and each == 1 and not awaited and redis.pcall('GET', KEYS[k + 1]) == ARGV[a + 3] then
-    call('DEL', KEYS[k + 1])
+  local lock = KEYS[k + 1]
+  if count == 1 and each == 1 and not awaited and redis.pcall('GET', lock) == ARGV[a + 3] then
+    call('DEL', lock)
     return
   end
   -- MGET shows nothing where no text stands: what other programs keep there is left alone.

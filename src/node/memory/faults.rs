@@ -40,7 +40,7 @@ impl MemoryNode {
     pub fn hand_over(&self) {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
-            // The life that begins.
+            // The history that begins.
             let generation = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
                 marker.go_on(generation, now);
@@ -56,7 +56,7 @@ impl MemoryNode {
         state.data = Data { written, history, ..Data::default() };
     }
 
-    /// A copy of the data as it stands.
+    /// A copy of the present data.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot(self.state().data.clone())
     }
@@ -79,7 +79,7 @@ impl MemoryNode {
         self.state().windows = Windows { read, longest: read.max(unread) };
     }
 
-    /// Another program's lock stands under `key`, for `ttl` or without an end.
+    /// Puts another program's lock under `key`, for `ttl` or without an end.
     pub fn put_foreign(&self, key: &str, ttl: Option<Duration>) {
         let mut state = self.state();
         let now = self.clock(&state).now;

@@ -233,7 +233,7 @@ impl Header {
         self.quarantine.is_zero() || reassert == Some(self.id())
     }
 
-    /// Bugs: what stands here until `till` counts by itself.
+    /// Bugs: what is here until `till` counts without a right to it.
     #[cfg(feature = "sim-bugs")]
     pub(super) fn counts_by_copy(&self, till: Option<u64>) -> bool {
         use crate::bugs::{Bug, on};

@@ -275,7 +275,7 @@ impl Waiter {
                 // Closed while it was idle. A barrier may be sent twice.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
-                Err(e) => return Err(NodeError::maybe_executed(e.fault(), e.detail())),
+                Err(e) => return Err(e.after_execution()),
             }
         }
     }

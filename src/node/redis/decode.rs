@@ -238,7 +238,7 @@ fn largest_token(reply: &Reply) -> u64 {
 
 /// Takes the values of an answer one after the other. One that is missing or of another kind spoils
 /// the whole answer, for nobody knows what belongs to which op. A number that cannot be right
-/// spoils its own op: it is noted, and zero stands for it until the op's values are read.
+/// spoils its own op: it is noted, and zero is used for it until the op's values are read.
 struct Reader {
     values: std::vec::IntoIter<Value>,
     spoiled: Option<NodeError>,

@@ -97,7 +97,7 @@ pub(super) fn micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The ops cut into what the script is told as one: neighbours that differ in keys, owner and
+/// The ops cut into what is sent to the script as one: neighbours that differ in keys, owner and
 /// proposal only. It releases a run in two commands instead of two each, and says once if all of it
 /// went as asked.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {

@@ -101,8 +101,7 @@ pub(super) async fn introduce(
     Ok(Introduced { facts, tells_offset })
 }
 
-/// Asks at once what can change while a connection stands; `guard_facts` the min-replicas settings
-/// too.
+/// Asks at once what can change during a connection; `guard_facts` the min-replicas settings too.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,

@@ -1,11 +1,13 @@
 //! From the redis crate's errors to [`NodeError`]: which kind of fault, and whether the request may
 //! have run. Codes are compared, never messages: a message differs inside and outside of a script.
 
+use std::io;
+
 use redis::{ErrorKind, RedisError};
 
 use crate::dial::frames::Excess;
 use crate::dial::said::{refusal, said};
-use crate::error::{NodeError, NodeFault};
+use crate::error::{Cause, NodeError, NodeFault};
 use crate::shown::Secrets;
 use crate::tls;
 
@@ -21,13 +23,26 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
     match hint {
         Some(hint) => {
             NodeError::not_executed(known.fault(), format!("{hint}: {}", said(e, secrets)))
+                .because(cause(e, secrets))
         }
         None => known,
     }
 }
 
+/// What programs may know of the error: never what it quotes.
+fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
+    if let Some(code) = e.code() {
+        return Some(Cause::Server(secrets.clean(code).into()));
+    }
+    tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
+}
+
 /// An error while connecting or asking about the server: nothing of ours was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
+    while_connecting(e, secrets).because(cause(e, secrets))
+}
+
+fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     if let Some(words) = refusal(e, secrets) {
         return NodeError::not_executed(NodeFault::Tls, words);
     }
@@ -81,6 +96,10 @@ fn lacking(e: &RedisError) -> Option<String> {
 
 /// An error in answer to a script call.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
+    while_calling(e, secrets).because(cause(e, secrets))
+}
+
+fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     match server_fault(e) {
         // A permission that is lacking inside the script shows when the script has already begun to
         // write, so earlier ops of the batch may have taken effect.
@@ -147,6 +166,21 @@ mod tests {
 
     fn server(code: &str, detail: &str) -> RedisError {
         redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+    }
+
+    #[test]
+    fn an_error_keeps_its_cause_without_what_was_sent() {
+        let secrets = Secrets::of(None, Some("s3cret"));
+        let of = |e: &RedisError| calling(e, &secrets).cause().cloned();
+        assert_eq!(of(&server("NOPERM", "no")), Some(Cause::Server("NOPERM".into())));
+        assert_eq!(of(&server("s3cret", "no")), Some(Cause::Server("***".into())));
+        let io = RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let refused = connecting(&io, &secrets);
+        assert_eq!(refused.cause(), Some(&Cause::Io(io::ErrorKind::ConnectionRefused)));
+        assert_eq!(
+            refused.after_execution().cause(),
+            Some(&Cause::Io(io::ErrorKind::ConnectionRefused))
+        );
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! A server that counts a connection among its subscribers cuts it off at the output limits for
 //! those (by default at 32 MB, or 8 MB for a minute), whatever it sends there. So batches have
 //! another one: large results can cost hints, and nothing else. The connection is made when an op
-//! first asks for a hint, for most programs never wait; who asked before it stood is woken once
-//! when it does, since the hint may have been missed.
+//! first asks for a hint, because most programs never wait; a waiter from before it was ready is
+//! woken once when it does, since the hint may have been missed.
 //!
 //! Anybody on the server may publish anything. A request for a hint is answered by one hint, as on
 //! the server, which forgets it then: a hint that nobody here asked for, or a second one, costs a

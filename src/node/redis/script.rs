@@ -19,7 +19,7 @@ const TEXT: &str = concat!(
     "local function rare(b, kind, k, a, count, rest, found)\n",
     lua!("helpers"),
     "if find('AWDQMRXI', kind, 1, true) then\n",
-    lua!("locks" "refuse" "unowned" "release_words" "raise" "extend" "inspect"),
+    lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),
     "end\n",
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "unclaim" "lookup"),
     "end\n",

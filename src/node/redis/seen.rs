@@ -87,8 +87,8 @@ impl Seen {
         self.waited > self.at / 1_000
     }
 
-    /// Between which readings of the server's clock, in µs and both included, the script has nothing
-    /// to check for this batch; nothing if it has to in any case.
+    /// Between which readings of the server's clock, in µs and both included, the script has
+    /// nothing to check for this batch; nothing if it has to in any case.
     pub(super) fn window(&self, batch: &Batch, guarding: Guarding) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, guarding));
         // A plausible marker stays one as time goes by, and may not be one to others.
@@ -102,8 +102,8 @@ impl Seen {
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // The floor lies behind the end of the quarantine; beyond it by E no proposal that counts is
-        // below it. `waited`, once it is over, stays so.
+        // The floor lies behind the end of the quarantine; beyond it by E no proposal that counts
+        // is below it. `waited`, once it is over, stays so.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(batch.not_after.unwrap_or(u64::MAX));
@@ -114,5 +114,79 @@ impl Seen {
             }
         }
         (from <= until).then_some((from, until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Terms;
+
+    const NOW: u64 = 1_790_000_000_000_000;
+    const TERMS: Terms =
+        Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
+
+    /// Seen now: of a history that began so many seconds ago, and so on, all in ms.
+    fn seen(ago: u64, q: u64, agreed: u64, tail: &str) -> Seen {
+        let since = NOW / 1_000 - ago;
+        let floor = (since + 2_000 + q) * 1_000;
+        let agreed = NOW / 1_000 + agreed;
+        let replid = "ab".repeat(20);
+        let text = format!("{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail}", 0);
+        Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap()
+    }
+
+    fn window(seen: &Seen, not_after: Option<u64>, proposals: &[u64]) -> Option<(u64, u64)> {
+        let acquire = |proposal: &u64| Op::Acquire {
+            keys: crate::name::LockKeys::new("k"),
+            owner: crate::token::OwnerToken::from_random(1),
+            ttl: TERMS.max_ttl,
+            proposal: *proposal,
+            wait: false,
+        };
+        let ops = proposals.iter().map(acquire).collect();
+        seen.window(&Batch { terms: TERMS, not_after, ops }, Guarding::ALONE)
+    }
+
+    #[test]
+    fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
+        let old = seen(3_600_000, 30_000, 50_000, "n");
+        assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
+        // One that is longer than asked for lasts as long as was agreed; a shorter one is raised.
+        let longer = seen(3_600_000, 40_000, 50_000, "n");
+        assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
+        assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n"), None, &[]), None);
+        assert_eq!(window(&seen(3_600_000, 30_000, 29_999, "n"), None, &[]), None);
+    }
+
+    #[test]
+    fn a_batch_is_not_late_and_its_proposals_are_in_range() {
+        let old = seen(3_600_000, 30_000, 50_000, "n");
+        assert_eq!(window(&old, Some(NOW + 7), &[]), Some((NOW, NOW + 7)));
+        assert_eq!(window(&old, Some(NOW - 1), &[]), None);
+        let (low, high) = (NOW - 400_000, NOW + 1_300_000);
+        assert_eq!(window(&old, None, &[low]), Some((NOW, low + 1_000_000)));
+        assert_eq!(window(&old, None, &[low, high]), Some((high - 1_000_000, low + 1_000_000)));
+        assert_eq!(window(&old, None, &[0]), None);
+    }
+
+    #[test]
+    fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
+        // It ends in ten seconds, and the floor of then is 2E above that time.
+        let young = seen(20_000, 30_000, 60_000, "e");
+        assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
+        assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
+        let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
+        let batch = Batch { terms: other, not_after: None, ops: Vec::new() };
+        assert_eq!(seen(3_600_000, 30_000, 50_000, "n").window(&batch, Guarding::ALONE), None);
+    }
+
+    #[test]
+    fn who_is_waited_for_is_forgotten_in_time() {
+        let mut waited = seen(3_600_000, 30_000, 50_000, "n");
+        waited.waited = NOW / 1_000 + 5;
+        let waited = Arc::new(waited);
+        assert!(waited.is_awaited() && Arc::clone(&waited).again(NOW + 4_999).is_awaited());
+        assert!(!waited.again(NOW + 5_000).is_awaited());
     }
 }

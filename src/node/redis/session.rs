@@ -37,7 +37,7 @@ pub(crate) struct Session {
     backlog: AtomicBool,
     /// The marker as the last answer showed it.
     seen: Mutex<Option<Arc<Seen>>>,
-    /// What the server said when its marker was touched, until somebody is told.
+    /// What the server answered when its marker was touched, until it is reported.
     touched: Mutex<Option<Facts>>,
     /// It was given up, and that was reported.
     abandoned: AtomicBool,
@@ -80,7 +80,7 @@ impl Session {
         &self.facts
     }
 
-    /// The data history as the script will tell it, and what it went on from.
+    /// The data history as the script will report it, and the one that it continues.
     pub(crate) fn history(&self) -> Option<(u64, Option<Predecessor>)> {
         Some((self.generation?, self.facts.predecessor))
     }
@@ -95,7 +95,7 @@ impl Session {
         self.wire.is_over()
     }
 
-    /// Ends when it is so. One future at a time hears of it.
+    /// Ends when it is so. It wakes one future at a time.
     pub(crate) async fn lost(&self) {
         self.wire.over().await;
     }
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// Has the server look at its marker, and write it if its history is new. What that showed is
-    /// told with the next batch.
+    /// reported with the next batch.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
@@ -178,13 +178,13 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // It was loaded for nothing: the next connection tells why.
+                    // It was loaded for nothing: the next connection shows why.
                     session.abandon();
                 }
                 return Err(calling(e));
             }
         };
-        // A refusal to tell the offset is no fault: there is no receipt then.
+        // A refusal to show the offset is no fault: there is no receipt then.
         let offset = answers.next().as_ref().and_then(decode::offset);
         session.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
         let lost = (guarding.longest_window(), batch.terms.clock_error);

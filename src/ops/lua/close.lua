@@ -1,4 +1,4 @@
--- Closes a master for a planned handover; the marker's form stands in node/lua/prelude.lua.
+-- Closes a master for a planned handover; the marker's form is in node/lua/history.lua.
 -- KEYS  1 palisade:generation
 -- ARGV  1 for how long, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}

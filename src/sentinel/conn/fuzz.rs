@@ -63,7 +63,7 @@ fn reads(facts: &Value, name: &str) -> Option<u64> {
     (names == 1).then(|| flat.get(2 * at + 1)?.parse().ok())?
 }
 
-/// The address that stands there, if it is one.
+/// The address, if it is one.
 fn names(address: &Value) -> Option<(String, u16)> {
     let Value::Array(items) = address else { return None };
     if items.len() != 2 {

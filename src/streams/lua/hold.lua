@@ -9,6 +9,7 @@ local deliveries = tonumber(ARGV[5])
 if deliveries < 0 then
   redis.call('XCLAIM', stream, group, me, 0, id, 'IDLE', ARGV[4], 'JUSTID')
 else
-  redis.call('XCLAIM', stream, group, me, 0, id, 'IDLE', ARGV[4], 'RETRYCOUNT', deliveries, 'JUSTID')
+  local idle = {'IDLE', ARGV[4], 'RETRYCOUNT', deliveries, 'JUSTID'}
+  redis.call('XCLAIM', stream, group, me, 0, id, unpack(idle))
 end
 return 1

@@ -16,7 +16,7 @@ use crate::support::group::{Groups, cli, scripts_run};
 
 /// Until something must have happened; not a claim about how long it takes.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Renewals come each third of it: none before these tests are over but those of a verdict.
+/// Renewals come each third of it: none before these tests are over but those after a failover.
 const TTL: Duration = Duration::from_secs(600);
 
 fn node(groups: &Groups) -> SentinelNodeBuilder {

@@ -235,7 +235,7 @@ async fn a_huge_value_is_not_carried_around() {
     assert_stayed(&mut events);
 }
 
-/// However many holders' words are asked for at once, an answer has a mebibyte of them.
+/// However much metadata is requested at once, an answer has a mebibyte of it.
 #[tokio::test]
 async fn metadata_of_many_holders_comes_in_several_answers() {
     let server = Server::start(&[]);

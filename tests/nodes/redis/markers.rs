@@ -38,7 +38,7 @@ impl Fields {
     }
 }
 
-fn replid(server: &Server) -> String {
+pub(super) fn replid(server: &Server) -> String {
     let info = server.cli(&["info", "replication"]);
     let line = info.lines().find_map(|l| l.strip_prefix("master_replid:"));
     line.expect("a history").trim().to_owned()

@@ -5,7 +5,7 @@
 
 use super::*;
 
-/// The marker's words.
+/// The marker's fields.
 fn marker(server: &Server) -> Vec<String> {
     let words = server.cli(&["get", "palisade:generation"]);
     words.split_whitespace().map(str::to_owned).collect()

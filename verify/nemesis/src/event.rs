@@ -100,7 +100,7 @@ pub(crate) enum ToWrite {
     Silent,
 }
 
-/// The library's verdict on a write after a failover.
+/// The fate of a write after a failover, as the library reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fate {

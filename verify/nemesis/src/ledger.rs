@@ -104,7 +104,7 @@ impl Ledger {
         self.open.is_empty() && (1..=clients).all(served)
     }
 
-    /// What is still waited for, in words.
+    /// What is still missing, as text.
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
         let missing: Vec<_> = (1..=clients)
             .flat_map(|c| (0..3).map(move |work| (c, work)))

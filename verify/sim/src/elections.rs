@@ -17,7 +17,7 @@ impl Actor {
         election.ttl(ms(self.settings.ttl)).durability(self.plan.durability)
     }
 
-    /// Campaigns for so long, leads for a while with new words every `every`, and parts.
+    /// Campaigns for so long, leads for a while with a new value every `every`, and parts.
     pub(crate) async fn lead(
         &self,
         seat: usize,

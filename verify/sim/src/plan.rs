@@ -226,7 +226,7 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// A word with every node.
+    /// Exchanges one message with every node.
     const GREETING: Self =
         Self::Lock { name: 0, wait: 0, hold: 0, every: 1, renew: false, parting: Parting::Release };
 }

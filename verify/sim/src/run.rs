@@ -1,4 +1,4 @@
-//! One run: a plan in, a trace and a verdict out. One runtime, one thread, virtual time.
+//! One run: a plan in, a trace and a judgement out. One runtime, one thread, virtual time.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};

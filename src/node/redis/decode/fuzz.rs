@@ -1,5 +1,5 @@
 //! Whatever a script answers: nothing panics, garbage is a fault that may have run and never a
-//! grant, and what is read, written again, is what stood there.
+//! grant, and what is read, written again, is the same.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
 use crate::op::{Claim, ClaimEnd};
 
-/// `a` and `d` may stand in runs.
+/// `a` and `d` may be in runs.
 const KINDS: &str = "ARXDICrxcuLaaadd";
 const SECOND: Duration = Duration::from_secs(1);
 /// What a server says of a key when its history began at 5 ms and its clock shows 0 ms: for a
@@ -191,7 +191,7 @@ fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     proptest::collection::vec(one, 1..8).prop_map(|all| all.into_iter().unzip())
 }
 
-/// How many from the beginning are told as one.
+/// How many from the beginning are answered as one.
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
     if matches!(kinds[0], 'a' | 'd') { alike } else { 1 }
@@ -220,7 +220,7 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     Value::Array(all)
 }
 
-/// Whether what was read stood there.
+/// Whether what was read was there.
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);

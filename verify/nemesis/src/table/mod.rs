@@ -178,7 +178,7 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
 
 fn head() -> String {
     let above = [
-        "fault", "wrong", "held", "silent", "told", "grant", "receipts", "of lost", "wrong",
+        "fault", "wrong", "held", "silent", "known", "grant", "receipts", "of lost", "wrong",
         "unknown", "to old", "votes",
     ];
     let below =

@@ -24,7 +24,7 @@ const EACH: u32 = 500;
 /// How long nothing is struck yet.
 const BEFORE: Duration = Duration::from_millis(700);
 
-/// The library's word in the ledger's.
+/// The library's fate as the ledger's.
 pub(super) fn fate(fate: palisade::Fate) -> Fate {
     match fate {
         palisade::Fate::Standing => Fate::Standing,

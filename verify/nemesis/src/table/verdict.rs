@@ -73,7 +73,7 @@ pub(super) struct Row {
     pub(super) quarantine_ms: Option<f64>,
     /// Why this row proves nothing, if it does not.
     pub(super) doubts: Vec<String>,
-    /// What was broken, in words.
+    /// What was broken, as text.
     pub(super) broken: Vec<String>,
 }
 

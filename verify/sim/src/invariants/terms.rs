@@ -1,4 +1,4 @@
-//! One leader per term: a term has one holder, and no reader is shown another's words under it
+//! One leader per term: a term has one holder, and no reader is shown another's value under it
 //! (election 1, 2).
 
 use std::collections::BTreeMap;

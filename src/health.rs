@@ -1,0 +1,167 @@
+//! Whether a handle can work now, node by node: for readiness probes and for people.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::NodeOutcome;
+use crate::quorum::majority::majority;
+use crate::redlock::Redlock;
+
+/// How long results are kept where nobody says it.
+const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+
+/// What the nodes of a handle can do now. Shown as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// How many nodes have to be able to.
+    pub needed: usize,
+    /// Each node, in the order in which they were added.
+    pub nodes: Vec<NodeHealth>,
+}
+
+/// What one node can do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeHealth {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// What it said to a lock that nobody needs: taken and released.
+    pub outcome: NodeOutcome,
+    /// Whether it grants locks, and claims of idempotency keys with
+    /// [`created_at`](crate::idempotency::Call::created_at) made after its loss of data.
+    pub locks: Ability,
+    /// Whether it knows of keys without `created_at` that they are new.
+    pub new_keys: Ability,
+}
+
+/// Whether something can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ability {
+    /// Now.
+    Now,
+    /// Not before this has passed, and then unless something else happens.
+    After(Duration),
+    /// Nobody knows when: nodes fail.
+    Unknown,
+}
+
+impl Ability {
+    /// Whether it can be done now.
+    pub fn is_now(self) -> bool {
+        self == Self::Now
+    }
+
+    fn of(rest: Duration) -> Self {
+        if rest.is_zero() { Self::Now } else { Self::After(rest) }
+    }
+
+    /// The later of two.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Now, later) | (later, Self::Now) => later,
+            (Self::After(one), Self::After(two)) => Self::After(one.max(two)),
+        }
+    }
+}
+
+impl fmt::Display for Ability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now => f.write_str("yes"),
+            // Rounded up: a probe that waits so long finds it over.
+            Self::After(rest) => write!(f, "in {} s", rest.as_secs() + 1),
+            Self::Unknown => f.write_str("no"),
+        }
+    }
+}
+
+impl Health {
+    /// Whether locks can be acquired, elections won and idempotency keys with
+    /// [`created_at`](crate::idempotency::Call::created_at) claimed: a majority of the nodes
+    /// grants.
+    pub fn locks(&self) -> Ability {
+        self.majority(|node| node.locks)
+    }
+
+    /// Whether idempotency keys without `created_at` run that were never used: a majority of the
+    /// nodes grants, and knows of all keys within the retention. If not, such keys are answered by
+    /// the policy for [forgotten](crate::Forgotten) ones.
+    pub fn new_keys(&self) -> Ability {
+        self.majority(|node| node.new_keys)
+    }
+
+    /// Fit for a readiness probe of a program that needs locks: [`locks`](Self::locks) now.
+    pub fn is_ready(&self) -> bool {
+        self.locks().is_now()
+    }
+
+    /// When so many nodes are able that they are enough.
+    fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
+        let rank = |ability: &Ability| match ability {
+            Ability::Now => Duration::ZERO,
+            Ability::After(rest) => *rest,
+            Ability::Unknown => Duration::MAX,
+        };
+        let mut all: Vec<Ability> = self.nodes.iter().map(of).collect();
+        all.sort_by_key(rank);
+        all.get(self.needed - 1).copied().unwrap_or(Ability::Unknown)
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "locks: {}; new keys: {}", self.locks(), self.new_keys())?;
+        for node in &self.nodes {
+            write!(f, "; {}: {}", node.name, node.outcome)?;
+        }
+        Ok(())
+    }
+}
+
+impl Redlock {
+    /// Asks every node what it can do now; answers within about the `node_deadline`.
+    ///
+    /// On each node a lock of the name `palisade:health` is taken and released, so that what only
+    /// writes meet is seen: too few replicas, a missing permission. That is one request a node, so
+    /// ask every few seconds and not for each request of your own.
+    ///
+    /// Keys without `created_at` are judged for a retention of 24 hours; by
+    /// [`Idempotency::health`](crate::Idempotency::health) for that of a namespace.
+    ///
+    /// ```
+    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = palisade::Redlock::from_urls("memory://")?;
+    /// let health = redlock.health().await;
+    /// let status = if health.is_ready() { 200 } else { 503 };
+    /// println!("{status} {health}");
+    /// # assert_eq!(status, 200);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancellation safety
+    /// May be dropped at will: what was taken is released in the background.
+    pub async fn health(&self) -> Health {
+        health(self, RETENTION, None).await
+    }
+}
+
+/// As [`Redlock::health`], for keys of this retention that are not older than `born` (milliseconds
+/// since 1970).
+pub(crate) async fn health(redlock: &Redlock, retention: Duration, born: Option<u64>) -> Health {
+    let said = redlock.core.health(retention, born).await;
+    let node = |said: crate::driver::health::Said| {
+        let locks = match &said.lock {
+            NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,
+            NodeOutcome::Quarantined { remaining, .. } => Ability::of(*remaining),
+            _ => Ability::Unknown,
+        };
+        let forgets = said.forgets.map_or(Ability::Unknown, Ability::of);
+        NodeHealth { name: said.name, outcome: said.lock, locks, new_keys: locks.and(forgets) }
+    };
+    let nodes: Vec<_> = said.into_iter().map(node).collect();
+    Health { needed: majority(nodes.len()), nodes }
+}

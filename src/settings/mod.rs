@@ -1,0 +1,335 @@
+//! A handle from what a deployment says: addresses, environment variables, a file.
+
+mod span;
+mod url;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use self::url::Logins;
+use crate::error::ConfigError;
+use crate::redlock::{Redlock, RedlockBuilder};
+use crate::time::Drift;
+
+/// The settings of a handle, as a program's own configuration has them.
+///
+/// With serde they are read from any format: durations are text with a unit (`250ms`, `15s`,
+/// `1m 30s`, `1h`), and `urls` is one text or a list. What is left out keeps its default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = r#"{ "urls": "memory://", "ttl": "10s", "prefix": "billing:" }"#;
+/// let settings: palisade::Settings = serde_json::from_str(text)?;
+/// let redlock = settings.build()?;
+/// assert_eq!(redlock.config().ttl.as_secs(), 10);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default, Deserialize)]
+#[serde(try_from = "Written")]
+#[non_exhaustive]
+pub struct Settings {
+    /// The nodes, one address each: see [`Redlock::from_urls`].
+    pub urls: Vec<String>,
+    /// The user at the data servers, for addresses without a login of their own.
+    pub username: Option<String>,
+    /// The password at the data servers, for addresses without a login of their own.
+    pub password: Option<String>,
+    /// The user at the Sentinels.
+    pub sentinel_username: Option<String>,
+    /// The password at the Sentinels.
+    pub sentinel_password: Option<String>,
+    /// As [`RedlockBuilder::ttl`].
+    pub ttl: Option<Duration>,
+    /// As [`RedlockBuilder::max_ttl`].
+    pub max_ttl: Option<Duration>,
+    /// As [`RedlockBuilder::node_deadline`].
+    pub node_deadline: Option<Duration>,
+    /// As [`RedlockBuilder::clock_error`].
+    pub clock_error: Option<Duration>,
+    /// As [`RedlockBuilder::drift`], in millionths.
+    pub drift_ppm: Option<u32>,
+    /// As [`RedlockBuilder::prefix`].
+    pub prefix: Option<String>,
+    /// As [`RedlockBuilder::allow_even_nodes`].
+    pub allow_even_nodes: bool,
+}
+
+/// Without the passwords and without the addresses, which may hold some.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("urls", &self.urls.len())
+            .field("ttl", &self.ttl)
+            .field("max_ttl", &self.max_ttl)
+            .field("node_deadline", &self.node_deadline)
+            .field("clock_error", &self.clock_error)
+            .field("drift_ppm", &self.drift_ppm)
+            .field("prefix", &self.prefix)
+            .field("allow_even_nodes", &self.allow_even_nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// As people write it.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Written {
+    urls: Urls,
+    username: Option<String>,
+    password: Option<String>,
+    sentinel_username: Option<String>,
+    sentinel_password: Option<String>,
+    ttl: Option<String>,
+    max_ttl: Option<String>,
+    node_deadline: Option<String>,
+    clock_error: Option<String>,
+    drift_ppm: Option<u32>,
+    prefix: Option<String>,
+    allow_even_nodes: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "`urls` is one text or a list of texts")]
+enum Urls {
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Default for Urls {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl TryFrom<Written> for Settings {
+    type Error = ConfigError;
+
+    fn try_from(of: Written) -> Result<Self, ConfigError> {
+        let span = |field: &'static str, text: Option<String>| {
+            text.map(|text| duration(field, &text)).transpose()
+        };
+        Ok(Self {
+            urls: match of.urls {
+                Urls::Text(text) => text.split_whitespace().map(str::to_owned).collect(),
+                Urls::List(list) => list,
+            },
+            username: of.username,
+            password: of.password,
+            sentinel_username: of.sentinel_username,
+            sentinel_password: of.sentinel_password,
+            ttl: span("ttl", of.ttl)?,
+            max_ttl: span("max_ttl", of.max_ttl)?,
+            node_deadline: span("node_deadline", of.node_deadline)?,
+            clock_error: span("clock_error", of.clock_error)?,
+            drift_ppm: of.drift_ppm,
+            prefix: of.prefix,
+            allow_even_nodes: of.allow_even_nodes,
+        })
+    }
+}
+
+fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
+    let refuse = || ConfigError::new(field.to_owned(), format!("{text:?}"), span::FORM);
+    span::parse(text).ok_or_else(refuse)
+}
+
+/// What the variables are called: this and the name of the setting in capitals.
+const VARIABLES: &str = "PALISADE_";
+
+/// All settings, by the names of their fields.
+const NAMES: [&str; 12] = [
+    "urls",
+    "username",
+    "password",
+    "sentinel_username",
+    "sentinel_password",
+    "ttl",
+    "max_ttl",
+    "node_deadline",
+    "clock_error",
+    "drift_ppm",
+    "prefix",
+    "allow_even_nodes",
+];
+
+fn variable(name: &str) -> String {
+    format!("{VARIABLES}{}", name.to_uppercase())
+}
+
+/// The same refusal under the name of the variable that holds the setting.
+fn of_environment(e: ConfigError) -> ConfigError {
+    let (name, place) = match e.field() {
+        "node" => ("urls", ""),
+        "drift" => ("drift_ppm", ""),
+        name => name.split_at(name.find(',').unwrap_or(name.len())),
+    };
+    if NAMES.contains(&name) {
+        let named = format!("{}{place}", variable(name));
+        e.named(named)
+    } else {
+        e
+    }
+}
+
+impl Settings {
+    /// Nodes at these addresses, and the defaults.
+    pub fn new<I>(urls: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        Self { urls: urls.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// Settings from environment variables, each as the field of that name: `PALISADE_URLS`
+    /// (needed; addresses between white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`,
+    /// `PALISADE_SENTINEL_USERNAME`, `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`,
+    /// `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`, `PALISADE_CLOCK_ERROR` (durations with a
+    /// unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and `PALISADE_ALLOW_EVEN_NODES` (`true` or
+    /// `false`).
+    ///
+    /// # Errors
+    /// The variable, its value (a password is not shown) and what to write.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(|name| match std::env::var(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(ConfigError::new(name.to_owned(), "not shown", "must be UTF-8"))
+            }
+        })
+    }
+
+    fn from_variables(
+        read: impl Fn(&str) -> Result<Option<String>, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        let text = |name: &str| read(&variable(name));
+        let span = |name: &str| {
+            let written = text(name)?;
+            written.map(|text| duration(&variable(name), &text)).transpose()
+        };
+        let refuse = |name: &str, value: &str, rule: &str| {
+            Err(ConfigError::new(variable(name), format!("{value:?}"), rule))
+        };
+        let Some(urls) = text("urls")?.filter(|text| !text.trim().is_empty()) else {
+            let rule = "write the nodes' addresses, as redis://host:6379 or \
+                        sentinel://host:26379,host:26379/name-of-the-master";
+            return Err(ConfigError::new(variable("urls"), "not set", rule));
+        };
+        let drift_ppm = match text("drift_ppm")?.map(|text| (text.parse(), text)) {
+            Some((Ok(ppm), _)) => Some(ppm),
+            Some((Err(_), text)) => return refuse("drift_ppm", &text, "a whole number"),
+            None => None,
+        };
+        let allow_even_nodes = match text("allow_even_nodes")?.as_deref() {
+            Some("true") => true,
+            Some("false") | None => false,
+            Some(other) => return refuse("allow_even_nodes", other, "true or false"),
+        };
+        Ok(Self {
+            urls: urls.split_whitespace().map(str::to_owned).collect(),
+            username: text("username")?,
+            password: text("password")?,
+            sentinel_username: text("sentinel_username")?,
+            sentinel_password: text("sentinel_password")?,
+            ttl: span("ttl")?,
+            max_ttl: span("max_ttl")?,
+            node_deadline: span("node_deadline")?,
+            clock_error: span("clock_error")?,
+            drift_ppm,
+            prefix: text("prefix")?,
+            allow_even_nodes,
+        })
+    }
+
+    /// A builder with these settings and nodes, for what only code can say.
+    ///
+    /// # Errors
+    /// The first address that cannot be understood, without what may be secret in it.
+    pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
+        let logins = Logins {
+            username: self.username.clone(),
+            password: self.password.clone(),
+            sentinel_username: self.sentinel_username.clone(),
+            sentinel_password: self.sentinel_password.clone(),
+        };
+        let mut builder = Redlock::builder();
+        for (n, url) in self.urls.iter().enumerate() {
+            builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
+        }
+        if let Some(ttl) = self.ttl {
+            builder = builder.ttl(ttl);
+        }
+        if let Some(max_ttl) = self.max_ttl {
+            builder = builder.max_ttl(max_ttl);
+        }
+        if let Some(deadline) = self.node_deadline {
+            builder = builder.node_deadline(deadline);
+        }
+        if let Some(bound) = self.clock_error {
+            builder = builder.clock_error(bound);
+        }
+        if let Some(ppm) = self.drift_ppm {
+            builder = builder.drift(Drift::from_ppm(ppm));
+        }
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix.clone());
+        }
+        Ok(if self.allow_even_nodes { builder.allow_even_nodes() } else { builder })
+    }
+
+    /// The handle. Connects to nothing.
+    ///
+    /// # Errors
+    /// As [`builder`](Self::builder) and [`RedlockBuilder::build`].
+    pub fn build(&self) -> Result<Redlock, ConfigError> {
+        self.builder()?.build()
+    }
+}
+
+impl Redlock {
+    /// A handle over the nodes at these addresses, between white space, with the defaults.
+    ///
+    /// | address | node |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/db]`, `rediss://…`, `unix:///path` | a server |
+    /// | `sentinel://[user:password@]host[:port],host[:port],…/master[/db]` | a group |
+    /// | `memory://[name]` | this process's memory |
+    ///
+    /// The login of a group is that of its data servers. What is reserved in an address stands in a
+    /// password as `%2F`, `%3F`, `%40` and so on. Behind a `?`, between `&`, may stand the settings
+    /// of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`, `min_replicas`
+    /// and `max_lag` for both; `name`, `connect_timeout` and `replicas` for a server;
+    /// `sentinel_username`, `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline` and
+    /// `poll_every` for a group.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), palisade::ConfigError> {
+    /// let redlock = palisade::Redlock::from_urls(
+    ///     "sentinel://app:secret@10.0.0.1,10.0.0.2,10.0.0.3/orders-a?max_lag=2s \
+    ///      sentinel://app:secret@10.0.1.1,10.0.1.2,10.0.1.3/orders-b?max_lag=2s \
+    ///      redis://app:secret@10.0.2.1:6379",
+    /// )?;
+    /// # drop(redlock);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Which address is refused, without what may be secret in it, and what to write.
+    pub fn from_urls(urls: impl AsRef<str>) -> Result<Self, ConfigError> {
+        Settings::new(urls.as_ref().split_whitespace()).build()
+    }
+
+    /// A handle from environment variables: see [`Settings::from_env`].
+    ///
+    /// # Errors
+    /// The variable, its value (without what may be secret in it) and what to write.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Settings::from_env()?.build().map_err(of_environment)
+    }
+}
+
+#[cfg(test)]
+mod tests;

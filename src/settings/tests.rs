@@ -1,0 +1,109 @@
+//! What a deployment may write, and what it reads when it is wrong.
+
+use super::*;
+
+fn refused(urls: &str) -> String {
+    Redlock::from_urls(urls).map(drop).unwrap_err().to_string()
+}
+
+fn nodes(redlock: &Redlock) -> Vec<String> {
+    redlock.metrics().iter().map(|m| m.name.to_string()).collect()
+}
+
+#[test]
+fn addresses_of_all_kinds_make_nodes() {
+    let redlock = Redlock::from_urls(
+        "sentinel://joe:pw%2F@10.0.0.1:26379,h2,[::1]/orders-a/3?max_lag=2s&sentinel_password=x \
+         redis://:pw@h3:7001/2?trust_fresh=true&connect_timeout=500ms
+         memory://third",
+    );
+    assert_eq!(nodes(&redlock.unwrap()), ["orders-a", "h3:7001", "third"]);
+    let redlock = Redlock::from_urls("unix:///run/r.sock?db=1&pass=pw&name=local").unwrap();
+    assert_eq!(nodes(&redlock), ["local"]);
+}
+
+#[test]
+fn a_refused_address_is_named_and_no_secret_is_shown() {
+    for (urls, words) in [
+        ("", "between 1 and 31 nodes"),
+        ("memory:// http://joe:s3cret@h", "`urls, address 2` is \"http://…@h\": must begin with"),
+        ("redis://joe:s3cret@h:99999", "`urls, address 1` is \"redis://…@h:99999\": `url` is"),
+        ("redis://h?password=s3cret", "`?password` is not known: no such option"),
+        ("redis://h?trust_fresh=1", "`?trust_fresh` is \"1\": true or false"),
+        ("redis://h?connect_timeout=5", "`?connect_timeout` is \"5\": write a duration with its"),
+        ("redis://h?min_replicas=0", "`min_replicas` is 0 replicas"),
+        ("sentinel://joe:s3cret@h:26379", "without a name"),
+        ("sentinel://joe:s3cret@h:26379/", "without a name or without hosts"),
+        ("sentinel://joe:s3cret@h:26379/a/b", "a database that is no number"),
+        ("sentinel://joe:s3/cret@h:1/a", "`urls, address 1` is "),
+        ("sentinel://joe:s3%GGcret@h:1/a", "`password` is not shown: a % is followed by"),
+        ("sentinel://joe:s3cret@h:0/a", "`sentinels` is \"h:0\""),
+        ("sentinel://h/a?max_lag=1500ms", "whole seconds"),
+        ("sentinel://h/a?sentinel_pasword=s3cret", "`?sentinel_pasword` is not known"),
+        ("sentinel://joe:s3?cret@h/a", "with an @ behind a ?"),
+        ("memory://a/b", "write memory:// or memory://name"),
+        ("joe:s3cret@h", "`urls, address 1` is \"…\": must begin with"),
+    ] {
+        let text = refused(urls);
+        assert!(text.contains(words), "{urls}: {text}");
+        assert!(!text.contains("s3cret") && !text.contains("cret@"), "{urls}: {text}");
+    }
+}
+
+fn from(variables: &[(&str, &str)]) -> Result<Redlock, ConfigError> {
+    let read = |name: &str| {
+        let found = variables.iter().find(|(n, _)| *n == name);
+        Ok(found.map(|(_, text)| (*text).to_owned()))
+    };
+    Settings::from_variables(read)?.build().map_err(of_environment)
+}
+
+#[test]
+fn variables_are_named_as_they_are_written() {
+    let good = from(&[
+        ("PALISADE_URLS", "memory://a memory://b memory://c"),
+        ("PALISADE_TTL", "20s"),
+        ("PALISADE_NODE_DEADLINE", "100ms"),
+        ("PALISADE_PREFIX", "billing:"),
+    ]);
+    let redlock = good.unwrap();
+    assert_eq!(redlock.config().ttl, Duration::from_secs(20));
+    assert_eq!(redlock.config().prefix, "billing:");
+    for (variables, words) in [
+        (&[][..], "`PALISADE_URLS` is not set: write the nodes' addresses"),
+        (&[("PALISADE_URLS", " ")], "`PALISADE_URLS` is not set"),
+        (&[("PALISADE_URLS", "x://h")], "`PALISADE_URLS, address 1` is \"x://h\""),
+        (&[("PALISADE_URLS", "memory:// memory://")], "`PALISADE_URLS` is 2 nodes"),
+        (&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", "10")], "`PALISADE_TTL` is \"10\""),
+        (&[("PALISADE_URLS", "memory://"), ("PALISADE_TTL", "5ms")], "`PALISADE_TTL` is 5ms"),
+        (
+            &[("PALISADE_URLS", "memory://"), ("PALISADE_ALLOW_EVEN_NODES", "yes")],
+            "`PALISADE_ALLOW_EVEN_NODES` is \"yes\": true or false",
+        ),
+        (
+            &[("PALISADE_URLS", "memory://"), ("PALISADE_DRIFT_PPM", "200000")],
+            "`PALISADE_DRIFT_PPM` is 200000 ppm",
+        ),
+    ] {
+        let text = from(variables).map(drop).unwrap_err().to_string();
+        assert!(text.starts_with(words), "{text}");
+    }
+}
+
+#[test]
+fn a_file_says_which_setting_is_wrong() {
+    let read = |text: &str| serde_json::from_str::<Settings>(text);
+    let settings = read(r#"{"urls": ["memory://a"], "ttl": "1m 30s", "max_ttl": "2m"}"#).unwrap();
+    assert_eq!(settings.build().unwrap().config().max_ttl, Duration::from_secs(120));
+    for (text, words) in [
+        (r#"{"ttl": "soon"}"#, "`ttl` is \"soon\": write a duration with its unit"),
+        (r#"{"tll": "1s"}"#, "unknown field `tll`"),
+        (r#"{"urls": 7}"#, "`urls` is one text or a list of texts"),
+    ] {
+        let e = read(text).unwrap_err().to_string();
+        assert!(e.contains(words), "{e}");
+    }
+    let secret =
+        Settings { password: Some("s3cret".into()), ..Settings::new(["redis://:s3cret@h"]) };
+    assert!(!format!("{secret:?}").contains("s3cret"));
+}

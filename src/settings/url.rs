@@ -1,0 +1,315 @@
+//! Nodes as addresses: `redis://…`, `sentinel://…`, `memory://…`.
+//!
+//! Whatever is refused is shown without its login and without its options, where secrets are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::span;
+use crate::error::ConfigError;
+use crate::node::spi::LockNode;
+use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
+use crate::shown::Quoted;
+
+/// A Sentinel's port where none is written.
+const SENTINEL_PORT: u16 = 26_379;
+
+/// Who logs in where an address does not say it.
+#[derive(Clone, Default)]
+pub(super) struct Logins {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) sentinel_username: Option<String>,
+    pub(super) sentinel_password: Option<String>,
+}
+
+/// The node at this address, the `n`th of those in `field`.
+pub(super) fn node(
+    field: &str,
+    n: usize,
+    url: &str,
+    logins: &Logins,
+) -> Result<Arc<dyn LockNode>, ConfigError> {
+    let refuse = |rule: String| ConfigError::new(format!("{field}, address {n}"), shown(url), rule);
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let made: Result<Arc<dyn LockNode>, ConfigError> = match scheme {
+        "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
+            lone(url, logins).and_then(RedisNodeBuilder::build).map(|n| Arc::new(n) as _)
+        }
+        "sentinel" => {
+            group(rest, logins).and_then(SentinelNodeBuilder::build).map(|n| Arc::new(n) as _)
+        }
+        "memory" => memory(rest).map(|n| Arc::new(n) as _),
+        _ => {
+            let rule = "must begin with redis://, rediss://, unix://, sentinel:// or memory://";
+            return Err(refuse(rule.to_owned()));
+        }
+    };
+    // What is wrong inside of the address is said as a part of the setting that holds it.
+    made.map_err(|e| refuse(e.to_string()))
+}
+
+/// An address without what may be secret.
+fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
+    let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
+    let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
+    let rest = rest.split('?').next().unwrap_or_default();
+    // Without a host, what stands where a port belongs may be a password.
+    let has_ports = rest.split('/').next().unwrap_or_default().split(',').all(|at| {
+        let port = at.rsplit_once(':').map_or("0", |(_, port)| port);
+        port.trim_end_matches(']').bytes().all(|b| b.is_ascii_hexdigit())
+    });
+    let rest = if is_sure && has_ports { rest } else { "…" };
+    Quoted(&format!("{scheme}://{login}{rest}")).to_string()
+}
+
+/// One option behind a `?`.
+struct Given<'a> {
+    name: &'a str,
+    value: String,
+}
+
+impl Given<'_> {
+    fn refused(&self, rule: impl Into<String>) -> ConfigError {
+        // The value of an option that is not known may be a password.
+        ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
+    }
+
+    fn yes(&self) -> Result<bool, ConfigError> {
+        match &*self.value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(self.refused("true or false")),
+        }
+    }
+
+    fn number(&self) -> Result<u32, ConfigError> {
+        self.value.parse().map_err(|_| self.refused("a whole number"))
+    }
+
+    fn span(&self) -> Result<Duration, ConfigError> {
+        span::parse(&self.value).ok_or_else(|| self.refused(span::FORM))
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(32).collect()
+}
+
+fn options(query: &str) -> Result<Vec<Given<'_>>, ConfigError> {
+    let given = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok(Given { name, value: decoded(name, value)? })
+    });
+    given.collect()
+}
+
+fn unknown(name: &str, known: &str) -> ConfigError {
+    let rule = format!("no such option; there are {known}");
+    ConfigError::new(format!("?{}", plain(name)), "not known", rule)
+}
+
+/// `%2F` and the like as what they stand for.
+fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
+    let refuse = || {
+        let rule = "a % is followed by two hexadecimal digits, as in %25 for itself; all is UTF-8";
+        ConfigError::new(plain(what), "not shown", rule)
+    };
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let [a, b, tail @ ..] = rest else { return Err(refuse()) };
+        let digit = |c: u8| char::from(c).to_digit(16);
+        let (Some(a), Some(b)) = (digit(*a), digit(*b)) else { return Err(refuse()) };
+        bytes.push((a * 16 + b) as u8);
+        rest = tail;
+    }
+    String::from_utf8(bytes).map_err(|_| refuse())
+}
+
+/// The options that a lone server knows besides those of the address itself.
+const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
+                    min_replicas and max_lag";
+
+fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
+    // An `@` behind the `?` means that the address itself is not what it seems.
+    if query.contains('@') {
+        return Ok(RedisNode::builder(url));
+    }
+    let of_address =
+        |name: &str| name == "protocol" || (is_path && ["db", "user", "pass"].contains(&name));
+    let (mut kept, mut ours) = (Vec::new(), Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let name = pair.split('=').next().unwrap_or_default();
+        if of_address(name) { kept.push(pair) } else { ours.push(pair) }
+    }
+    let own = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    let has_login = address.contains('@') || kept.iter().any(|pair| pair.starts_with("pass="));
+    let mut node = RedisNode::builder(format!("{address}{own}"));
+    if !has_login {
+        if let Some(name) = &logins.username {
+            node = node.username(name);
+        }
+        if let Some(password) = &logins.password {
+            node = node.password(password);
+        }
+    }
+    let (mut replicas, mut lag) = (None, None);
+    let ours = ours.join("&");
+    for given in options(&ours)? {
+        node = match given.name {
+            "name" => node.name(given.value),
+            "trust_fresh" => node.trust_fresh(given.yes()?),
+            "allow_eviction" => node.allow_eviction(given.yes()?),
+            "failover_window" => node.failover_window(given.span()?),
+            "connect_timeout" => node.connect_timeout(given.span()?),
+            "replicas" => node.replicas(given.number()?),
+            "min_replicas" => {
+                replicas = Some(given.number()?);
+                node
+            }
+            "max_lag" => {
+                lag = Some(given.span()?);
+                node
+            }
+            _ => return Err(unknown(given.name, LONE)),
+        };
+    }
+    Ok(match strength(replicas, lag) {
+        Some((replicas, lag)) => node.min_replicas(replicas, lag),
+        None => node,
+    })
+}
+
+/// How strong the min-replicas check has to be, where either part of it was given.
+fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
+    let usual = (1, Duration::from_secs(10));
+    (replicas.is_some() || lag.is_some())
+        .then(|| (replicas.unwrap_or(usual.0), lag.unwrap_or(usual.1)))
+}
+
+/// The options of a group.
+const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, min_replicas, \
+                     max_lag, failover_window, trust_fresh, allow_eviction, sentinel_deadline and \
+                     poll_every";
+
+/// `[user:password@]host[:port],…/name[/db][?…]`
+fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError> {
+    let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
+    let broken = |what: &str| ConfigError::new("sentinel address", what, form);
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if query.contains('@') {
+        return Err(broken("with an @ behind a ?, which is %3F in a password"));
+    }
+    let (login, place) = match place.rsplit_once('@') {
+        Some((login, place)) => (Some(login), place),
+        None => (None, place),
+    };
+    let (hosts, path) = place.split_once('/').ok_or_else(|| broken("without a name"))?;
+    let (name, db) = path.split_once('/').map_or((path, None), |(name, db)| (name, Some(db)));
+    if name.is_empty() || hosts.is_empty() {
+        return Err(broken("without a name or without hosts"));
+    }
+    let hosts = hosts.split(',').map(with_port);
+    let mut node = SentinelNode::builder(decoded("name", name)?, hosts);
+    let (user, password) = match login.map(|l| l.split_once(':').unwrap_or((l, ""))) {
+        Some((user, password)) => {
+            let given = |text: String| Some(text).filter(|text| !text.is_empty());
+            (given(decoded("user", user)?), given(decoded("password", password)?))
+        }
+        None => (logins.username.clone(), logins.password.clone()),
+    };
+    if let Some(user) = user {
+        node = node.username(user);
+    }
+    if let Some(password) = password {
+        node = node.password(password);
+    }
+    if let Some(user) = &logins.sentinel_username {
+        node = node.sentinel_username(user);
+    }
+    if let Some(password) = &logins.sentinel_password {
+        node = node.sentinel_password(password);
+    }
+    if let Some(db) = db {
+        let db = db.parse().map_err(|_| broken("with a database that is no number"))?;
+        node = node.db(db);
+    }
+    watched(node, query)
+}
+
+/// With the options behind the `?`.
+fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
+    let (mut replicas, mut lag) = (None, None);
+    for given in options(query)? {
+        match given.name {
+            "min_replicas" => replicas = Some(given.number()?),
+            "max_lag" => lag = Some(given.span()?),
+            _ => {
+                node = match given.name {
+                    "sentinel_username" => node.sentinel_username(given.value),
+                    "sentinel_password" => node.sentinel_password(given.value),
+                    "tls" if given.yes()? => tls(node, &given)?,
+                    "sentinel_tls" if given.yes()? => sentinel_tls(node, &given)?,
+                    "tls" | "sentinel_tls" => node,
+                    "failover_window" => node.failover_window(given.span()?),
+                    "trust_fresh" => node.trust_fresh(given.yes()?),
+                    "allow_eviction" => node.allow_eviction(given.yes()?),
+                    "sentinel_deadline" => node.sentinel_deadline(given.span()?),
+                    "poll_every" => node.poll_every(given.span()?),
+                    _ => return Err(unknown(given.name, GROUP)),
+                }
+            }
+        }
+    }
+    Ok(match strength(replicas, lag) {
+        Some((replicas, lag)) => node.min_replicas(replicas, lag),
+        None => node,
+    })
+}
+
+#[cfg(feature = "tls")]
+#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
+fn tls(node: SentinelNodeBuilder, _: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
+    Ok(node.tls(None, None))
+}
+
+#[cfg(feature = "tls")]
+#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
+fn sentinel_tls(
+    node: SentinelNodeBuilder,
+    _: &Given<'_>,
+) -> Result<SentinelNodeBuilder, ConfigError> {
+    Ok(node.sentinel_tls(None, None))
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
+    Err(given.refused("TLS needs the cargo feature `tls` of palisade"))
+}
+
+#[cfg(not(feature = "tls"))]
+use tls as sentinel_tls;
+
+/// With Sentinel's usual port where none is written.
+fn with_port(host: &str) -> String {
+    let behind_v6 = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    if behind_v6.contains(':') { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") }
+}
+
+fn memory(name: &str) -> Result<MemoryNode, ConfigError> {
+    if name.contains(['/', '?', '#', '@']) {
+        let rule = "write memory:// or memory://name";
+        return Err(ConfigError::new("memory address", "not shown", rule));
+    }
+    let node = MemoryNode::builder();
+    Ok(if name.is_empty() { node.build() } else { node.name(name).build() })
+}

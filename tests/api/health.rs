@@ -1,0 +1,113 @@
+//! What a handle says of itself, against what its nodes then do.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::Outcome;
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
+use palisade::test_util::fault::{Fault, FaultControl};
+use palisade::{Ability, MemoryNode, Redlock, TryAcquire};
+use tokio::time::sleep;
+
+const S: Duration = Duration::from_secs(1);
+
+fn world(n: usize) -> (Redlock, Vec<MemoryNode>, Vec<FaultControl>) {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let (mut nodes, mut links) = (Vec::new(), Vec::new());
+    let mut builder = Redlock::builder().env(Arc::clone(&env));
+    for _ in 0..n {
+        let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+        let fault = Fault::new(node.clone()).env(Arc::clone(&env));
+        links.push(fault.control());
+        nodes.push(node);
+        builder = builder.node(fault);
+    }
+    (builder.build().unwrap(), nodes, links)
+}
+
+async fn grants(redlock: &Redlock) -> bool {
+    let got = redlock.mutex("m").build().unwrap().try_acquire().await;
+    matches!(got, Ok(TryAcquire::Acquired(_)))
+}
+
+async fn runs(redlock: &Redlock, key: &str, created: Option<SystemTime>) -> bool {
+    let keys = redlock.idempotency("n").at_most_once().build().unwrap();
+    let mut call = keys.key(key);
+    if let Some(created) = created {
+        call = call.created_at(created);
+    }
+    let done = call.run(|_| async { Ok::<_, String>(()) }).await;
+    matches!(done, Ok(Outcome::Executed { .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn fresh_nodes_can_do_all() {
+    let (redlock, ..) = world(3);
+    let health = redlock.health().await;
+    assert!(health.is_ready() && health.new_keys().is_now(), "{health}");
+    assert!(grants(&redlock).await && runs(&redlock, "k", None).await);
+    assert_eq!(health.nodes.len(), 3);
+    assert!(health.to_string().starts_with("locks: yes; new keys: yes; memory-"), "{health}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_loss_it_says_until_when_and_it_is_so() {
+    let (redlock, nodes, _) = world(3);
+    assert!(grants(&redlock).await);
+    nodes.iter().take(2).for_each(MemoryNode::restart_empty);
+    let health = redlock.health().await;
+    let Ability::After(rest) = health.locks() else { panic!("{health}") };
+    assert!((14 * S..=15 * S).contains(&rest), "{health}");
+    assert!(!health.is_ready() && !grants(&redlock).await);
+    sleep(rest + Duration::from_millis(1)).await;
+    let health = redlock.health().await;
+    assert!(health.is_ready() && grants(&redlock).await, "{health}");
+    // Nobody knows of keys without a birth for a retention of the past.
+    let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
+    assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
+    assert!(!runs(&redlock, "old", None).await);
+    sleep(rest + S).await;
+    assert!(redlock.health().await.new_keys().is_now());
+    assert!(runs(&redlock, "new", None).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_judged_by_its_own_retention() {
+    let (redlock, nodes, _) = world(1);
+    nodes[0].restart_empty();
+    // What it forgot is reckoned from when it is first met.
+    assert!(!redlock.health().await.is_ready());
+    sleep(3_600 * S).await;
+    let short = redlock.idempotency("n").at_most_once().retention(60 * S).build().unwrap();
+    assert!(short.health().await.new_keys().is_now());
+    assert!(!redlock.health().await.new_keys().is_now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_that_fails_is_shown_and_a_majority_is_unknown() {
+    let (redlock, _, links) = world(3);
+    links[0].cut();
+    let health = redlock.health().await;
+    assert!(health.is_ready() && grants(&redlock).await, "{health}");
+    assert_eq!(health.nodes.iter().filter(|n| n.locks == Ability::Unknown).count(), 1);
+    assert!(health.to_string().contains("cannot connect"), "{health}");
+    links[1].freeze();
+    let begun = tokio::time::Instant::now();
+    let health = redlock.health().await;
+    assert_eq!((health.locks(), health.new_keys()), (Ability::Unknown, Ability::Unknown));
+    assert!(begun.elapsed() < S, "it ends by the deadline of the nodes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_leaves_nothing_behind_and_meets_itself() {
+    let (redlock, ..) = world(1);
+    let (one, two) = tokio::join!(redlock.health(), redlock.health());
+    assert!(one.is_ready() && two.is_ready(), "{one} {two}");
+    sleep(S).await;
+    let tried = redlock.mutex("palisade:health").build().unwrap().try_acquire().await;
+    assert!(matches!(tried, Ok(TryAcquire::Acquired(_))), "{tried:?}");
+    drop(tried);
+    drop(redlock.close(S).await);
+    assert!(!redlock.health().await.is_ready(), "a closed handle does nothing more");
+}

@@ -1,0 +1,282 @@
+//! A batch that finds the marker which its client saw last takes a shorter way through the script.
+//! It means the same, and what changed since the client looked is never missed.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use palisade::node::spi::ClaimEnd;
+
+use super::markers::replid;
+use super::*;
+use crate::support::proxy::Proxy;
+
+/// A node whose answers are counted where they show the marker: those that took the long way.
+struct Watched {
+    node: RedisNode,
+    shown: Arc<AtomicUsize>,
+    _proxy: Proxy,
+}
+
+impl Watched {
+    fn of(server: &Server) -> Self {
+        let (proxy, shown) = (Proxy::to(&server.addr()), Arc::<AtomicUsize>::default());
+        let (count, marker) = (Arc::clone(&shown), format!("\n{} ", replid(server)));
+        proxy.edit(move |bytes| {
+            let found = bytes.windows(marker.len()).filter(|w| *w == marker.as_bytes()).count();
+            count.fetch_add(found, SeqCst);
+        });
+        let url = format!("redis://{}", proxy.addr());
+        let node = RedisNode::builder(url).trust_fresh(true).build().unwrap();
+        Self { node, shown, _proxy: proxy }
+    }
+
+    async fn send(&self, terms: Terms, ops: Vec<Op>) -> Replies {
+        batch(&self.node, terms, ops, Duration::from_secs(10)).await
+    }
+}
+
+#[tokio::test]
+async fn who_finds_what_it_expects_hears_the_clock_alone() {
+    let server = Server::start(&[]);
+    let watched = Watched::of(&server);
+    let a = owner();
+    watched.send(LONG, vec![]).await;
+    let before = watched.shown.load(SeqCst);
+    for _ in 0..20 {
+        let (mut take, mut give) = (Vec::new(), Vec::new());
+        for name in ["k", "l", "m"] {
+            take.push(acquire(name, a));
+            give.push(Op::Release { keys: LockKeys::new(name), owner: a, words: false });
+        }
+        for ops in [take, give] {
+            let got = watched.send(LONG, ops).await;
+            assert!(got.items.iter().all(Result::is_ok), "{got:?}");
+            assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
+        }
+    }
+    assert_eq!(watched.shown.load(SeqCst), before, "the script took the long way");
+}
+
+/// The same numbers on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) % n
+    }
+
+    fn yes(&mut self) -> bool {
+        self.below(2) == 0
+    }
+}
+
+/// An op out of what the dice say, on a name of this side.
+fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
+    let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
+    let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
+    // Some too low to count as they are.
+    let proposal = if dice.below(9) == 0 { 0 } else { now + dice.below(1_000_000) };
+    let token = FencingToken::new(now + dice.below(1_000_000));
+    let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
+    let (lease, retention) = (TTL, Duration::from_secs(3600));
+    match dice.below(16) {
+        0..5 => Op::Acquire { keys, owner, ttl: TTL, proposal, wait: dice.below(4) == 0 },
+        5..9 => Op::Release { keys, owner, words: dice.below(4) == 0 },
+        9 => {
+            let meta = dice.yes().then(|| Arc::from(&b"me"[..]));
+            Op::Extend { keys, owner, ttl: TTL, token, meta, reassert: None }
+        }
+        10 if dice.yes() => Op::Raise { keys, owner, token },
+        10 => Op::Inspect { keys, wait: dice.yes() },
+        11 => Op::Claim(Claim { fingerprint, force: dice.yes(), proposal, ..claim(&key, owner) }),
+        12 if dice.yes() => Op::RaiseClaim { key, owner, token },
+        12 => Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert: None },
+        13 => {
+            let value = dice.yes().then(|| Arc::from(&b"result"[..]));
+            Op::Complete { key, owner, token, value, retention, fingerprint }
+        }
+        14 => Op::Unclaim { key, owner, end: ClaimEnd::Repeatable },
+        _ => Op::Lookup { key, retention, fingerprint, born: None },
+    }
+}
+
+/// A reply without what depends on the moment: rests of times, and fences that were lifted to the
+/// lowest that counts.
+fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
+    let mut reply = reply.clone();
+    let lifted = |fence: &mut u64| {
+        if *fence < start {
+            *fence = 0;
+        }
+    };
+    let sealed = |rest: &mut Option<Duration>| *rest = rest.map(|_| Duration::ZERO);
+    match &mut reply {
+        Ok(Reply::Granted { fence } | Reply::Claimed { fence, .. }) => lifted(fence),
+        Ok(Reply::Held { remaining, .. }) => sealed(remaining),
+        Ok(Reply::InFlight { remaining }) => *remaining = Duration::ZERO,
+        Ok(Reply::Holder(Some(holder))) => {
+            sealed(&mut holder.remaining);
+            lifted(&mut holder.fence);
+        }
+        Ok(Reply::Record { state: Some(state), .. }) => {
+            sealed(&mut state.lease);
+            lifted(&mut state.fence);
+        }
+        _ => {}
+    }
+    format!("{reply:?}")
+}
+
+/// All keys of this side: name, value and how long it is kept, without what depends on the moment.
+fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
+    let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
+        local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) else \
+        v = redis.call('HGETALL', k) for i = 1, #v, 2 do \
+        if v[i] == 'till' and v[i + 1] ~= '0' then v[i + 1] = 'T' end \
+        if v[i] == 'fence' and tonumber(v[i + 1]) < tonumber(ARGV[2]) then v[i + 1] = 'F' end \
+        v[i] = v[i] .. '=' .. v[i + 1] v[i + 1] = '' end \
+        table.sort(v) v = table.concat(v, ' ') end \
+        if tonumber(v) and #v == 16 and tonumber(v) < tonumber(ARGV[2]) then v = 'F' end \
+        all[#all + 1] = string.gsub(k, ARGV[1], '') .. ' ' .. v .. '|' .. redis.call('PTTL', k) \
+        end table.sort(all) return table.concat(all, '\\n')";
+    let text = server.cli(&["--raw", "eval", script, "0", side, &start.to_string()]);
+    let split = |line: &str| {
+        let (what, rest) = line.rsplit_once('|').expect("name, value and time");
+        (what.to_owned(), rest.parse().expect("it expires"))
+    };
+    text.lines().map(split).collect()
+}
+
+#[tokio::test]
+async fn an_expectation_changes_no_answer_and_no_key() {
+    let server = Server::start(&[]);
+    // Of the same clients one is made to forget what it saw before each batch: it says E otherwise.
+    let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
+    let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
+    let owners = [owner(), owner(), owner()];
+    let start = facts(&expects.node, LONG).await.node_micros;
+    let mut dice = Dice(11);
+    let (mut short, mut long, mut rounds) = (0, 0, 0);
+    for round in 0..400 {
+        // Mostly alone, as a lone caller sends, or a few.
+        let n = if dice.yes() { 1 } else { dice.below(12) };
+        let (now, seeds): (_, Vec<u64>) =
+            (SystemEnv.wall_micros(), (0..n).map(|_| dice.below(1 << 30)).collect());
+        let ops = |side: &str| -> Vec<Op> {
+            seeds.iter().map(|seed| op(side, Dice(*seed), &owners, now)).collect()
+        };
+        let at = expects.shown.load(SeqCst);
+        let a = expects.send(LONG, ops("side")).await;
+        short += usize::from(expects.shown.load(SeqCst) == at);
+        forgets.send(other_terms, vec![]).await;
+        let at = forgets.shown.load(SeqCst);
+        let b = forgets.send(LONG, ops("full")).await;
+        long += forgets.shown.load(SeqCst) - at;
+        rounds += 1;
+        let said = |replies: &Replies| -> Vec<String> {
+            replies.items.iter().map(|reply| timeless(reply, start)).collect()
+        };
+        assert_eq!(said(&a), said(&b), "round {round}: {:?}", ops("side"));
+    }
+    assert!(short > 10, "{short} of {rounds} batches were answered the short way");
+    assert_eq!(long, rounds, "each that expects nothing takes the long way");
+    let (a, b) = (left_behind(&server, "side", start), left_behind(&server, "full", start));
+    assert!(a.len() > 10, "{a:?}");
+    for ((a, rest), (b, other)) in a.iter().zip(&b) {
+        assert_eq!(a, b);
+        // Each batch follows the other at once.
+        assert!(rest.abs_diff(*other) < 15_000, "{a}: {rest} and {other}");
+    }
+    assert_eq!(a.len(), b.len());
+}
+
+/// A client that took and gave back a lock, so that it knows the server, and that lock's name was
+/// used.
+async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
+    let node = fresh(server);
+    let a = owner();
+    fence(one(&node, terms, acquire("k", a)).await);
+    one(&node, terms, release("k", a)).await.unwrap();
+    node
+}
+
+fn rewrite(server: &Server, edit: impl FnOnce(&str) -> String) {
+    let marker = server.cli(&["get", "palisade:generation"]);
+    server.cli(&["set", "palisade:generation", &edit(&marker)]);
+}
+
+fn soon(ms: u64) -> u64 {
+    SystemEnv.wall_micros() / 1_000 + ms
+}
+
+#[tokio::test]
+async fn a_history_that_began_unseen_is_noticed() {
+    let server = Server::start(&[]);
+    let node = acquainted(&server, LONG).await;
+    // The connection and the marker stay, and the server is another one.
+    server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
+    server.cli(&["replicaof", "no", "one"]);
+    assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
+    assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
+    let server = Server::start(&[]);
+    let node = acquainted(&server, LONG).await;
+    server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
+    let refused = one(&node, LONG, acquire("k", owner())).await.expect_err("a replica grants");
+    assert!(!refused.is_ambiguous(), "{refused}");
+}
+
+#[tokio::test]
+async fn a_marker_that_changed_unseen_is_noticed() {
+    for case in ["another history", "quarantine", "a digit"] {
+        let server = Server::start(&[]);
+        let node = acquainted(&server, LONG).await;
+        rewrite(&server, |marker| match case {
+            "another history" => format!("{}{}", "0".repeat(40), &marker[40..]),
+            "quarantine" => format!("{}{:013}{}", &marker[..41], soon(0), &marker[54..]),
+            _ => format!("{}x{}", &marker[..60], &marker[61..]),
+        });
+        let got = one(&node, LONG, acquire("k", owner())).await;
+        assert!(matches!(got, Ok(Reply::Quarantined { .. })), "{case}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handover_that_began_unseen_is_noticed() {
+    let server = Server::start(&[]);
+    let node = acquainted(&server, LONG).await;
+    rewrite(&server, |marker| format!("{marker} c{:013}", soon(60_000)));
+    let refused = one(&node, LONG, acquire("k", owner())).await;
+    assert_eq!(fault(refused), (NodeFault::HandingOver, false));
+    let server = Server::start(&[]);
+    let node = acquainted(&server, LONG).await;
+    rewrite(&server, |marker| format!("{marker} s{:013}", soon(60_000)));
+    let kept = one(&node, LONG, acquire("k", owner())).await;
+    assert!(matches!(kept, Ok(Reply::Held { foreign: false, .. })), "{kept:?}");
+}
+
+#[tokio::test]
+async fn a_length_that_others_asked_for_unseen_is_noticed() {
+    let server = Server::start(&[]);
+    let (node, other) = (acquainted(&server, SHORT).await, fresh(&server));
+    assert_eq!(facts(&other, LONG).await.quarantine_len, LONG.max_ttl);
+    let got = batch(&node, SHORT, vec![acquire("k", owner())], TTL).await;
+    assert!(matches!(got.items[..], [Ok(Reply::Granted { .. })]), "{got:?}");
+    assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
+    // And one that this client asks for itself, having seen the shorter.
+    let server = Server::start(&[]);
+    let node = acquainted(&server, SHORT).await;
+    let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await.facts.unwrap();
+    assert_eq!((got.quarantine_len, got.quarantine_raised), (LONG.max_ttl, true));
+}
+
+#[tokio::test]
+async fn a_length_is_agreed_on_as_long_as_somebody_asks_for_it() {
+    let server = Server::start(&[]);
+    let node = acquainted(&server, SHORT).await;
+    let agreed = || server.cli(&["get", "palisade:generation"])[82..95].to_owned();
+    let (first, end) = (agreed(), Instant::now() + Duration::from_secs(20));
+    while agreed() == first {
+        assert!(Instant::now() < end, "nobody asks for it any more");
+        one(&node, SHORT, acquire("k", owner())).await.unwrap();
+    }
+}
