@@ -106,16 +106,16 @@ impl Mutex {
         Ok(self.guard(won))
     }
 
-    fn resource(&self) -> Resource {
+    pub(super) fn resource(&self) -> Resource {
         Resource::Lock(Arc::clone(&self.name))
     }
 
     /// Begins a verb.
-    fn begin(&self) -> Result<Verb<'_>, AcquireError> {
+    pub(super) fn begin(&self) -> Result<Verb<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Won) -> LockGuard {
+    pub(super) fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
