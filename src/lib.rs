@@ -1,6 +1,10 @@
+//! [consumer]: crate::manual::message_consumer
+//! [cron]: crate::manual::singleton_cron
 //! [durability]: crate::manual::durability
+//! [endpoint]: crate::manual::order_endpoint
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
 //! [glossary]: crate::manual::glossary
+//! [locks]: crate::manual::locks
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
 //! [troubleshooting]: crate::manual::troubleshooting
