@@ -17,6 +17,7 @@ const FLOORS: &[&[&str]] = &[
     &["idempotency"],
     &["streams"],
     &["election"],
+    &["cron"],
     &["ops"],
     &["test_util"],
     &["lib", "manual"],
@@ -49,7 +50,7 @@ fn depth(path: &str) -> usize {
 }
 
 pub(crate) fn imports(source: &Source) -> Vec<Finding> {
-    if !source.in_src() || !source.is_rust() || room_of(&source.path) == "bin" {
+    if !source.in_src() || !source.is_rust() {
         return Vec::new();
     }
     let room = room_of(&source.path);

@@ -3,7 +3,7 @@
 mod handover;
 mod init;
 mod keys;
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::process::{Command, Output};
