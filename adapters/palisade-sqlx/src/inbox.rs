@@ -1,0 +1,151 @@
+//! The inbox: a key's row in the transaction of its effect.
+//!
+//! An effect and the row that says that it happened are committed together or not at all. So within
+//! one database an effect happens once, whatever crashes, and the row answers
+//! the [`probe`](palisade::idempotency::Call::probe) of the key's record on Redis.
+
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use palisade::Probed;
+use palisade::idempotency::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::{Connection as _, PgConnection};
+
+use crate::error::InboxError;
+use crate::fence;
+
+/// Runs `effect` unless the key's row is there, and writes the row with its result. If it is there,
+/// nothing runs and the result is the row's.
+///
+/// All of it is one unit of the transaction that `conn` is in (a savepoint): if `effect` fails,
+/// nothing of it is left, also where the transaction is committed all the same. On a connection
+/// without a transaction it is a transaction of its own.
+///
+/// While another attempt at the key is in an open transaction, this waits for its end; `lock_timeout`
+/// of the connection bounds that wait. At isolation levels above `READ COMMITTED` the wait may end
+/// in a serialization failure; then run the whole transaction again.
+///
+/// # Errors
+/// Those of `effect`, and [`InboxError`].
+///
+/// # Cancellation safety
+/// Dropped, nothing is left of it once the transaction ends: sqlx rolls back.
+pub async fn once<T, E, F>(conn: &mut PgConnection, cx: &Context, effect: F) -> Result<T, E>
+where
+    T: Serialize + DeserializeOwned,
+    E: From<InboxError>,
+    F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, E>>,
+{
+    let sql = |error| InboxError::Sql { key: name(cx), error };
+    let mut unit = conn.begin().await.map_err(sql)?;
+    let entered = sqlx::query(
+        "INSERT INTO palisade_inbox (namespace, key, fence, attempt) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(cx.namespace())
+    .bind(cx.key())
+    .bind(fence::value(cx.fencing_token()))
+    .bind(i64::from(cx.attempt()))
+    .execute(&mut *unit)
+    .await
+    .map_err(sql)?;
+    if entered.rows_affected() == 0 {
+        let found = row(&mut unit, cx).await?;
+        unit.rollback().await.map_err(sql)?;
+        // Deleted between the two statements: nothing says that it happened, and nothing ran here.
+        return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
+    }
+    let value = match effect(&mut unit).await {
+        Ok(value) => value,
+        Err(error) => {
+            unit.rollback().await.map_err(sql)?;
+            return Err(error);
+        }
+    };
+    let what = "the result cannot be stored as JSON";
+    let text = serde_json::to_string(&value).map_err(|error| InboxError::Codec {
+        key: name(cx),
+        what,
+        error,
+    })?;
+    sqlx::query("UPDATE palisade_inbox SET result = $3 WHERE namespace = $1 AND key = $2")
+        .bind(cx.namespace())
+        .bind(cx.key())
+        .bind(text)
+        .execute(&mut *unit)
+        .await
+        .map_err(sql)?;
+    unit.commit().await.map_err(sql)?;
+    Ok(value)
+}
+
+/// Answers the probe of a key whose handler uses [`once`]: found, with the row's result, or not
+/// found. An earlier attempt that is still in an open transaction is no danger: the next one waits
+/// for it in [`once`].
+///
+/// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -> Probed<T> {
+    match row(conn, cx).await {
+        Ok(Some(result)) => Probed::Found(result),
+        Ok(None) => Probed::NotFound,
+        Err(error) => {
+            tracing::warn!(target: "palisade::sqlx", %error, "a probe is not answered");
+            Probed::Unknown
+        }
+    }
+}
+
+/// Deletes the rows of a namespace that are older than this, at most so many, and says how many.
+/// Nothing may ask for them any more: keep them at least as long as the namespace's retention.
+///
+/// # Errors
+/// Those of the database.
+///
+/// # Cancellation safety
+/// Dropped, it may or may not have deleted them; it may be called again.
+pub async fn purge(
+    conn: &mut PgConnection,
+    namespace: &str,
+    older_than: Duration,
+    at_most: u32,
+) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query(
+        "DELETE FROM palisade_inbox WHERE namespace = $1 AND key IN \
+         (SELECT key FROM palisade_inbox WHERE namespace = $1 \
+          AND done_at < now() - make_interval(secs => $2) \
+          ORDER BY done_at LIMIT $3)",
+    )
+    .bind(namespace)
+    .bind(older_than.as_secs_f64())
+    .bind(i64::from(at_most))
+    .execute(conn)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+async fn row<T: DeserializeOwned>(
+    conn: &mut PgConnection,
+    cx: &Context,
+) -> Result<Option<T>, InboxError> {
+    let found: Option<Option<String>> =
+        sqlx::query_scalar("SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2")
+            .bind(cx.namespace())
+            .bind(cx.key())
+            .fetch_optional(conn)
+            .await
+            .map_err(|error| InboxError::Sql { key: name(cx), error })?;
+    let Some(result) = found else { return Ok(None) };
+    let text = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
+    let what = "the stored result does not read as this type";
+    let read = serde_json::from_str(&text);
+    read.map(Some).map_err(|error| InboxError::Codec { key: name(cx), what, error })
+}
+
+fn name(cx: &Context) -> String {
+    format!("{}:{}", cx.namespace(), cx.key())
+}

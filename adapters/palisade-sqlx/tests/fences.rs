@@ -1,0 +1,68 @@
+//! Writes under fencing tokens.
+
+use palisade::FencingToken;
+use palisade_sqlx::{Stale, fence};
+use sqlx::Connection as _;
+
+use crate::{Lab, memory};
+
+/// Two tokens of one lock, the older one first.
+async fn tokens() -> (FencingToken, FencingToken) {
+    let mutex = memory().mutex("stock:42").build().expect("a name");
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let guard = mutex.acquire().await.expect("free");
+        tokens.push(guard.fencing_token());
+        let _ = guard.release().await;
+    }
+    (tokens[0], tokens[1])
+}
+
+#[tokio::test]
+async fn an_older_token_writes_no_row_and_an_equal_one_does() {
+    let lab = Lab::new().await;
+    let stock = "CREATE TABLE stock (id int, rest int, fence bigint NOT NULL DEFAULT 0);
+                 INSERT INTO stock VALUES (42, 10)";
+    sqlx::raw_sql(stock).execute(&lab.pool).await.expect("a table");
+    let (old, new) = tokens().await;
+    assert!(old < new);
+    let write = async |token, rest: i32| {
+        let sql = "UPDATE stock SET rest = $2, fence = $1 WHERE id = 42 AND fence <= $1";
+        let write = sqlx::query(sql).bind(fence::value(token)).bind(rest);
+        let done = write.execute(&lab.pool).await.expect("the database writes");
+        fence::applied(&done, "stock 42", token)
+    };
+    write(old, 9).await.expect("the first");
+    write(new, 8).await.expect("a newer one");
+    write(new, 7).await.expect("the same one again");
+    let refused: Stale = write(old, 100).await.expect_err("an older one");
+    assert!(refused.to_string().contains("\"stock 42\" was not written"), "{refused}");
+    let rest: i32 =
+        sqlx::query_scalar("SELECT rest FROM stock").fetch_one(&lab.pool).await.expect("a row");
+    assert_eq!(rest, 7);
+}
+
+#[tokio::test]
+async fn a_raised_token_holds_for_the_transaction() {
+    let lab = Lab::new().await;
+    let (old, new) = tokens().await;
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut first = conn.begin().await.expect("a transaction");
+    fence::raise(&mut first, "stock 42", old).await.expect("it writes").expect("the first");
+    // A newer holder waits for the end of the older one's transaction.
+    let pool = lab.pool.clone();
+    let newer = tokio::spawn(async move {
+        let mut tx = pool.begin().await.expect("a transaction");
+        fence::raise(&mut tx, "stock 42", new).await.expect("it writes").expect("newer");
+        tx.commit().await.expect("committed");
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert!(!newer.is_finished());
+    first.commit().await.expect("committed");
+    newer.await.expect("it ends");
+    let stale = fence::raise(&mut conn, "stock 42", old).await.expect("it reads");
+    let stale = stale.expect_err("an older one");
+    assert_eq!((stale.token, stale.seen), (old, Some(fence::value(new))));
+    fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
+    fence::raise(&mut conn, "stock 43", old).await.expect("it writes").expect("another resource");
+}

@@ -1,0 +1,61 @@
+//! Extractors for axum.
+
+use axum_core::body::Body;
+use axum_core::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum_core::response::Response;
+use http::request::Parts;
+
+use crate::claim::Claim;
+use crate::key::IdempotencyKey;
+use crate::problem::Problem;
+
+fn refusal(problem: &Problem) -> Response {
+    problem.response(None).map(Body::from)
+}
+
+/// Rejects where no layer is around the handler, and for requests that run without a key: a handler
+/// that serves those takes an `Option<Claim>`.
+impl<S: Sync> FromRequestParts<S> for Claim {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+            tracing::error!(
+                target: "palisade::tower",
+                "a handler takes a `Claim`, and its request has none: put an `IdempotencyLayer` \
+                 around it, or take an `Option<Claim>` where keys are optional or may fail open"
+            );
+            refusal(&Problem::Internal)
+        })
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for Claim {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Self::Rejection> {
+        Ok(parts.extensions.get::<Self>().cloned())
+    }
+}
+
+/// The header alone, for handlers that call the library themselves. Rejects requests without a
+/// valid key by 400.
+impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        match Self::in_headers(&parts.headers) {
+            Ok(Some(key)) => Ok(key),
+            Ok(None) => Err(refusal(&Problem::KeyMissing)),
+            Err(why) => Err(refusal(&Problem::KeyInvalid(why))),
+        }
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for IdempotencyKey {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Response> {
+        Self::in_headers(&parts.headers).map_err(|why| refusal(&Problem::KeyInvalid(why)))
+    }
+}

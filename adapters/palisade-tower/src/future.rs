@@ -1,0 +1,73 @@
+//! The answer to one request.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Response;
+use pin_project_lite::pin_project;
+
+use crate::body::ResponseBody;
+
+/// What a request of the layer comes to.
+pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
+
+pin_project! {
+    /// Resolves with the answer. Made by [`IdempotencyService`](crate::IdempotencyService).
+    ///
+    /// # Cancellation safety
+    /// Dropped while the request's body arrives, nothing was run. Dropped later, as a server does
+    /// when the client hangs up, the handler goes on in a task of its own and its response is
+    /// recorded. A request that the layer does not look at is dropped with its handler.
+    pub struct ResponseFuture<F, B, E> {
+        #[pin]
+        kind: Kind<F, B, E>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Kind<F, B, E> {
+        /// Not looked at.
+        Passed { #[pin] handler: F },
+        /// Under a key, or refused.
+        Keyed { answer: Pin<Box<dyn Future<Output = Answer<B, E>> + Send>> },
+    }
+}
+
+impl<F, B, E> ResponseFuture<F, B, E> {
+    pub(crate) fn passed(handler: F) -> Self {
+        Self { kind: Kind::Passed { handler } }
+    }
+
+    pub(crate) fn keyed(answer: impl Future<Output = Answer<B, E>> + Send + 'static) -> Self {
+        Self { kind: Kind::Keyed { answer: Box::pin(answer) } }
+    }
+}
+
+impl<F, B, E> Future for ResponseFuture<F, B, E>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Answer<B, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().kind.project() {
+            Projected::Passed { handler } => handler
+                .poll(cx)
+                .map(|response| response.map(|response| response.map(ResponseBody::passed))),
+            Projected::Keyed { answer } => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<F, B, E> fmt::Debug for ResponseFuture<F, B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Passed { .. } => "passed",
+            Kind::Keyed { .. } => "keyed",
+        };
+        f.debug_struct("ResponseFuture").field("kind", &kind).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+
+mod body;
+mod claim;
+#[cfg(feature = "axum")]
+mod extract;
+mod future;
+mod keep;
+mod key;
+mod layer;
+mod problem;
+mod run;
+mod scope;
+mod service;
+mod settings;
+mod stored;
+
+pub use body::ResponseBody;
+pub use claim::Claim;
+pub use future::ResponseFuture;
+pub use keep::Keep;
+pub use key::{IDEMPOTENCY_KEY, IdempotencyKey, InvalidKey};
+pub use layer::{IDEMPOTENT_REPLAYED, IDEMPOTENT_STORED, IdempotencyLayer};
+pub use scope::Scope;
+pub use service::IdempotencyService;
+pub use stored::StoredResponse;
+
+/// Any error, as bodies of requests and responses have it.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

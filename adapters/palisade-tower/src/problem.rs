@@ -1,0 +1,283 @@
+//! What the layer itself answers: problem details (RFC 9457).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+
+use crate::key::InvalidKey;
+
+/// A request that the layer answers in place of the handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    KeyMissing,
+    KeyInvalid(InvalidKey),
+    /// Refused by the program's own rule for keys.
+    KeyRefused,
+    /// Bare, where only strings of structured fields are accepted.
+    KeyBare,
+    /// Longer than a record's name may be, together with its scope.
+    KeyTooLong,
+    CallerUnknown,
+    BodyTooLarge(usize),
+    BodyUnreadable,
+    /// The request says that it was made in the future.
+    CreatedLater,
+    InProgress(Duration),
+    KeyReused,
+    /// Parked: an earlier attempt left no result.
+    OutcomeUnknown,
+    /// Parked: the nodes do not know the key's past, for so long.
+    PastUnknown(Duration),
+    /// With the status that was answered, if it is known.
+    ResponseNotKept(Option<u16>),
+    TooOld,
+    /// Nothing was run.
+    Unavailable(Duration),
+    NotRecorded(Duration),
+    HandlerFailed,
+    /// The program or the record is wrong; the log says how.
+    Internal,
+}
+
+/// The members of the JSON object. `code` is what a program compares.
+#[derive(Serialize)]
+struct Details<'a> {
+    r#type: &'a str,
+    title: &'a str,
+    status: u16,
+    code: &'a str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_status: Option<u16>,
+}
+
+impl Problem {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::KeyRefused
+            | Self::KeyBare
+            | Self::KeyTooLong
+            | Self::CreatedLater
+            | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
+            Self::CallerUnknown => StatusCode::FORBIDDEN,
+            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::InProgress(_) | Self::OutcomeUnknown | Self::PastUnknown(_) => {
+                StatusCode::CONFLICT
+            }
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::ResponseNotKept(_) | Self::TooOld => StatusCode::GONE,
+            Self::Unavailable(_) | Self::NotRecorded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::HandlerFailed | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// What a program compares, and what the documentation's anchors are called.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::KeyMissing => "key-missing",
+            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
+                "key-invalid"
+            }
+            Self::CallerUnknown => "caller-unknown",
+            Self::BodyTooLarge(_) => "body-too-large",
+            Self::BodyUnreadable => "body-unreadable",
+            Self::CreatedLater => "created-later",
+            Self::InProgress(_) => "in-progress",
+            Self::KeyReused => "key-reused",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::PastUnknown(_) => "past-unknown",
+            Self::ResponseNotKept(_) => "response-not-kept",
+            Self::TooOld => "too-old",
+            Self::Unavailable(_) => "unavailable",
+            Self::NotRecorded(_) => "not-recorded",
+            Self::HandlerFailed => "handler-failed",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// What happened to the request, and what its sender can do.
+    fn detail(&self) -> String {
+        let text = match self {
+            Self::KeyInvalid(why) => return format!("{why}. Nothing was run."),
+            Self::BodyTooLarge(limit) => {
+                return format!(
+                    "The body is longer than {limit} bytes, which is the most that a request with \
+                     an idempotency key may have. Nothing was run."
+                );
+            }
+            Self::KeyMissing => {
+                "This operation needs an Idempotency-Key header: a random value, for example a \
+                 UUID, that is the same in every repetition of this request and in no other \
+                 request. Nothing was run."
+            }
+            Self::KeyRefused => {
+                "The Idempotency-Key does not have the form that is published for \
+                 this operation. Nothing was run."
+            }
+            Self::KeyBare => {
+                "The Idempotency-Key must be a string with quotation marks (RFC 8941, \
+                 section 3.3.3). Nothing was run."
+            }
+            Self::KeyTooLong => "The Idempotency-Key is too long. Nothing was run.",
+            Self::CallerUnknown => {
+                "The request does not say whose Idempotency-Key this is. \
+                 Nothing was run."
+            }
+            Self::BodyUnreadable => "The body did not arrive whole. Nothing was run.",
+            Self::CreatedLater => {
+                "By its own account the request was made in the future. Set the \
+                 clock of the machine that made it. Nothing was run."
+            }
+            Self::InProgress(_) => {
+                "A request with this Idempotency-Key is being processed. Send \
+                 this one again later, with the same key."
+            }
+            Self::KeyReused => {
+                "This Idempotency-Key was used for another request. Use a new key \
+                 for a new request. Nothing was run."
+            }
+            Self::OutcomeUnknown => {
+                "An earlier request with this Idempotency-Key was begun, and it \
+                 is not known whether it took effect. It is not run again before somebody has \
+                 looked. Nothing was run."
+            }
+            Self::PastUnknown(_) => {
+                "It is not known whether this Idempotency-Key was used before. \
+                 The request is not run before that is known. Nothing was run."
+            }
+            Self::ResponseNotKept(_) => {
+                "The request with this Idempotency-Key was processed, and \
+                 its response was too long to be kept. It is not run again."
+            }
+            Self::TooOld => {
+                "The request was made so long ago that a record of it may be gone. \
+                 Look whether it took effect, and use a new key if it did not. Nothing was run."
+            }
+            Self::Unavailable(_) => {
+                "Idempotency keys cannot be checked at the moment. Nothing was \
+                 run. Send the request again, with the same key."
+            }
+            Self::NotRecorded(_) => {
+                "The request was processed, but its outcome could not be \
+                 recorded. Send it again with the same key to learn the outcome."
+            }
+            Self::HandlerFailed => {
+                "The request failed. Send it again with the same key to learn \
+                 whether it took effect."
+            }
+            Self::Internal => "The server could not process the Idempotency-Key.",
+        };
+        text.to_owned()
+    }
+
+    /// When the same request may be answered otherwise.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::InProgress(wait)
+            | Self::PastUnknown(wait)
+            | Self::Unavailable(wait)
+            | Self::NotRecorded(wait) => Some(*wait),
+            _ => None,
+        }
+    }
+
+    /// The answer. `documentation` is where the operation's rules for keys are published.
+    pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
+        let (status, code) = (self.status(), self.code());
+        let reason = status.canonical_reason().unwrap_or("Error");
+        let kind = documentation.map(|page| format!("{page}#{code}"));
+        let details = Details {
+            r#type: kind.as_deref().unwrap_or("about:blank"),
+            // A problem without a type of its own is titled as its status.
+            title: if kind.is_some() { self.title() } else { reason },
+            status: status.as_u16(),
+            code,
+            detail: &self.detail(),
+            original_status: match self {
+                Self::ResponseNotKept(status) => *status,
+                _ => None,
+            },
+        };
+        let body = serde_json::to_vec(&details).unwrap_or_default();
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
+        // An intermediary may keep a 410; the next answer under the key may be another one.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(wait) = self.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
+        }
+        let link = documentation.map(|page| format!("<{page}>; rel=\"describedby\""));
+        if let Some(link) = link.and_then(|link| HeaderValue::try_from(link).ok()) {
+            headers.insert(header::LINK, link);
+        }
+        response
+    }
+
+    fn title(&self) -> &'static str {
+        match self {
+            Self::KeyMissing => "Idempotency-Key is missing",
+            Self::KeyInvalid(_) | Self::KeyRefused | Self::KeyBare | Self::KeyTooLong => {
+                "Idempotency-Key is not valid"
+            }
+            Self::CallerUnknown => "Caller is not known",
+            Self::BodyTooLarge(_) => "Body is too long",
+            Self::BodyUnreadable => "Body did not arrive",
+            Self::CreatedLater => "Request comes from the future",
+            Self::InProgress(_) => "A request is outstanding for this Idempotency-Key",
+            Self::KeyReused => "Idempotency-Key is already used",
+            Self::OutcomeUnknown => "Outcome is not known",
+            Self::PastUnknown(_) => "Past of this Idempotency-Key is not known",
+            Self::ResponseNotKept(_) => "Response is not kept",
+            Self::TooOld => "Request is too old",
+            Self::Unavailable(_) => "Idempotency keys cannot be checked",
+            Self::NotRecorded(_) => "Outcome is not recorded",
+            Self::HandlerFailed => "Request failed",
+            Self::Internal => "Idempotency-Key was not processed",
+        }
+    }
+}
+
+/// Whole seconds, rounded up: earlier it would be in vain.
+fn seconds(wait: Duration) -> u64 {
+    let more = u64::from(wait.subsec_nanos() > 0);
+    wait.as_secs().saturating_add(more).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up() {
+        for (ms, want) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (14_999, 15)] {
+            assert_eq!(seconds(Duration::from_millis(ms)), want, "{ms}");
+        }
+    }
+
+    #[test]
+    fn details_have_a_type_where_there_is_a_page() {
+        let show = |page| {
+            let response = Problem::ResponseNotKept(Some(201)).response(page);
+            let json: serde_json::Value =
+                serde_json::from_slice(response.body()).expect("an object");
+            (json, response.headers().get(header::LINK).cloned())
+        };
+        let (json, link) = show(None);
+        assert_eq!((&json["type"], &json["title"]), (&"about:blank".into(), &"Gone".into()));
+        assert_eq!((&json["status"], &json["original_status"]), (&410.into(), &201.into()));
+        assert_eq!((&json["code"], link), (&"response-not-kept".into(), None));
+        let (json, link) = show(Some("https://shop.example/keys"));
+        assert_eq!(json["type"], "https://shop.example/keys#response-not-kept");
+        assert_eq!(json["title"], "Response is not kept");
+        let link = link.expect("a link");
+        assert_eq!(link, "<https://shop.example/keys>; rel=\"describedby\"");
+    }
+}

@@ -1,0 +1,193 @@
+//! What a layer does with a request, by its settings.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, Response, StatusCode, header};
+use palisade::idempotency::{Call, Context};
+use palisade::{Idempotency, Probed};
+
+use crate::body::ResponseBody;
+use crate::keep::Keep;
+use crate::key::{IDEMPOTENCY_KEY, IdempotencyKey};
+use crate::problem::Problem;
+use crate::scope::Scope;
+use crate::stored::StoredResponse;
+
+pub(crate) type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
+pub(crate) type Accept = dyn Fn(&str) -> bool + Send + Sync;
+pub(crate) type CreatedAt = dyn Fn(&Parts, &str) -> Option<SystemTime> + Send + Sync;
+pub(crate) type BodyForm = dyn Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync;
+pub(crate) type Probe = dyn Fn(Context) -> BoxFuture<'static, Probed<StoredResponse>> + Send + Sync;
+pub(crate) type KeepBy = dyn Fn(StatusCode) -> Keep + Send + Sync;
+
+/// Of these the value is one caller's, one connection's or one moment's: they are never stored.
+const NEVER_KEPT: &[HeaderName] = &[
+    header::SET_COOKIE,
+    header::AUTHORIZATION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::WWW_AUTHENTICATE,
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::CONTENT_LENGTH,
+    header::DATE,
+];
+
+/// What describes the body, and where the result is.
+const KEPT: &[HeaderName] = &[
+    header::CACHE_CONTROL,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LOCATION,
+    header::CONTENT_TYPE,
+    header::ETAG,
+    header::LAST_MODIFIED,
+    header::LINK,
+    header::LOCATION,
+    header::VARY,
+];
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) idempotency: Idempotency,
+    pub(crate) scope: Arc<ScopeOf>,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) header: HeaderName,
+    pub(crate) key_optional: bool,
+    pub(crate) bare_keys: bool,
+    pub(crate) accept: Option<Arc<Accept>>,
+    pub(crate) created: Option<Arc<CreatedAt>>,
+    pub(crate) body_form: Option<Arc<BodyForm>>,
+    pub(crate) probe: Option<Arc<Probe>>,
+    pub(crate) keep: Arc<KeepBy>,
+    pub(crate) kept_headers: Vec<HeaderName>,
+    pub(crate) max_body: usize,
+    pub(crate) max_response: usize,
+    pub(crate) in_flight_timeout: Duration,
+    /// Run without a key where keys cannot be checked.
+    pub(crate) open: bool,
+    pub(crate) documentation: Option<Arc<str>>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("namespace", &self.idempotency.namespace())
+            .field("methods", &self.methods)
+            .field("header", &self.header)
+            .field("key_optional", &self.key_optional)
+            .field("max_body", &self.max_body)
+            .field("max_response", &self.max_response)
+            .field("in_flight_timeout", &self.in_flight_timeout)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    pub(crate) fn new(idempotency: Idempotency, scope: Arc<ScopeOf>) -> Self {
+        Self {
+            idempotency,
+            scope,
+            methods: vec![Method::POST, Method::PATCH],
+            header: IDEMPOTENCY_KEY,
+            key_optional: false,
+            bare_keys: true,
+            accept: None,
+            created: None,
+            body_form: None,
+            probe: None,
+            keep: Arc::new(Keep::by_status),
+            kept_headers: KEPT.to_vec(),
+            max_body: 1 << 20,
+            max_response: 256 << 10,
+            in_flight_timeout: Duration::ZERO,
+            open: false,
+            documentation: None,
+        }
+    }
+
+    /// Whether requests of this method are looked at.
+    pub(crate) fn covers(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
+    /// The key of a request, if it has one.
+    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+        let key = IdempotencyKey::in_header(headers, &self.header).map_err(Problem::KeyInvalid)?;
+        let Some(key) = key else { return Ok(None) };
+        if key.is_bare() && !self.bare_keys {
+            return Err(Problem::KeyBare);
+        }
+        if self.accept.as_ref().is_some_and(|accept| !accept(key.as_str())) {
+            return Err(Problem::KeyRefused);
+        }
+        Ok(Some(key))
+    }
+
+    /// The call under the key of whoever sends the request.
+    pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
+        let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
+        let call = self.call_of(&scope, key.as_str())?.in_flight_timeout(self.in_flight_timeout);
+        let created = self.created.as_ref().and_then(|created| created(parts, key.as_str()));
+        Ok(match created {
+            Some(created) => call.created_at(created),
+            None => call,
+        })
+    }
+
+    /// The call under this key, as it is.
+    pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
+        if scope.is_nobody() {
+            return Err(Problem::CallerUnknown);
+        }
+        Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))
+    }
+
+    /// What the request says: its method, its path with the query, and its body.
+    pub(crate) fn fingerprint(&self, parts: &Parts, body: &Bytes) -> Vec<u8> {
+        let form = self.body_form.as_ref().map(|form| form(parts, body));
+        let body = form.as_deref().unwrap_or(body);
+        let path = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+        let mut all = Vec::with_capacity(body.len() + path.len() + 40);
+        for part in [parts.method.as_str().as_bytes(), path.as_bytes(), body] {
+            // The length keeps ("a", "bc") and ("ab", "c") apart.
+            all.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            all.extend_from_slice(part);
+        }
+        all
+    }
+
+    /// The answer to a request that is not run.
+    pub(crate) fn refusal<B>(&self, problem: &Problem) -> Response<ResponseBody<B>> {
+        problem.response(self.documentation.as_deref()).map(ResponseBody::from)
+    }
+
+    /// Adds headers to what is stored, or names the one that never is.
+    pub(crate) fn keep_headers(
+        &mut self,
+        names: impl IntoIterator<Item = HeaderName>,
+    ) -> Result<(), HeaderName> {
+        for name in names {
+            // Some hop-by-hop headers have no constant.
+            let never = NEVER_KEPT.contains(&name)
+                || ["keep-alive", "proxy-connection", "set-cookie2"].contains(&name.as_str());
+            if never {
+                return Err(name);
+            }
+            if !self.kept_headers.contains(&name) {
+                self.kept_headers.push(name);
+            }
+        }
+        Ok(())
+    }
+}
