@@ -1,3 +1,7 @@
+//! [locks]: crate::manual::locks
+//! [cron]: crate::manual::singleton_cron
+//! [endpoint]: crate::manual::order_endpoint
+//! [consumer]: crate::manual::message_consumer
 //! [durability]: crate::manual::durability
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
 //! [glossary]: crate::manual::glossary
