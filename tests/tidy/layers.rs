@@ -16,6 +16,7 @@ const FLOORS: &[&[&str]] = &[
     &["health", "settings"],
     &["idempotency"],
     &["election"],
+    &["cron"],
     &["ops"],
     &["test_util"],
     &["lib", "manual"],
@@ -48,7 +49,7 @@ fn depth(path: &str) -> usize {
 }
 
 pub(crate) fn imports(source: &Source) -> Vec<Finding> {
-    if !source.in_src() || !source.is_rust() || room_of(&source.path) == "bin" {
+    if !source.in_src() || !source.is_rust() {
         return Vec::new();
     }
     let room = room_of(&source.path);

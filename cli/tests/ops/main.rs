@@ -2,7 +2,7 @@
 
 mod handover;
 mod init;
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::process::{Command, Output};

@@ -11,7 +11,7 @@ mod middle;
 mod program;
 mod settings;
 mod shapes;
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 mod trial;
 

@@ -26,7 +26,7 @@ fn patient(ward: &Ward, user: &str) -> Patient {
 
 /// The rules of the profile in the README, as they stand there.
 fn minimal_profile() -> String {
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../../README.md");
     let rules = readme.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
     rules.split("```").next().expect("its end").to_owned()
 }
