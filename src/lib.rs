@@ -73,6 +73,9 @@ mod health;
 mod settings;
 // a result per key, once
 pub mod idempotency;
+// messages of a Redis stream, each once
+#[cfg(feature = "streams")]
+pub mod streams;
 // one leader of a name
 pub mod election;
 // each tick once

@@ -198,7 +198,7 @@ where
 
     /// Adds the ticks that are due now, and forgets those that are too late.
     fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
-        let (seconds, late) = ((now / 1_000) as i64, self.job.late.as_secs() as i64);
+        let (seconds, late) = (whole(now / 1_000), whole(self.job.late.as_secs()));
         if self.schedule.after(*seen).is_none_or(|next| next > seconds) {
             return;
         }
@@ -402,6 +402,11 @@ where
         tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
         Ok(Looked::Again(pause(error.advice()).min(Duration::from_secs(1))))
     }
+}
+
+/// Seconds as ticks have them.
+pub(super) fn whole(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 fn pause(advice: Advice) -> Duration {

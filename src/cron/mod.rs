@@ -200,7 +200,7 @@ impl Cron {
 
     /// Seconds since 1970.
     fn now(&self) -> i64 {
-        (self.core().env.wall_micros() / 1_000_000) as i64
+        engine::whole(self.core().env.wall_micros() / 1_000_000)
     }
 
     fn election(&self) -> Result<Election, CronError> {

@@ -100,9 +100,13 @@ async fn a_rare_tick_is_not_lost_when_the_leader_leaves_just_before_it() {
         let left = next.duration_since(world.now()).unwrap();
         // Just before it everybody who leads steps down, and who follows them, too.
         sleep(left.saturating_sub(Duration::from_millis(200))).await;
-        three.iter().for_each(|process| process.cron.step_down());
+        for process in &three {
+            process.cron.step_down();
+        }
         sleep(Duration::from_millis(150)).await;
-        three.iter().for_each(|process| process.cron.step_down());
+        for process in &three {
+            process.cron.step_down();
+        }
         sleep(5 * SECOND).await;
     }
     assert_eq!(world.runs().len(), 3, "{:?}", world.runs());
@@ -132,7 +136,7 @@ async fn an_error_ends_the_tick_and_a_retry_does_not() {
     let counts = std::sync::Arc::clone(&tried);
     let retry = world.process_with(every_second("other"), move |_| {
         let n = counts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        async move { if n % 2 == 0 { Err(Failed::no_effect("not yet")) } else { Ok(()) } }
+        async move { if n.is_multiple_of(2) { Err(Failed::no_effect("not yet")) } else { Ok(()) } }
     });
     world.sleep(6 * SECOND).await;
     let report = retry.cron.history(&every_second("other"), 4).await.unwrap();

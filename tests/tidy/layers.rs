@@ -15,6 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["redlock", "lock"],
     &["health", "settings"],
     &["idempotency"],
+    &["streams"],
     &["election"],
     &["cron"],
     &["ops"],

@@ -2,6 +2,7 @@
 
 mod handover;
 mod init;
+mod keys;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 

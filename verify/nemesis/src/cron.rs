@@ -129,7 +129,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
         if begun.elapsed() + EVERY > length {
             break;
         }
-        if signals.within(EVERY - LASTS).await {
+        if signals.within(EVERY.saturating_sub(LASTS)).await {
             return Err("interrupted; everything is taken down".into());
         }
         let Some(struck) = leader(&ledger) else {
