@@ -39,8 +39,8 @@ fn scripts(server: &Server) -> u64 {
 async fn one_of_five_is_frozen(span: Duration) {
     let servers: Vec<Server> = (0..5).map(|_| Server::start(&[])).collect();
     let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
-    let redlock = servers.iter().map(node).fold(Redlock::builder(), |all, node| all.node(node));
-    let redlock = redlock.ttl(TTL).max_ttl(TTL).build().unwrap();
+    let builder = servers.iter().map(node).fold(Redlock::builder(), palisade::RedlockBuilder::node);
+    let redlock = builder.ttl(TTL).max_ttl(TTL).build().unwrap();
     let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
