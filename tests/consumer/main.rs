@@ -2,6 +2,8 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
+#[cfg(feature = "streams")]
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
