@@ -1,10 +1,14 @@
 # make demo            the main job: orders booked once, whatever crashes, on nodes in memory
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
+# make demo-rabbitmq   real invoices through RabbitMQ while consumers, broker and Redis are killed
+# make demo-streams    the same through Redis Streams
 # make test            all tests, those with real Redis servers included; what talks to servers on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
-# make test-adapters   the packages in adapters/, on the real servers they are for
+# make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
+# make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
+#                      off or resigned every 20 s, on real Sentinel groups (Linux, root): SECONDS=600
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--guards for plain writes under each guard, too
 # make ordinary        what a start, a restart, a crash and a planned failover cost each ordinary
@@ -31,7 +35,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-sentinel test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
+# Packages with their own dependencies, and tests on servers of their own.
+ADAPTERS = palisade-lapin palisade-sqlx palisade-tower broker-demo
+
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -45,21 +52,30 @@ demo-sentinel:
 	@scripts/need cargo redis
 	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
 
+demo-rabbitmq:
+	@scripts/need cargo redis rabbitmq
+	$(CARGO) run --quiet -p broker-demo -- rabbitmq $(ARGS)
+
+demo-streams:
+	@scripts/need cargo redis
+	$(CARGO) run --quiet -p broker-demo -- streams $(ARGS)
+
 test:
 	@scripts/need cargo redis
-	$(CARGO) test --workspace --exclude sim --exclude 'palisade-*' --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,@scripts/other-servers)
 	@echo 'make test: everything passed'
 
 test-adapters:
-	@scripts/need cargo redis postgres
-	@set -e; for a in adapters/*/; do $(CARGO) test --manifest-path $$a/Cargo.toml --all-features $(ARGS); done
+	@scripts/need cargo redis rabbitmq postgres
+	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
+	@echo 'make test-adapters: everything passed'
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:
 	@scripts/need cargo
-	@$(CARGO) run --quiet --features cli,tls --bin palisade -- doctor $(ARGS)
+	@$(CARGO) run --quiet -p palisade-cli -- doctor $(ARGS)
 
 test-conf:
 	@scripts/need redis
@@ -81,6 +97,12 @@ failover-table:
 ordinary:
 	@scripts/need cargo redis
 	@$(CARGO) run --release --quiet -p nemesis -- ordinary $(ARGS)
+
+# Where it is not possible it is skipped, and that is no failure.
+demo-cron:
+	@scripts/need netns cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- cron --seconds $(SECONDS) || \
+	{ code=$$?; [ $$code -ne 77 ] || { echo 'demo-cron: skipped' >&2; exit 0; }; exit $$code; }
 
 bench:
 	@scripts/need cargo redis

@@ -103,7 +103,7 @@ impl Config {
     /// Checks a lease length.
     ///
     /// # Errors
-    /// Below [`TTL_MIN`], above `max_ttl`, or without room for one answer.
+    /// Below 10 ms, above `max_ttl`, or without room for one answer.
     pub fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));

@@ -1,6 +1,10 @@
+//! [consumer]: crate::manual::message_consumer
+//! [cron]: crate::manual::singleton_cron
 //! [durability]: crate::manual::durability
+//! [endpoint]: crate::manual::order_endpoint
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
 //! [glossary]: crate::manual::glossary
+//! [locks]: crate::manual::locks
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
 //! [troubleshooting]: crate::manual::troubleshooting
@@ -69,8 +73,14 @@ mod health;
 mod settings;
 // a result per key, once
 pub mod idempotency;
+// messages of a Redis stream, each once
+#[cfg(feature = "streams")]
+pub mod streams;
 // one leader of a name
 pub mod election;
+// each tick once
+#[cfg(feature = "cron")]
+pub mod cron;
 // for operators of the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
@@ -92,13 +102,20 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
 pub use durability::{Achieved, Durability};
-pub use lock::{LockGuard, LostSignal, Mutex, MutexBuilder, TryAcquire, WorkError};
+pub use lock::{
+    Holder, Inspection, LockGuard, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,
+    TryAcquire, WorkError,
+};
 pub use quorum::backoff::RetryPolicy;
 pub use receipt::{Fate, Receipt};
 pub use token::FencingToken;
 
 // Elections. More in `election`.
 pub use election::{Election, ElectionBuilder, Leadership};
+
+// Ticks. More in `cron`.
+#[cfg(feature = "cron")]
+pub use cron::Cron;
 
 // Idempotency keys. More in `idempotency`.
 pub use idempotency::{

@@ -113,6 +113,14 @@ fn cron_leader() {
 }
 
 #[test]
+fn cron_singleton() {
+    everywhere("cron_singleton", &[], |words| {
+        assert!(words.contains("attempt 2") && words.contains("written by Ada"), "{words}");
+        assert!(words.ends_with("each took effect once\n"), "{words}");
+    });
+}
+
+#[test]
 fn a_sentinel_group_is_a_node_like_another() {
     let groups = Groups::up(1);
     let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];

@@ -4,8 +4,8 @@
 //! [`Wire::send`] writes at once what the socket takes. A future that waits for an answer reads for
 //! all of them and gives each its own. The socket only ever sees one waker, that of the wire: it
 //! wakes the oldest request that is waited for or, if there is none, the future that watches for
-//! the end of the connection. So the task that polls the requests owns the socket, and a server
-//! that hangs up is noticed although nothing was asked of it.
+//! the end of the connection. So the task that polls the requests owns the socket in effect, and a
+//! server that hangs up is noticed although nothing was asked of it.
 
 mod line;
 #[cfg(test)]
@@ -57,6 +57,7 @@ struct Waiter {
     answer: Option<Answer>,
 }
 
+/// While `state` is locked by somebody who reads, there is no `reader`.
 #[derive(Default)]
 struct Readiness {
     /// The socket became ready since it was used last.
@@ -199,8 +200,8 @@ impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
-        // Before the socket is asked: what it says afterwards counts.
-        lock(&self.readiness).came = false;
+        // Before the socket is asked: what it says afterwards counts, and `leave` sees to it.
+        *lock(&self.readiness) = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
             // A request that nobody waits for any more has no waiter.

@@ -33,6 +33,7 @@ pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
+mod look;
 mod outlive;
 mod renewal;
 mod run;

@@ -30,7 +30,8 @@ impl Core {
         };
         let old = lease.until();
         let new = valid_until(sent, lease.ttl, self.config.drift);
-        let by = self.node_deadline(sent).min(old);
+        let deadline = self.node_deadline(sent);
+        let by = deadline.min(old);
         // What a renewal promises must last as the grant does (durability 1).
         let mailbox = lease.mailbox.next_round(new);
         let max_ttl = self.config.max_ttl;
@@ -39,7 +40,7 @@ impl Core {
             // A lapsed hold is never revived, not even by a majority that would still agree.
             return lost();
         }
-        let extend = Extend::new(self.n(), old, new, by);
+        let extend = Extend::new(self.n(), old, new, deadline);
         let mut machine = Renewal { extend, lease, max_ttl, by, late: 0, reasserted: 0, shut: 0 };
         let round = Round { mailbox: &mailbox, timer, until: by, of: Some(lease) };
         match self.run(sent, &mut machine, round).await {

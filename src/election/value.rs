@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::error::ConfigError;
+use crate::lock::digest;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -117,16 +117,6 @@ pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     }
     let rule = format!("at most {limit} bytes as JSON; proclaim where to find more, not all of it");
     Err(ConfigError::new("value", format!("{len} bytes"), rule))
-}
-
-/// Names an owner without revealing its token to a reader of the metadata.
-fn digest(owner: OwnerToken) -> String {
-    use std::fmt::Write as _;
-    let hash = Sha256::digest(owner.as_str().as_bytes());
-    hash.iter().take(8).fold(String::with_capacity(16), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 fn host() -> Arc<str> {

@@ -65,7 +65,7 @@ pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
 }
 
 /// Refuses a moment in the future: further ahead than two clocks can be apart that are each right
-/// within `clock_error`. Nodes would believe that the request was made after the loss of data.
+/// within `clock_error`. Nodes would count the request as made after the loss of data.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

@@ -85,6 +85,12 @@ impl Idempotency {
         &self.namespace
     }
 
+    /// A name for this process that nobody else ever has, nor it itself after a restart.
+    #[cfg(feature = "streams")]
+    pub(crate) fn incarnation(&self) -> String {
+        format!("{:032x}", self.core.env.random())
+    }
+
     /// As [`Redlock::health`], with what the nodes know of keys within this namespace's retention,
     /// and since it is [in use](IdempotencyBuilder::in_use_since).
     ///

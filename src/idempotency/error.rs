@@ -155,7 +155,7 @@ impl fmt::Display for RunError {
             Self::Config { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::NoQuorum { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {
-                write!(f, "the handler of {key} refused it for good, without effect: {failed}")
+                write!(f, "the handler of {key} refused it for good, without effect")
             }
             Self::Handler { key, attempt, failed } => match failed.effect() {
                 Effect::None => {

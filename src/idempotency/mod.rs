@@ -53,6 +53,7 @@
 //! fencing tokens *and* recognise the key ([`Context::child_key`]), or take effect and record in
 //! one transaction, or answer a probe.
 
+mod batch;
 mod birth;
 mod builder;
 mod call;

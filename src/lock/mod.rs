@@ -2,6 +2,7 @@
 
 mod builder;
 mod guard;
+mod inspect;
 mod mutex;
 mod pauses;
 mod run;
@@ -10,6 +11,8 @@ mod signal;
 pub use builder::MutexBuilder;
 pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
+pub(crate) use inspect::digest;
+pub use inspect::{Holder, Inspection, NodeView, TakenOver};
 pub(crate) use mutex::{Bid, acquire_within};
 pub use mutex::{Mutex, TryAcquire};
 pub use run::WorkError;

@@ -106,16 +106,16 @@ impl Mutex {
         Ok(self.guard(won))
     }
 
-    fn resource(&self) -> Resource {
+    pub(super) fn resource(&self) -> Resource {
         Resource::Lock(Arc::clone(&self.name))
     }
 
     /// Begins a verb.
-    fn begin(&self) -> Result<Verb<'_>, AcquireError> {
+    pub(super) fn begin(&self) -> Result<Verb<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    fn guard(&self, won: Won) -> LockGuard {
+    pub(super) fn guard(&self, won: Won) -> LockGuard {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
@@ -216,20 +216,20 @@ pub(crate) async fn acquire_within(
             }
             Err(l) => loss = l,
         }
-        // Somebody was faster: it expires later than what was there before.
-        let before = std::mem::replace(&mut ends, expiry(&loss, core.env.now()));
-        if woken && ends > before + TICK {
+        // It certainly expires later than what was there before: somebody was faster.
+        if woken && expiry(&loss, sent) > ends + TICK {
             waiting.was_right();
         }
+        ends = expiry(&loss, core.env.now());
         asked = true;
     }
 }
 
-/// When a majority could be free at the earliest, if nobody gives it back.
-fn expiry(loss: &Loss, now: Moment) -> Moment {
+/// When a majority could be free if nobody gives it back, by an answer that is of `at`.
+fn expiry(loss: &Loss, at: Moment) -> Moment {
     match loss {
-        Loss::Taken(Taken { retry_after: Some(left), .. }) => now + *left,
-        _ => now,
+        Loss::Taken(Taken { retry_after: Some(left), .. }) => at + *left,
+        _ => at,
     }
 }
 

@@ -185,10 +185,12 @@ impl Case {
             let bench = Bench::new(self.name, self.disturbs(), node.clone(), hooks.clone());
             bench.settle().await;
             let after = Bench::new(self.name, self.disturbs(), node, hooks.clone());
+            let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // Until then it is not handed over again.
-                tokio::time::sleep(after.facts().await.quarantine_len).await;
+                // Until then it is not handed over again: it settles for the length that counted
+                // at the handover, which may be shorter by now.
+                tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
         has

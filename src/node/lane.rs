@@ -1,8 +1,8 @@
 //! The lane: one queue per node, and as many batches in flight as the node keeps in order (group
 //! commit).
 //!
-//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together as
-//! the next batch. A node that keeps order takes further batches while it works on the first, so
+//! If nothing is in flight a request leaves at once; what arrives in the meantime leaves together
+//! as the next batch. A node that keeps order takes further batches while it works on the first, so
 //! that neither side waits for the other. A release never overtakes its own acquire: a batch leaves
 //! with the call of the node, and takes effect behind those of earlier calls. The lane's task polls
 //! the calls, so a connection to a server has its owner here (`dial/wire.rs`).
@@ -336,6 +336,7 @@ impl Worker {
             let Some(job) = next else { break };
             if job.deadline <= now && job.asker.owed_until().is_none() {
                 let why = "not sent: the lane was busy until the deadline";
+                gathered.leave_out(&job.op);
                 refuse(job, NodeFault::Timeout, why, now);
                 continue;
             }

@@ -2,7 +2,7 @@
 //!
 //! [`RedisNode`] is one server, [`SentinelNode`] a group that Sentinels watch, [`MemoryNode`] the
 //! memory of this process, for tests and embedded use. Other kinds implement
-//! [`LockNode`](spi::LockNode): see [`spi`].
+//! [`spi::LockNode`]: see [`spi`].
 
 mod barrier;
 #[cfg(feature = "test-util")]

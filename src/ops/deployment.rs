@@ -10,7 +10,7 @@ use crate::error::ConfigError;
 use crate::node::SentinelNodeBuilder;
 use crate::node::spi::LockNode as _;
 use crate::shown::Secrets;
-use crate::{RedisNode, SentinelNode};
+use crate::{RedisNode, Redlock, RedlockBuilder, SentinelNode};
 
 /// The nodes that an operation is about, as whom to log in, and how long to wait.
 ///
@@ -130,6 +130,25 @@ impl Deployment {
     pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
         self.map.insert(told.into(), reached.into());
         self
+    }
+
+    /// A handle over these nodes, one vote each, with more settings to come: what an application
+    /// that uses them begins with.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if no node is named, or an address or a login cannot be right.
+    pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
+        self.check()?;
+        let mut builder = Redlock::builder();
+        for watch in &self.watches {
+            for master in &watch.masters {
+                builder = builder.node(self.group_node(watch, master).build()?);
+            }
+        }
+        for url in &self.nodes {
+            builder = builder.node(self.lone_node(url)?);
+        }
+        Ok(builder)
     }
 
     /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.

@@ -204,11 +204,21 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
 }
 
 async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<u8>>), String> {
+    // A lock's side keys have the prefix behind a brace.
+    let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
+    scan_for(conn, from, pattern.as_deref()).await
+}
+
+/// One page of the keys, of those that match.
+pub(super) async fn scan_for(
+    conn: &Conn,
+    from: &str,
+    pattern: Option<&str>,
+) -> Result<(String, Vec<Vec<u8>>), String> {
     let mut command = redis::cmd("SCAN");
     command.arg(from).arg("COUNT").arg(SCAN);
-    if !prefix.is_empty() {
-        // A lock's side keys have the prefix behind a brace.
-        command.arg("MATCH").arg(format!("*{}*", escaped(prefix)));
+    if let Some(pattern) = pattern {
+        command.arg("MATCH").arg(pattern);
     }
     let answer = conn.ask(&command, "SCAN").await;
     let Value::Array(parts) = answer.known()? else { return Err("SCAN: strange answer".into()) };
@@ -224,7 +234,7 @@ async fn scan(conn: &Conn, from: &str, prefix: &str) -> Result<(String, Vec<Vec<
 }
 
 /// As `MATCH` takes it for itself.
-fn escaped(prefix: &str) -> String {
+pub(super) fn escaped(prefix: &str) -> String {
     let special = |c: char| "*?[]^\\-".contains(c);
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }

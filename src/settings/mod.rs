@@ -298,12 +298,12 @@ impl Redlock {
     /// | `sentinel://[user:password@]host[:port],host[:port],…/master[/db]` | a group |
     /// | `memory://[name]` | this process's memory |
     ///
-    /// The login of a group is that of its data servers. What is reserved in an address stands in a
-    /// password as `%2F`, `%3F`, `%40` and so on. Behind a `?`, between `&`, may stand the settings
-    /// of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`, `min_replicas`
-    /// and `max_lag` for both; `name`, `connect_timeout` and `replicas` for a server;
-    /// `sentinel_username`, `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline` and
-    /// `poll_every` for a group.
+    /// The login of a group is that of its data servers. In a password the reserved characters are
+    /// written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the URL may have
+    /// the settings of the node's builder: `trust_fresh`, `allow_eviction`, `failover_window`,
+    /// `min_replicas` and `max_lag` for both; `name`, `connect_timeout` and `replicas` for a
+    /// server; `sentinel_username`, `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline`
+    /// and `poll_every` for a group.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {

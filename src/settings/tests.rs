@@ -35,7 +35,6 @@ fn a_refused_address_is_named_and_no_secret_is_shown() {
         ("sentinel://joe:s3cret@h:26379", "without a name"),
         ("sentinel://joe:s3cret@h:26379/", "without a name or without hosts"),
         ("sentinel://joe:s3cret@h:26379/a/b", "a database that is no number"),
-        ("sentinel://joe:s3/cret@h:1/a", "`urls, address 1` is "),
         ("sentinel://joe:s3%GGcret@h:1/a", "`password` is not shown: a % is followed by"),
         ("sentinel://joe:s3cret@h:0/a", "`sentinels` is \"h:0\""),
         ("sentinel://h/a?max_lag=1500ms", "whole seconds"),

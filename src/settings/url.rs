@@ -56,7 +56,7 @@ fn shown(url: &str) -> String {
     let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let rest = rest.split('?').next().unwrap_or_default();
-    // Without a host, what stands where a port belongs may be a password.
+    // Without a host, the part in place of the port may be a password.
     let has_ports = rest.split('/').next().unwrap_or_default().split(',').all(|at| {
         let port = at.rsplit_once(':').map_or("0", |(_, port)| port);
         port.trim_end_matches(']').bytes().all(|b| b.is_ascii_hexdigit())
@@ -111,7 +111,7 @@ fn unknown(name: &str, known: &str) -> ConfigError {
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
-/// `%2F` and the like as what they stand for.
+/// `%2F` and the like as the characters that they encode.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
         let rule = "a % is followed by two hexadecimal digits, as in %25 for itself; all is UTF-8";

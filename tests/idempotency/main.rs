@@ -1,5 +1,6 @@
 //! Idempotency keys as a user sees them: one result per key, whatever crashes or forgets.
 
+mod batch;
 mod births;
 mod failover;
 mod first_day;

@@ -158,7 +158,7 @@ fn a_dangling_link_is_seen() {
 #[test]
 fn each_test_that_the_documents_name_exists() {
     let mut code = String::new();
-    for room in ["src", "tests", "verify", "examples"] {
+    for room in ["src", "cli", "tests", "verify", "examples"] {
         for path in files_below(&root().join(room)) {
             if path.extension().is_some_and(|e| e == "rs") {
                 code += &fs::read_to_string(&path).expect("text");

@@ -15,7 +15,9 @@ const FLOORS: &[&[&str]] = &[
     &["redlock", "lock"],
     &["health", "settings"],
     &["idempotency"],
+    &["streams"],
     &["election"],
+    &["cron"],
     &["ops"],
     &["test_util"],
     &["lib", "manual"],
@@ -48,7 +50,7 @@ fn depth(path: &str) -> usize {
 }
 
 pub(crate) fn imports(source: &Source) -> Vec<Finding> {
-    if !source.in_src() || !source.is_rust() || room_of(&source.path) == "bin" {
+    if !source.in_src() || !source.is_rust() {
         return Vec::new();
     }
     let room = room_of(&source.path);

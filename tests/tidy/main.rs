@@ -18,7 +18,7 @@ use rules::RULES;
 use source::Source;
 
 /// Where code is.
-const ROOMS: &[&str] = &["src", "adapters", "examples", "tests", "benches", "verify"];
+const ROOMS: &[&str] = &["src", "adapters", "cli", "examples", "tests", "benches", "verify"];
 
 /// `file:line: rule: what to do` for each broken rule.
 fn violations(source: &Source) -> Vec<String> {

@@ -1,3 +1,5 @@
+//! A wire over a pipe in memory: who reads, who hears of the end, and a script that was lost.
+
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -45,7 +47,7 @@ fn send(wire: &Wire, text: &str, batch: Option<Arc<Batch>>) -> Reply {
 }
 
 #[tokio::test]
-async fn each_gets_its_own_answer_whoever_reads() {
+async fn each_request_gets_its_own_answer_also_when_another_one_reads() {
     let (wire, mut server) = pair();
     let (a, b) = (wire.send(b"a".to_vec(), 2, None).unwrap(), send(&wire, "b", None));
     let c = send(&wire, "c", None);

@@ -133,11 +133,12 @@ impl Rules {
             RunError::Config { .. } => Disposition::park(R::Unreadable, e.to_string()),
             RunError::Codec { .. } => Disposition::park(R::Codec, e.to_string()),
             RunError::Handler { failed, .. } if failed.is_permanent() => {
-                Disposition::park(R::Refused, e.to_string())
+                Disposition::park(R::Refused, format!("{e}: {failed}"))
             }
-            RunError::Handler { .. } if failures.saturating_add(1) >= self.max_failures => {
+            RunError::Handler { failed, .. } if failures.saturating_add(1) >= self.max_failures => {
                 let times = failures.saturating_add(1);
-                Disposition::park(R::Exhausted, format!("failure {times}, the last one: {e}"))
+                let what = format!("failure {times}, the last one: {e}: {failed}");
+                Disposition::park(R::Exhausted, what)
             }
             RunError::Handler { failed, .. } => {
                 let wait = failed.retry_after().unwrap_or_else(|| self.backoff(failures));

@@ -125,6 +125,11 @@ impl Rules {
         self.concurrency
     }
 
+    /// The longest time for which a message whose handler failed stays away.
+    pub fn longest_wait(&self) -> Duration {
+        self.longest_retry
+    }
+
     /// Checks the rules. Adapters call it when they are built.
     ///
     /// # Errors

@@ -4,7 +4,11 @@
 //! free. None overtakes anything but acquires by others: those were sent while the lock was held,
 //! so their order cannot be observed. Everything else keeps its order; above all a release stays
 //! behind its own acquire, and behind the extension that could put the lock back. An acquire that
-//! meets its own release before either left is not sent at all, nor is the release.
+//! meets its own release before either left is not sent at all, nor is the release. Neither is a
+//! release behind an acquire that was too late to be sent: the queue of a frozen node would soon
+//! hold nothing else.
+
+use std::collections::HashSet;
 
 use super::{Asked, Job};
 use crate::error::{NodeError, NodeFault};
@@ -16,6 +20,8 @@ use crate::token::OwnerToken;
 pub(super) struct Gather {
     releases: (Vec<Op>, Vec<Asked>),
     others: (Vec<Op>, Vec<Asked>),
+    /// Whose acquire was not sent, and nothing else since.
+    unsent: HashSet<OwnerToken>,
 }
 
 impl Gather {
@@ -23,8 +29,20 @@ impl Gather {
         self.releases.0.len() + self.others.0.len()
     }
 
+    /// This one is too late and is not sent.
+    pub(super) fn leave_out(&mut self, op: &Op) {
+        if matches!(op, Op::Acquire { .. } | Op::Claim(_)) {
+            self.unsent.extend(op.owner());
+        }
+    }
+
     pub(super) fn take(&mut self, job: Job) {
         let Job { op, deadline, mut asker } = job;
+        // It takes back what was not sent; anything else of its owner may need to be taken back.
+        let unsent = op.owner().is_some_and(|owner| self.unsent.remove(owner));
+        if unsent && op.is_undo() {
+            return asker.post(Ok(Reply::Absent), Stamp::default());
+        }
         let who = Asked {
             again: op.shows_result().then(|| (op.clone(), deadline)),
             owed: asker.owes(&op),
@@ -212,6 +230,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_release_follows_its_acquire_only_if_that_was_sent() {
+        let (acquire, release, extend) = (op(0, 0, 1, 1), op(4, 0, 1, 2), op(8, 0, 1, 3));
+        let sent = |late: &Op, ops: &[Op]| {
+            let mut gather = Gather::default();
+            gather.leave_out(late);
+            for op in ops {
+                let asker = Asker::new(Sink::Mail(Mailbox::new(1), 0), &Arc::default());
+                gather.take(Job { op: op.clone(), deadline: Moment::default(), asker });
+            }
+            gather.finish().0
+        };
+        let again = op(4, 0, 2, 4);
+        assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
+        // What comes behind it may have put the lock there.
+        let put_back = [extend.clone(), release.clone()];
+        assert_eq!(sent(&acquire, &put_back), put_back);
+        // An extension that was too late says nothing of the acquire before it.
+        assert_eq!(sent(&extend, &[release.clone()]), [release]);
     }
 
     #[test]

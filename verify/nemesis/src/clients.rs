@@ -20,6 +20,8 @@ pub(crate) struct Clients {
     world: Rc<World>,
     ledger: Shared,
     seed: u64,
+    /// What each process is started as.
+    verb: &'static str,
     list: RefCell<Vec<Client>>,
 }
 
@@ -31,8 +33,19 @@ impl Clients {
         seed: u64,
         n: u8,
     ) -> Result<Self, Failure> {
+        Self::start_as("client", world, ledger, seed, n)
+    }
+
+    /// Starts so many of another kind.
+    pub(crate) fn start_as(
+        verb: &'static str,
+        world: Rc<World>,
+        ledger: Shared,
+        seed: u64,
+        n: u8,
+    ) -> Result<Self, Failure> {
         let list = (0..n).map(|_| Client { process: None, life: 0, frozen: None }).collect();
-        let clients = Self { world, ledger, seed, list: RefCell::new(list) };
+        let clients = Self { world, ledger, seed, verb, list: RefCell::new(list) };
         for client in 1..=n {
             clients.spawn(client)?;
         }
@@ -52,7 +65,7 @@ impl Clients {
         }
         client.life += 1;
         let mut command = self.world.in_client(n);
-        command.arg(std::env::current_exe()?).arg("client");
+        command.arg(std::env::current_exe()?).arg(self.verb);
         command.args(["--id", &n.to_string(), "--life", &client.life.to_string()]);
         command.args(["--seed", &self.seed.to_string()]);
         command.arg("--ledger").arg(self.world.socket());
@@ -64,6 +77,13 @@ impl Clients {
         client.process = Some(command.stdin(Stdio::null()).spawn()?);
         self.ledger.borrow_mut().note_of(n, client.life, now(), What::Born)?;
         Ok(())
+    }
+
+    /// A signal of its own, if it runs.
+    pub(crate) fn signal(&self, n: u8, name: &str) {
+        if let Some(process) = &self.list.borrow()[usize::from(n) - 1].process {
+            signal(process.id(), name);
+        }
     }
 
     /// SIGKILL.

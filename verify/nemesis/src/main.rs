@@ -4,11 +4,13 @@
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
 //! nemesis table                     what each fault does to one group, as a table
 //! nemesis ordinary                  what ordinary events cost ordinary deployments
+//! nemesis cron --seconds 600        ticks of a cron job while its leader is struck
 //! nemesis judge target/nemesis/events.jsonl    the judgement again
 //! ```
 
 mod client;
 mod clients;
+mod cron;
 mod cut;
 mod event;
 mod faults;
@@ -84,6 +86,11 @@ enum Verb {
     Table(table::Args),
     /// What ordinary events cost ordinary deployments, on real servers.
     Ordinary(ordinary::Args),
+    /// Ticks of one second on three processes, while the one that leads is struck.
+    Cron(cron::Args),
+    /// A process of `cron`; started by it.
+    #[command(hide = true)]
+    CronClient(client::Args),
     /// A client of the table; started by it.
     #[command(hide = true)]
     TableClient(table::client::Args),
@@ -112,6 +119,10 @@ fn main() -> ExitCode {
             .map_err(|why| Cannot(why).into())
             .and_then(|()| table::table(table, &args.out)),
         Some(Verb::Ordinary(ordinary)) => ordinary::ordinary(ordinary),
+        Some(Verb::Cron(cron)) => {
+            possible().map_err(|why| Cannot(why).into()).and_then(|()| cron::demo(cron, &args.out))
+        }
+        Some(Verb::CronClient(client)) => cron::run_client(client).map(|()| true),
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),

@@ -102,9 +102,9 @@ impl Link {
         if bugs::on(Bug::BatchesOvertake) {
             return Order::default();
         }
-        let ((arrives, arrived), (answers, answered)) = (oneshot::channel(), oneshot::channel());
+        let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        Order { before: last.replace((arrived, answered)), behind: Some((arrives, answers)) }
+        Order { before: last.replace((arrived, answered)), behind: Some((there, back)) }
     }
 
     fn fate(&self) -> Fate {
@@ -128,7 +128,7 @@ impl Link {
     }
 }
 
-/// The message on its own feet: whatever becomes of its sender, it arrives, or not.
+/// Carries the message: it arrives or is lost, whatever becomes of its sender.
 async fn travel(
     (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
@@ -136,7 +136,7 @@ async fn travel(
     (order, heard): (Order, oneshot::Sender<Replies>),
 ) {
     let (arrived, answered) = order.before.unzip();
-    let (arrives, _answers) = order.behind.unzip();
+    let (there, _back) = order.behind.unzip();
     pause(fate.there).await;
     turn(arrived).await;
     if fate.lose_request || !wire.is_open(true) {
@@ -145,7 +145,7 @@ async fn travel(
     let (reply, answer) = oneshot::channel();
     let copy = fate.again.map(|_| batch.clone());
     node.arrive(Job { client, due, batch, reply: Some(reply) });
-    drop(arrives);
+    drop(there);
     if let (Some(later), Some(batch)) = (fate.again, copy) {
         let node = Arc::clone(&node);
         tokio::spawn(async move {

@@ -32,17 +32,17 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
-    id: u8,
+    pub(crate) id: u8,
     #[arg(long)]
-    life: u16,
+    pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
     /// The ledger's socket.
     #[arg(long)]
-    ledger: PathBuf,
+    pub(crate) ledger: PathBuf,
     /// `name=host:port,host:port,…` once per group.
     #[arg(long)]
-    group: Vec<String>,
+    pub(crate) group: Vec<String>,
 }
 
 /// What each kind of work is given.
@@ -90,7 +90,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
+pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
     let mut builder = Redlock::builder()
         .ttl(TTL)
         .max_ttl(MAX_TTL)

@@ -29,10 +29,11 @@ pub(super) struct Witness {
 
 impl LockNode for Witness {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let (asked, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
+        // Now: the order of the calls is that of the batches.
+        let call = self.node.call(batch, deadline);
         Box::pin(async move {
-            let asked = batch.ops.clone();
-            let since = SystemEnv.now().as_nanos();
-            let replies = self.node.call(batch, deadline).await;
+            let replies = call.await;
             let at = SystemEnv.now().as_nanos();
             let Some(facts) = &replies.facts else { return replies };
             for (op, reply) in asked.iter().zip(&replies.items) {

@@ -1,0 +1,154 @@
+//! Redis Streams: a server of its own, which keeps everything that it confirmed.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use palisade::Idempotency;
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::Rules;
+use palisade::streams::{Consumer, Message, Producer, dead_letters};
+use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamRangeReply};
+use redis::{AsyncCommands as _, aio::MultiplexedConnection};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::Dead;
+use crate::Failure;
+use crate::child::Work;
+use crate::invoices::{Invoice, Letter};
+use crate::process::{self, Process, command};
+
+const STREAM: &str = "invoices";
+const GROUP: &str = "ledger";
+/// How long the server may take to start.
+const START: Duration = Duration::from_secs(30);
+/// How many entries are on their way to the server at once.
+const WINDOW: usize = 100;
+
+/// A server; its process ends with it.
+pub(crate) struct Streams {
+    dir: PathBuf,
+    port: u16,
+    server: Mutex<Process>,
+}
+
+impl Streams {
+    pub(crate) async fn start() -> Result<Self, Failure> {
+        let (dir, port) = (process::directory()?, process::free_port()?);
+        let server = Mutex::new(server(&dir, port)?);
+        let streams = Self { dir, port, server };
+        streams.answers().await?;
+        Ok(streams)
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
+        Ok(redis::Client::open(self.uri())?.get_multiplexed_async_connection().await?)
+    }
+
+    async fn answers(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            // LOADING is an error, too.
+            let asked = async { self.connect().await?.exists(STREAM).await.map_err(Failure::from) };
+            match asked.await {
+                Ok(true | false) => return Ok(()),
+                Err(e) if begun.elapsed() > START => return Err(e),
+                Err(_) => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    pub(crate) async fn restart(&self) -> Result<(), Failure> {
+        {
+            let mut now = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+            now.kill();
+            *now = server(&self.dir, self.port)?;
+        }
+        self.answers().await
+    }
+
+    pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
+        let producer = Arc::new(Producer::new(&self.uri(), STREAM));
+        let mut under_way = JoinSet::new();
+        for letter in letters {
+            while under_way.len() >= WINDOW {
+                let _ = under_way.join_next().await;
+            }
+            let (producer, letter) = (Arc::clone(&producer), letter.clone());
+            let made = SystemTime::now();
+            under_way.spawn(async move {
+                // Not confirmed: perhaps there, so perhaps there twice.
+                while producer.add(&letter.key, made, letter.body.as_bytes()).await.is_err() {
+                    sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    /// What nobody has read, and what somebody has and did not acknowledge.
+    pub(crate) async fn left(&self) -> Result<usize, Failure> {
+        let mut connection = self.connect().await?;
+        let groups: StreamInfoGroupsReply = connection.xinfo_groups(STREAM).await?;
+        let group = groups.groups.into_iter().find(|g| g.name == GROUP).ok_or("no group")?;
+        let after = format!("({}", group.last_delivered_id);
+        let unread: StreamRangeReply =
+            connection.xrange_count(STREAM, after, "+", 1_000_000).await?;
+        let pending: StreamPendingReply = connection.xpending(STREAM, GROUP).await?;
+        Ok(unread.ids.len() + pending.count())
+    }
+
+    pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
+        let mut connection = self.connect().await?;
+        let all: StreamRangeReply = connection.xrange_all(dead_letters(STREAM)).await?;
+        let dead = all.ids.iter().map(|entry| {
+            let text = |name| entry.get::<String>(name).unwrap_or_default();
+            Dead { key: text("key"), reason: format!("{}: {}", text("reason"), text("detail")) }
+        });
+        Ok(dead.collect())
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
+    let mut server = command("redis-server");
+    let port = port.to_string();
+    server.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+    // What is confirmed is on disk.
+    server.args(["--appendfsync", "always", "--dir"]).arg(dir);
+    Process::spawn({
+        server.stdout(Stdio::null());
+        server
+    })
+}
+
+/// Consumes until `stop` resolves.
+pub(crate) async fn consume(
+    uri: &str,
+    of: Idempotency,
+    rules: Rules,
+    work: Work,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let consumer = Consumer::builder(uri, STREAM, GROUP, of).rules(rules).build()?;
+    let asked = work.clone();
+    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
+    let book =
+        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
+    consumer.run_probed(probe, book, stop).await?;
+    Ok(())
+}

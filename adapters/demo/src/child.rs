@@ -1,0 +1,134 @@
+//! A consumer process. It dies by itself at one of the arrows, if it is not killed before.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::{Arrow, Rules};
+use palisade::{Failed, Probed, Redlock, SentinelNode};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Failure;
+use crate::brokers::Kind;
+use crate::invoices::Invoice;
+use crate::ledger::{Line, Said};
+
+/// Short, so that what died is taken over soon.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// Where a consumer dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DieAt {
+    Fetched,
+    Claimed,
+    Effect,
+    Completed,
+    Settled,
+}
+
+/// The arguments of a consumer process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    broker: Kind,
+    #[arg(long)]
+    uri: String,
+    #[arg(long)]
+    ledger: PathBuf,
+    #[arg(long)]
+    master: String,
+    #[arg(long)]
+    sentinels: String,
+    #[arg(long)]
+    die_at: Option<DieAt>,
+    /// At the message with this number.
+    #[arg(long, default_value_t = 0)]
+    after: u32,
+}
+
+/// What a consumer does with a message, whatever the broker.
+#[derive(Clone)]
+pub(crate) struct Work {
+    ledger: Arc<Line>,
+    death: Arc<Death>,
+}
+
+struct Death {
+    at: Option<DieAt>,
+    after: AtomicU32,
+}
+
+impl Death {
+    /// One message came to this arrow.
+    fn pass(&self, at: DieAt) {
+        if self.at == Some(at) && self.after.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // Nothing is cleaned up: the kernel closes the sockets.
+            std::process::abort();
+        }
+    }
+}
+
+impl Work {
+    /// The handler.
+    pub(crate) async fn book(
+        self,
+        cx: Context,
+        invoice: Result<Invoice, Failed>,
+    ) -> Result<(), Failed> {
+        self.death.pass(DieAt::Claimed);
+        let invoice = invoice?;
+        let said = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
+        self.death.pass(DieAt::Effect);
+        if said == Said::OldToken {
+            return Err(Failed::no_effect("the ledger has seen a larger token for this order"));
+        }
+        Ok(())
+    }
+
+    /// The probe.
+    pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
+        match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
+            Ok(Said::Booked) => Probed::Found(()),
+            Ok(Said::NotBooked) => Probed::NotFound,
+            Ok(Said::OldToken) | Err(_) => Probed::Unknown,
+        }
+    }
+}
+
+/// A consumer process, until it is asked to end.
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let node = SentinelNode::new(&args.master, args.sentinels.split(','))?;
+    let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(2 * LEASE).build()?;
+    let of = redlock
+        .idempotency("invoices")
+        .retention(Duration::from_secs(3_600))
+        .at_most_once()
+        .build()?;
+    let ledger = Arc::new(Line::open(&args.ledger).await?);
+    let death = Arc::new(Death { at: args.die_at, after: AtomicU32::new(args.after) });
+    let work = Work { ledger, death: Arc::clone(&death) };
+    let rules = Rules::default().grace(Duration::from_secs(10)).at_arrow(move |arrow| {
+        match arrow {
+            Arrow::Fetched => {
+                // The judge counts them, also those of who is killed a moment later.
+                let _ = std::io::stdout().write_all(b"d");
+                let _ = std::io::stdout().flush();
+                death.pass(DieAt::Fetched);
+            }
+            Arrow::Completed => death.pass(DieAt::Completed),
+            Arrow::Settled => death.pass(DieAt::Settled),
+            _ => {}
+        }
+    });
+    let mut term = signal(SignalKind::terminate())?;
+    let stop = async move {
+        term.recv().await;
+    };
+    args.broker.consume(&args.uri, of, rules, work, stop).await?;
+    let _ = redlock.close(2 * LEASE).await;
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! What is published: real invoices, some several times, and some poison.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// How many messages nobody can read.
+const POISON: usize = 7;
+/// How many messages have the key of another one and say something else.
+const FORGERIES: usize = 3;
+
+/// One invoice as published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Invoice {
+    #[serde(rename = "InvoiceNo")]
+    pub(crate) number: Arc<str>,
+    #[serde(rename = "InvoiceDate")]
+    pub(crate) day: String,
+    #[serde(rename = "CustomerID")]
+    pub(crate) customer: String,
+    #[serde(rename = "TotalPrice")]
+    pub(crate) total: String,
+}
+
+/// A message: its key and what it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    pub(crate) key: Arc<str>,
+    pub(crate) body: String,
+}
+
+/// All that is published.
+pub(crate) struct Plan {
+    /// In the order of publication.
+    pub(crate) messages: Vec<Letter>,
+    /// After all invoices were booked.
+    pub(crate) forgeries: Vec<Letter>,
+    pub(crate) invoices: usize,
+    /// The keys whose messages become dead letters.
+    pub(crate) poison: Vec<Arc<str>>,
+    pub(crate) keys: Vec<Arc<str>>,
+}
+
+/// Reads the first `limit` invoices.
+pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/invoices.csv");
+    let mut reader = csv::Reader::from_path(path)?;
+    let invoices = reader.deserialize().take(limit.unwrap_or(usize::MAX));
+    Ok(invoices.collect::<Result<_, _>>()?)
+}
+
+impl Plan {
+    /// Each invoice one to three times: the repeats at the heels of the first, or much later.
+    pub(crate) fn new(invoices: &[Invoice], dice: &mut StdRng) -> Self {
+        let mut places: Vec<(usize, Letter)> = Vec::new();
+        for (i, invoice) in invoices.iter().enumerate() {
+            let body = serde_json::to_string(invoice).expect("texts are JSON");
+            let letter = Letter { key: Arc::clone(&invoice.number), body };
+            for repeat in 0..dice.random_range(1..=3) {
+                let later = match (repeat, dice.random_bool(0.5)) {
+                    (0, _) => 0..64,
+                    (_, true) => 0..8,
+                    (_, false) => 0..5_000,
+                };
+                places.push((i + dice.random_range(later), letter.clone()));
+            }
+        }
+        let mut poison = Vec::new();
+        for n in 0..POISON {
+            let key: Arc<str> = format!("poison-{n}").into();
+            let body = "neither an invoice nor JSON".to_owned();
+            places.push((
+                dice.random_range(0..invoices.len()),
+                Letter { key: Arc::clone(&key), body },
+            ));
+            poison.push(key);
+        }
+        places.sort_by_key(|(place, _)| *place);
+        let mut some: Vec<&Invoice> = invoices.iter().collect();
+        some.shuffle(dice);
+        let forged = some.into_iter().take(FORGERIES);
+        let forgeries: Vec<_> = forged
+            .map(|invoice| {
+                let total = "1000000".to_owned();
+                let body = serde_json::to_string(&Invoice { total, ..invoice.clone() });
+                let (key, body) = (Arc::clone(&invoice.number), body.expect("texts are JSON"));
+                Letter { key, body }
+            })
+            .collect();
+        poison.extend(forgeries.iter().map(|l| Arc::clone(&l.key)));
+        let messages = places.into_iter().map(|(_, letter)| letter).collect();
+        let keys = invoices.iter().map(|i| Arc::clone(&i.number)).collect();
+        Self { messages, forgeries, invoices: invoices.len(), poison, keys }
+    }
+}

@@ -1,0 +1,137 @@
+//! The ledger, in the judge's process; consumers ask it over a socket, one line of JSON a question.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use palisade::FencingToken;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
+
+use crate::Failure;
+use crate::books::{self, Audit, Verdict};
+use crate::process;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Ask {
+    Book { key: Arc<str>, token: u64 },
+    Probe { key: Arc<str>, token: u64 },
+}
+
+/// What the ledger says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// The effect is in the books.
+    Booked,
+    /// It is not, and tokens below the one that asked are refused from now on.
+    NotBooked,
+    /// A larger token was seen.
+    OldToken,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    books: books::Ledger,
+    booked: AtomicUsize,
+}
+
+/// The ledger, being served.
+pub(crate) struct Ledger {
+    dir: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Ledger {
+    pub(crate) fn serve() -> Result<Self, Failure> {
+        let dir = process::directory()?;
+        let listener = UnixListener::bind(dir.join("ledger"))?;
+        let shared = Arc::<Shared>::default();
+        let ledger = Self { dir, shared: Arc::clone(&shared) };
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(Arc::clone(&shared), stream));
+            }
+        });
+        Ok(ledger)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("ledger")
+    }
+
+    /// Orders with an effect so far.
+    pub(crate) fn executed(&self) -> usize {
+        self.shared.booked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn audit(&self, keys: &[Arc<str>]) -> Audit {
+        self.shared.books.audit(keys.iter())
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+async fn answer(shared: Arc<Shared>, stream: UnixStream) {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(ask) = serde_json::from_str(&line) else { return };
+        let said = match ask {
+            Ask::Book { key, token } => {
+                match shared.books.book(&key, FencingToken::new(token), &key) {
+                    Verdict::OldToken => Said::OldToken,
+                    verdict => {
+                        if verdict == Verdict::Booked {
+                            shared.booked.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Said::Booked
+                    }
+                }
+            }
+            Ask::Probe { key, token } => match shared.books.probe(&key, FencingToken::new(token)) {
+                Some(_) => Said::Booked,
+                None => Said::NotBooked,
+            },
+        };
+        let mut line = serde_json::to_vec(&said).unwrap_or_default();
+        line.push(b'\n');
+        if write.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A consumer's way to the ledger.
+pub(crate) struct Line(Mutex<BufReader<UnixStream>>);
+
+impl Line {
+    pub(crate) async fn open(socket: &Path) -> Result<Self, Failure> {
+        Ok(Self(Mutex::new(BufReader::new(UnixStream::connect(socket).await?))))
+    }
+
+    /// Books an order with this token.
+    pub(crate) async fn book(&self, key: &str, token: u64) -> Result<Said, Failure> {
+        self.ask(&Ask::Book { key: key.into(), token }).await
+    }
+
+    /// Asks whether an order is booked, and from now on refuses smaller tokens for it.
+    pub(crate) async fn probe(&self, key: &str, token: u64) -> Result<Said, Failure> {
+        self.ask(&Ask::Probe { key: key.into(), token }).await
+    }
+
+    async fn ask(&self, ask: &Ask) -> Result<Said, Failure> {
+        let mut question = serde_json::to_vec(ask)?;
+        question.push(b'\n');
+        let mut line = self.0.lock().await;
+        line.get_mut().write_all(&question).await?;
+        let mut said = String::new();
+        line.read_line(&mut said).await?;
+        Ok(serde_json::from_str(&said)?)
+    }
+}

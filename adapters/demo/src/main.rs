@@ -1,0 +1,210 @@
+//! Real invoices through a real broker, with everything killed on the way.
+//!
+//! ```text
+//! broker-demo rabbitmq               18,532 invoices, each published one to three times
+//! broker-demo rabbitmq --limit 500   fewer of them
+//! broker-demo streams                the same on Redis Streams
+//! ```
+//!
+//! Four consumer processes take them. They are killed at random moments, and each also dies by
+//! itself at one of the five arrows (fetch, claim, effect, complete, acknowledge). The broker is
+//! killed and started again once; the master of the Sentinel group that remembers what was done is
+//! killed once. A ledger outside of them books what they do, refuses old fencing tokens, and judges
+//! at the end. The last line is JSON for programs.
+
+mod brokers;
+mod child;
+mod fleet;
+mod group;
+mod invoices;
+mod ledger;
+mod process;
+mod report;
+
+/// The books of the example `orders`: the same downstream, with the same care.
+#[path = "../../../examples/orders/ledger.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod books;
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::time::{Instant, sleep};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use brokers::{Broker, Kind};
+use fleet::Fleet;
+use group::Group;
+use invoices::Plan;
+use ledger::Ledger;
+use report::Report;
+
+/// Whatever goes wrong.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// How long it may take at most until everything is done, for each thousand invoices.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Parser)]
+#[command(about = "Real invoices through a real broker, each takes effect once")]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// On `RabbitMQ`.
+    Rabbitmq(Run),
+    /// On Redis Streams.
+    Streams(Run),
+    /// A consumer; started by the others.
+    #[command(hide = true)]
+    Consumer(child::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Only the first so many invoices.
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Decides duplicates, their order, and who dies when. Default: random; it is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // RUST_LOG=palisade::consumer=debug says why messages come again.
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into());
+    let filter = filter.from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let done = match args.verb {
+        Verb::Rabbitmq(run) => runtime.block_on(demo(Kind::Rabbitmq, &run)),
+        Verb::Streams(run) => runtime.block_on(demo(Kind::Streams, &run)),
+        Verb::Consumer(args) => runtime.block_on(child::run(args)).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("broker-demo: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if every promise was kept.
+async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
+    let seed = run.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let begun = Instant::now();
+    println!("{}: seed {seed}; starting the broker and a Sentinel group ...", kind.name());
+    let mut dice = StdRng::seed_from_u64(seed);
+    let plan = Plan::new(&invoices::load(run.limit)?, &mut dice);
+    let ledger = Ledger::serve()?;
+    let (broker, group) = tokio::try_join!(Broker::start(kind), Group::up())?;
+    println!(
+        "{:5.1} s  {} messages for {} invoices, {} of them poison",
+        begun.elapsed().as_secs_f64(),
+        plan.messages.len(),
+        plan.invoices,
+        plan.poison.len()
+    );
+    let fleet = Fleet::start(&broker, &group, &ledger, seed)?;
+    let limit = PATIENCE * u32::try_from(plan.invoices / 1_000 + 3)?;
+    let work = work(&broker, &group, &ledger, &fleet, &plan, &mut dice, begun);
+    tokio::time::timeout(limit, work).await.map_err(|_| {
+        let executed = ledger.executed();
+        format!("not done after {limit:?}: {executed} of {} invoices booked", plan.invoices)
+    })??;
+    let ended = fleet.ended();
+    let report = Report::new(kind.name(), &plan, &ledger, &broker.dead_letters().await?, &ended);
+    let unacknowledged = broker.left().await?;
+    report.print(unacknowledged, begun.elapsed(), seed);
+    Ok(report.is_good() && unacknowledged == 0)
+}
+
+/// Publishes, kills, and waits until nothing is left.
+async fn work(
+    broker: &Broker,
+    group: &Group,
+    ledger: &Ledger,
+    fleet: &Fleet,
+    plan: &Plan,
+    dice: &mut StdRng,
+    begun: Instant,
+) -> Result<(), Failure> {
+    let say = |what: &str| println!("{:5.1} s  {what}", begun.elapsed().as_secs_f64());
+    let mut killing = StdRng::seed_from_u64(dice.random());
+    let faults = async {
+        reached(ledger, plan.invoices * 3 / 10).await;
+        broker.restart().await?;
+        say("the broker was killed and started again");
+        reached(ledger, plan.invoices * 6 / 10).await;
+        group.kill_master().await?;
+        say("the master of the Sentinel group was killed");
+        Ok::<_, Failure>(())
+    };
+    let published = broker.publish_all(&plan.messages);
+    let busy = async {
+        tokio::try_join!(published, faults)?;
+        say("all is published and the faults are over");
+        reached(ledger, plan.invoices).await;
+        // The key of an invoice that was booked, with another text.
+        broker.publish_all(&plan.forgeries).await?;
+        say("the forgeries are published");
+        drained(broker).await
+    };
+    tokio::select! {
+        biased;
+        done = busy => done?,
+        died = fleet.torment(&mut killing) => return Err(died),
+        never = progress(ledger, plan.invoices, begun) => match never {},
+    }
+    // Nobody is killed any more: what is in hand is finished or returned, then nothing is left.
+    loop {
+        say("all is drained");
+        fleet.stop().await?;
+        say("the consumers ended");
+        if broker.left().await? == 0 {
+            return Ok(());
+        }
+        fleet.refill()?;
+        drained(broker).await?;
+    }
+}
+
+/// Says every ten seconds how far it is.
+async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
+    loop {
+        sleep(Duration::from_secs(10)).await;
+        let (at, booked) = (begun.elapsed().as_secs_f64(), ledger.executed());
+        println!("{at:5.1} s  {booked} of {of} invoices booked");
+    }
+}
+
+/// Until so many invoices are booked.
+async fn reached(ledger: &Ledger, invoices: usize) {
+    while ledger.executed() < invoices {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Until the broker has had nothing to deliver for a while.
+async fn drained(broker: &Broker) -> Result<(), Failure> {
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_secs(2) {
+        if broker.left().await? > 0 {
+            since = Instant::now();
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Servers and consumers as child processes that end with this one, by their process ids.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::Failure;
+
+/// A process; killed when dropped, and by the kernel when this process is.
+pub(crate) struct Process(Child);
+
+/// A command that is killed with the thread that starts it, which is why children are started on
+/// the main thread's runtime only.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command.stdin(Stdio::null()).process_group(0);
+    command
+}
+
+impl Process {
+    pub(crate) fn spawn(mut command: Command) -> Result<Self, Failure> {
+        Ok(Self(command.spawn()?))
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Sends a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
+    }
+
+    /// True if it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
+    }
+
+    /// SIGKILL to it and what it started, and waits.
+    pub(crate) fn kill(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A directory of our own.
+pub(crate) fn directory() -> Result<PathBuf, Failure> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("broker-demo-{}-{number}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// A port that nobody has now.
+pub(crate) fn free_port() -> Result<u16, Failure> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

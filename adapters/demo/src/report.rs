@@ -1,0 +1,90 @@
+//! What came out: a table for people, one line of JSON for programs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::books::Audit;
+use crate::brokers::Dead;
+use crate::fleet::Went;
+use crate::invoices::Plan;
+use crate::ledger::Ledger;
+
+#[derive(Debug, Serialize)]
+struct Line {
+    broker: &'static str,
+    delivered: u64,
+    executed: usize,
+    doubles: usize,
+    lost: usize,
+    dead_letters: usize,
+}
+
+pub(crate) struct Report {
+    broker: &'static str,
+    audit: Audit,
+    went: Went,
+    /// How many dead letters each key has, and why the last one is one.
+    dead: BTreeMap<String, (usize, String)>,
+    poison: Vec<String>,
+    published: usize,
+}
+
+impl Report {
+    pub(crate) fn new(
+        broker: &'static str,
+        plan: &Plan,
+        ledger: &Ledger,
+        letters: &[Dead],
+        went: &Went,
+    ) -> Self {
+        let mut dead = BTreeMap::new();
+        for letter in letters {
+            let entry = dead.entry(letter.key.clone()).or_insert((0, String::new()));
+            *entry = (entry.0 + 1, letter.reason.clone());
+        }
+        let mut poison: Vec<String> = plan.poison.iter().map(ToString::to_string).collect();
+        poison.sort();
+        let audit = ledger.audit(&plan.keys);
+        let published = plan.messages.len() + plan.forgeries.len();
+        Self { broker, audit, went: *went, dead, poison, published }
+    }
+
+    /// Every order once, and no dead letter but the poison.
+    pub(crate) fn is_good(&self) -> bool {
+        let dead: Vec<_> = self.dead.keys().cloned().collect();
+        self.audit.doubles == 0 && self.audit.lost == 0 && dead == self.poison
+    }
+
+    pub(crate) fn print(&self, unacknowledged: usize, elapsed: Duration, seed: u64) {
+        let row = |n: u64, text: &str| println!("{n:>9}  {text}");
+        println!();
+        row(self.published as u64, "messages published");
+        row(self.went.delivered, "deliveries to consumers");
+        row(self.went.killed, "consumers killed at random");
+        row(self.went.died, "consumers that died at an arrow");
+        row(self.audit.probes, "times the ledger was asked what became of an order");
+        row(self.audit.old_tokens, "late bookings refused by the ledger for their old token");
+        row(self.audit.executed as u64, "orders took effect, says the ledger");
+        row(self.audit.doubles as u64, "twice");
+        row(self.audit.lost as u64, "never");
+        row(unacknowledged as u64, "messages left unacknowledged");
+        for (key, (times, reason)) in &self.dead {
+            let seeded = if self.poison.contains(key) { "seeded poison" } else { "NOT SEEDED" };
+            println!("{times:>9}  dead letter {key}: {reason} ({seeded})");
+        }
+        let good = self.is_good() && unacknowledged == 0;
+        let verdict = if good { "every order exactly once" } else { "PROMISE BROKEN" };
+        println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
+        let line = Line {
+            broker: self.broker,
+            delivered: self.went.delivered,
+            executed: self.audit.executed,
+            doubles: self.audit.doubles,
+            lost: self.audit.lost,
+            dead_letters: self.dead.len(),
+        };
+        println!("{}", serde_json::to_string(&line).expect("numbers and texts are JSON"));
+    }
+}

@@ -1,0 +1,280 @@
+//! A delivered message, and what becomes of it at the broker.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lapin::message::Delivery as Raw;
+use lapin::options::{BasicAckOptions, BasicNackOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortStringError};
+use lapin::{BasicProperties, Error};
+use palisade::Failed;
+use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition};
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+
+use crate::session::{PATIENCE, Session};
+
+/// The header with the number of failures.
+const FAILURES: &str = "x-palisade-failures";
+/// The headers of a dead letter: why it is one, for programs and for people, and its queue.
+const REASON: &str = "x-palisade-reason";
+const DETAIL: &str = "x-palisade-detail";
+const QUEUE: &str = "x-palisade-queue";
+/// Headers by which the broker would send a copy to others as well.
+const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
+/// How long a message is kept that the broker takes no copy of, before it is returned.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// How the key is found.
+pub(crate) type KeyOf = Arc<dyn Fn(&Raw) -> Option<String> + Send + Sync>;
+
+/// One delivery of a message.
+pub struct Message {
+    raw: Raw,
+    session: Arc<Session>,
+    key_of: Option<KeyOf>,
+    queue: Arc<str>,
+}
+
+/// Why the broker did not confirm what became of a delivery. It delivers the message again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// The channel or connection is gone.
+    Broker(Error),
+    /// The channel was gone before the acknowledgement.
+    ChannelGone,
+    /// The broker refused to store a copy in this queue.
+    Refused(String),
+    /// The broker did not confirm in time that it has stored a copy in this queue.
+    NotConfirmed(String),
+    /// This queue is not there.
+    NoQueue(String),
+    /// No answer in time.
+    NoAnswer,
+    /// A key that is longer than AMQP lets a `message_id` be.
+    Key(String),
+}
+
+impl fmt::Display for SettleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broker(e) => write!(f, "the broker: {e}"),
+            Self::ChannelGone => f.write_str("the channel was closed before the acknowledgement"),
+            Self::Refused(queue) => write!(
+                f,
+                "the broker stores nothing in {queue:?}; look for a length limit, a full disk or \
+                 a missing majority of its nodes"
+            ),
+            Self::NotConfirmed(queue) => write!(
+                f,
+                "the broker does not confirm what is published to {queue:?}; if it stays so look \
+                 at `rabbitmq-queues quorum_status {queue}`: a queue without a leader has to be \
+                 deleted, and is declared again by the next consumer that connects"
+            ),
+            Self::NoQueue(queue) => write!(f, "there is no queue {queue:?} any more"),
+            Self::Key(e) => write!(f, "a key has at most 255 bytes: {e}"),
+            Self::NoAnswer => write!(f, "no answer from the broker within {PATIENCE:?}"),
+        }
+    }
+}
+
+// The sentence has all that the broker's answer says.
+impl StdError for SettleError {}
+
+impl From<Error> for SettleError {
+    fn from(e: Error) -> Self {
+        Self::Broker(e)
+    }
+}
+
+impl From<ShortStringError> for SettleError {
+    fn from(e: ShortStringError) -> Self {
+        Self::Key(e.to_string())
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The body may be secret.
+        f.debug_struct("Message")
+            .field("queue", &self.queue)
+            .field("delivery_tag", &self.raw.delivery_tag)
+            .field("message_id", self.raw.properties.message_id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    pub(crate) fn new(
+        raw: Raw,
+        session: &Arc<Session>,
+        key_of: Option<&KeyOf>,
+        queue: &Arc<str>,
+    ) -> Self {
+        let (session, queue) = (Arc::clone(session), Arc::clone(queue));
+        Self { raw, session, key_of: key_of.cloned(), queue }
+    }
+
+    /// What the message says.
+    pub fn payload(&self) -> &[u8] {
+        &self.raw.data
+    }
+
+    /// What the message says, from JSON. What cannot be read never can: the error makes the message
+    /// a dead letter.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
+        serde_json::from_slice(self.payload())
+            .map_err(|e| Failed::permanent(format!("the body does not read: {e}")))
+    }
+
+    /// The properties and headers.
+    pub fn properties(&self) -> &BasicProperties {
+        &self.raw.properties
+    }
+
+    /// The delivery as lapin has it. Do not acknowledge it: that is done when the result is stored.
+    pub fn delivery(&self) -> &Raw {
+        &self.raw
+    }
+
+    /// The properties of a copy: those of the message, but what would send it elsewhere, have it
+    /// refused, or drop it. With these headers.
+    fn copied(&self, more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> BasicProperties {
+        let old = &self.raw.properties;
+        let mut headers = FieldTable::default();
+        for (name, value) in old.headers().iter().flat_map(FieldTable::inner) {
+            if !SENDER_SELECTED.contains(&name.as_str()) {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        for (name, value) in more {
+            headers.insert(name.into(), value);
+        }
+        let mut new = BasicProperties::default().with_headers(headers);
+        if let Some(id) = old.message_id() {
+            new = new.with_message_id(id.clone());
+        }
+        if let Some(at) = old.timestamp() {
+            new = new.with_timestamp(*at);
+        }
+        if let Some(kind) = old.kind() {
+            new = new.with_type(kind.clone());
+        }
+        if let Some(app) = old.app_id() {
+            new = new.with_app_id(app.clone());
+        }
+        if let Some(of) = old.content_type() {
+            new = new.with_content_type(of.clone());
+        }
+        if let Some(of) = old.content_encoding() {
+            new = new.with_content_encoding(of.clone());
+        }
+        if let Some(to) = old.correlation_id() {
+            new = new.with_correlation_id(to.clone());
+        }
+        if let Some(to) = old.reply_to() {
+            new = new.with_reply_to(to.clone());
+        }
+        if let Some(priority) = old.priority() {
+            new = new.with_priority(*priority);
+        }
+        new
+    }
+
+    fn dead(&self, why: &DeadLetter) -> BasicProperties {
+        let text = |t: &str| AMQPValue::LongString(t.into());
+        // Headers have to fit into a frame.
+        let detail: String = why.detail.chars().take(2_000).collect();
+        self.copied([
+            (REASON, text(why.reason.code())),
+            (DETAIL, text(&detail)),
+            (QUEUE, text(&self.queue)),
+        ])
+    }
+
+    async fn ack(&self) -> Result<(), SettleError> {
+        let sent = self.raw.acker.ack(BasicAckOptions::default()).await?;
+        sent.then_some(()).ok_or(SettleError::ChannelGone)
+    }
+
+    /// Back to the queue, at once.
+    async fn give_back(&self) -> Result<(), SettleError> {
+        let requeue = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+        let sent = self.raw.acker.nack(requeue).await?;
+        sent.then_some(()).ok_or(SettleError::ChannelGone)
+    }
+
+    async fn tell(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
+        let copied = match how {
+            Disposition::Ack => return self.ack().await,
+            Disposition::Stop(_) => return self.give_back().await,
+            Disposition::Retry(wait) if wait.is_zero() => return self.give_back().await,
+            Disposition::Retry(wait) => {
+                let failures = [(FAILURES, AMQPValue::LongLongInt(failures.into()))];
+                self.session.retry(*wait, self.copied(failures), self.payload()).await
+            }
+            Disposition::Park(why) => self.session.park(self.dead(why), self.payload()).await,
+        };
+        match copied {
+            Ok(()) => self.ack().await,
+            Err(e) => {
+                tracing::warn!(
+                    target: "palisade::consumer", queue = %self.queue, error = %e,
+                    "a copy was not stored; the message is returned"
+                );
+                // On a channel that is well an unacknowledged message would stay for ever. Not at
+                // once: it would come again at once.
+                sleep(BREATH).await;
+                let _ = self.give_back().await;
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Delivery for Message {
+    type Error = SettleError;
+
+    fn key(&self) -> Result<Cow<'_, str>, String> {
+        if let Some(key_of) = &self.key_of {
+            let none = || "the consumer's `key` finds no key in the message".to_owned();
+            return key_of(&self.raw).map(Cow::Owned).ok_or_else(none);
+        }
+        let id = self.raw.properties.message_id().as_ref();
+        id.map(|id| Cow::Borrowed(id.as_str())).filter(|id| !id.is_empty()).ok_or_else(|| {
+            "the message has no `message_id`; have its producer set one that is the same in every \
+             copy, or say with the consumer's `key` where it is"
+                .to_owned()
+        })
+    }
+
+    fn created_at(&self) -> Option<SystemTime> {
+        let secs = (*self.raw.properties.timestamp())?;
+        UNIX_EPOCH.checked_add(Duration::from_secs(secs))
+    }
+
+    fn body(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn failures(&self) -> u32 {
+        let headers = self.raw.properties.headers().as_ref();
+        let found = headers.and_then(|h| h.inner().get(FAILURES));
+        let found = found.and_then(AMQPValue::as_long_long_int);
+        found.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+    }
+
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
+        let told = timeout(PATIENCE, self.tell(how, failures)).await;
+        let told = told.unwrap_or(Err(SettleError::NoAnswer));
+        if matches!(told, Err(SettleError::Broker(_) | SettleError::NoAnswer)) {
+            // What is not acknowledged comes again only when the channel is closed.
+            self.session.give_up();
+        }
+        told
+    }
+}

@@ -1,0 +1,100 @@
+//! The queues around a queue: one for each delay, and the dead letters.
+//!
+//! A delay is a queue without consumers whose messages expire after it and are then moved back.
+//! Each delay has a queue of its own, for in one queue a message with a long delay would hold up
+//! all those behind it. They are quorum queues that move messages `at-least-once`: the broker may
+//! be killed while a message is on its way.
+
+use std::time::Duration;
+
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Error};
+
+/// The shortest delay; each further one is twice as long.
+const FIRST: u64 = 250;
+/// How many delays there are: the longest is 17 minutes.
+const DELAYS: u32 = 13;
+
+/// All delays up to the one that is used for this one, in milliseconds.
+pub(crate) fn delays(longest: Duration) -> impl Iterator<Item = u64> {
+    let longest = delay(longest);
+    (0..DELAYS).map(|n| FIRST << n).filter(move |delay| *delay <= longest)
+}
+
+/// The delay in milliseconds that is used for this one: the next one that there is, at most the
+/// longest.
+pub(crate) fn delay(wait: Duration) -> u64 {
+    let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let mut delays = (0..DELAYS).map(|n| FIRST << n);
+    delays.find(|delay| *delay >= wait).unwrap_or(FIRST << (DELAYS - 1))
+}
+
+/// The queue in which messages of `queue` wait for this delay in milliseconds.
+pub fn retry_queue(queue: &str, delay: u64) -> String {
+    format!("{queue}.retry.{delay}")
+}
+
+/// The queue with the dead letters of `queue`.
+pub fn dead_letters(queue: &str) -> String {
+    format!("{queue}.dead")
+}
+
+fn durable() -> QueueDeclareOptions {
+    QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }
+}
+
+fn quorum() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text("quorum"));
+    arguments
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+/// Whether the queue is there. If not, the channel is closed.
+pub(crate) async fn exists(channel: &Channel, queue: &str) -> Result<(), Error> {
+    let passive = QueueDeclareOptions { passive: true, ..durable() };
+    channel.queue_declare(queue.into(), passive, FieldTable::default()).await.map(drop)
+}
+
+/// Declares a durable quorum queue.
+pub(crate) async fn declare(channel: &Channel, queue: &str) -> Result<(), Error> {
+    channel.queue_declare(queue.into(), durable(), quorum()).await.map(drop)
+}
+
+/// Declares the queue for a delay.
+pub(crate) async fn declare_retry(
+    channel: &Channel,
+    queue: &str,
+    delay: u64,
+) -> Result<String, Error> {
+    let name = retry_queue(queue, delay);
+    let mut arguments = quorum();
+    let ttl = i64::try_from(delay).unwrap_or(i64::MAX);
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(ttl));
+    arguments.insert("x-dead-letter-exchange".into(), text(""));
+    arguments.insert("x-dead-letter-routing-key".into(), text(queue));
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    channel.queue_declare(name.as_str().into(), durable(), arguments).await?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_never_shorter_than_asked_but_for_the_longest() {
+        let of = |ms| delay(Duration::from_millis(ms));
+        assert_eq!([0, 1, 250, 251, 500, 9_000].map(of), [250, 250, 250, 500, 500, 16_000]);
+        assert_eq!([1_024_000, 1_024_001, u64::MAX].map(of), [1_024_000; 3]);
+        assert_eq!(delay(Duration::MAX), 1_024_000);
+        let all: Vec<_> = delays(Duration::from_millis(1_500)).collect();
+        assert_eq!(all, [250, 500, 1_000, 2_000]);
+        assert_eq!(retry_queue("orders", 500), "orders.retry.500");
+    }
+}

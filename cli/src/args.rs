@@ -1,0 +1,218 @@
+//! What is written on the command line.
+
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::access::{self, SECRETS, SETS, Sets};
+use crate::codes::{Fail, INTERNAL, TABLE};
+use crate::doctor::DoctorArgs;
+use crate::handover::HandoverArgs;
+use crate::init::InitArgs;
+use crate::verbs::cron::CronArgs;
+use crate::verbs::elect::ElectArgs;
+use crate::verbs::idem::IdemArgs;
+use crate::verbs::inspect::{ForceArgs, InspectArgs};
+use crate::verbs::lock::LockArgs;
+use crate::verbs::once::OnceArgs;
+use crate::{Done, run};
+
+/// Runs commands under locks, on one leader, or once; and operates the nodes that decide it.
+#[derive(Debug, Parser)]
+#[command(name = "palisade", version, arg_required_else_help = true, max_term_width = 100)]
+struct Palisade {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(after_help = commands(LOCK))]
+    Lock(Box<LockArgs>),
+    #[command(after_help = commands(ELECT))]
+    Elect(Box<ElectArgs>),
+    #[command(after_help = commands(CRON))]
+    Cron(Box<CronArgs>),
+    #[command(after_help = commands(ONCE))]
+    Once(Box<OnceArgs>),
+    #[command(after_help = after(INSPECT))]
+    Inspect(Box<InspectArgs>),
+    #[command(after_help = after(FORCE))]
+    ForceRelease(Box<ForceArgs>),
+    #[command(subcommand)]
+    Idem(IdemArgs),
+    #[command(after_help = after(DOCTOR))]
+    Doctor(Box<DoctorArgs>),
+    #[command(after_help = after(INIT))]
+    Init(Box<InitArgs>),
+    #[command(after_help = after(HANDOVER))]
+    Handover(Box<HandoverArgs>),
+    /// Prints what a shell completes commands by
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Prints the manual page
+    Man,
+}
+
+const LOCK: &str = "Examples:
+  palisade lock deploy --node redis://127.0.0.1 -- ./deploy.sh --all
+  palisade lock -n -E 0 nightly --node redis://127.0.0.1 -c 'dump | gzip > dump.gz'
+
+The command finds PALISADE_NAME, PALISADE_FENCING_TOKEN (larger than that of every earlier holder:
+send it along with what is written) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end of
+the first lease, which is renewed) in its environment.";
+
+const ELECT: &str = "Examples:
+  palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing
+  palisade elect billing --node redis://127.0.0.1 --observe --json
+
+The command finds what `lock` gives it; PALISADE_FENCING_TOKEN is the term.";
+
+const CRON: &str = "Examples:
+  palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 -- ./nightly.sh
+  palisade cron '*/5 * * * *' sync --missed catch-up --window 2h --node redis://127.0.0.1 -- ./sync
+  palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 --history 10
+
+The command finds what `lock` gives it, PALISADE_TICK (seconds since 1970: when it was due),
+PALISADE_ATTEMPT (more than 1 where an earlier run of the tick was interrupted) and
+PALISADE_BACKFILLED. A command that ends with 75 is run again for the same tick; any other code but
+0 is kept as a failure, and the next tick comes at its time.";
+
+const ONCE: &str = "Examples:
+  palisade once invoice-42 --node redis://127.0.0.1 -- ./send-invoice 42
+
+The command finds what `lock` gives it, and PALISADE_ATTEMPT: more than 1 where an earlier run may
+have taken effect.";
+
+const INSPECT: &str = "Examples:
+  palisade inspect deploy --node redis://127.0.0.1";
+
+const FORCE: &str = "Examples:
+  palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
+
+const DOCTOR: &str = "Examples:
+  palisade doctor --sentinel s1:26379,s2:26379,s3:26379 --master orders-a
+  palisade doctor --sentinel s1:26379,s2:26379 --master orders-a --master orders-b \\
+                  --sentinel t1:26379,t2:26379 --master orders-c \\
+                  --node redis://10.0.2.1 --json
+
+Exit code: 0 no errors, 1 warnings (with --strict), 2 errors, 64 wrong use, 69 nothing could be
+reached.";
+
+const INIT: &str = "Examples:
+  palisade init --node redis://10.0.2.1
+  palisade init --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
+
+All nodes are marked or none. Exit code: 0 marked, 2 refused, 64 wrong use, 69 not reached.";
+
+const HANDOVER: &str = "Examples:
+  palisade handover --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --user operator
+  palisade handover --node redis://10.0.2.1 -- systemctl restart redis
+
+The user needs EVAL, WAIT, REPLICAOF, MULTI and CONFIG REWRITE at the servers, and SENTINEL FAILOVER
+at the Sentinels. Exit code: 0 handed over, 2 not, 64 wrong use, 69 not reached.";
+
+fn after(examples: &str) -> String {
+    format!("{SETS}\n\n{examples}\n\n{SECRETS}")
+}
+
+fn commands(examples: &str) -> String {
+    format!("{examples}\n\n{TABLE}\n\n{SETS}\n\n{SECRETS}")
+}
+
+/// What to do, and in which order it was written.
+pub(crate) struct Line {
+    command: Command,
+    sets: Sets,
+}
+
+/// Reads the command line.
+pub(crate) fn read() -> Result<Line, clap::Error> {
+    let matches = Palisade::command().try_get_matches()?;
+    let command = Palisade::from_arg_matches(&matches)?.command;
+    Ok(Line { command, sets: access::sets(deepest(&matches)) })
+}
+
+/// The matches of the command that was named last.
+fn deepest(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, below)| deepest(below))
+}
+
+impl Line {
+    /// What to print and the exit code.
+    pub(crate) fn run(self) -> Result<Done, Fail> {
+        let sets = self.sets;
+        let coded = |code| Done { text: String::new(), code };
+        match self.command {
+            Command::Lock(args) => run(args.run(sets)).map(coded),
+            Command::Elect(args) => run(args.run(sets)).map(coded),
+            Command::Cron(args) => run(args.run(sets)).map(coded),
+            Command::Once(args) => run(args.run(sets)).map(coded),
+            Command::Inspect(args) => run(args.run(sets)),
+            Command::ForceRelease(args) => run(args.run(sets)).map(coded),
+            Command::Idem(args) => run(args.run(sets)),
+            Command::Doctor(args) => Ok(args.run(sets)?),
+            Command::Init(args) => Ok(args.run(sets)?),
+            Command::Handover(args) => Ok(args.run(sets)?),
+            Command::Completions { shell } => {
+                let mut text = Vec::new();
+                clap_complete::generate(shell, &mut Palisade::command(), "palisade", &mut text);
+                Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
+            }
+            Command::Man => man().map_err(|e| Fail::new(INTERNAL, e.to_string())),
+        }
+    }
+}
+
+/// One page: the program, then each command.
+fn man() -> std::io::Result<Done> {
+    let mut text = Vec::new();
+    let mut program = Palisade::command();
+    program.build();
+    clap_mangen::Man::new(program.clone()).render(&mut text)?;
+    for command in program.get_subcommands() {
+        let page = clap_mangen::Man::new(command.clone());
+        text.extend_from_slice(format!(".SH \"{}\"\n", command.get_name()).as_bytes());
+        page.render_description_section(&mut text)?;
+        page.render_options_section(&mut text)?;
+        page.render_extra_section(&mut text)?;
+    }
+    Ok(Done { text: String::from_utf8_lossy(&text).into_owned(), code: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_sets(line: &str) -> Vec<(Vec<String>, Vec<String>)> {
+        let line = line.split(' ');
+        let matches = Palisade::command().try_get_matches_from(line).expect("a good line");
+        access::sets(deepest(&matches))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Palisade::command().debug_assert();
+    }
+
+    #[test]
+    fn masters_belong_to_the_sentinels_before_them() {
+        let sets = read_sets(
+            "palisade doctor --sentinel a:1,b:1 --sentinel c:1 --master x --master y,z \
+             --node redis://h --sentinel d:1 --master x",
+        );
+        let want = [(vec!["a:1", "b:1", "c:1"], vec!["x", "y", "z"]), (vec!["d:1"], vec!["x"])];
+        assert_eq!(sets.len(), want.len());
+        for ((s, m), (ws, wm)) in sets.iter().zip(want) {
+            assert_eq!(
+                (s, m),
+                (
+                    &ws.iter().map(|t| (*t).to_owned()).collect(),
+                    &wm.iter().map(|t| (*t).to_owned()).collect()
+                )
+            );
+        }
+        assert!(read_sets("palisade doctor --node redis://h").is_empty());
+    }
+}

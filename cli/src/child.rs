@@ -1,0 +1,273 @@
+//! Running a command under a lease: it is dead before the lease is over, whatever happens.
+//!
+//! ```text
+//!  lease  ├──────────────── renewed ───────────────┤ not renewed ... ┤ end
+//!  command  runs                                   TERM       KILL
+//!                                                  │◀── grace ──▶│◀─ margin ─▶│
+//! ```
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use palisade::idempotency::Context;
+use palisade::{Leadership, LockGuard};
+use serde_json::json;
+use tokio::process::Child;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::capture::Capture;
+use crate::codes::{CANNOT_RUN, LOST, NOT_FOUND};
+use crate::say::Say;
+use crate::signals::Signals;
+use crate::watchdog::{MARGIN, Watchdog, now};
+
+/// How often the lease is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A lease that a command runs under.
+pub(crate) trait Held {
+    /// Until it is over, unless it is renewed; zero once it is lost.
+    fn remaining(&self) -> Duration;
+    /// Resolves when it is lost.
+    fn lost(&self) -> impl Future<Output = ()>;
+}
+
+impl Held for LockGuard {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+    fn lost(&self) -> impl Future<Output = ()> {
+        self.lost()
+    }
+}
+
+impl Held for Leadership {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+    fn lost(&self) -> impl Future<Output = ()> {
+        self.lost()
+    }
+}
+
+impl Held for Context {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+    fn lost(&self) -> impl Future<Output = ()> {
+        self.lost()
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    /// The program and its arguments.
+    pub(crate) argv: Vec<OsString>,
+    /// Between TERM and KILL, inside the lease.
+    pub(crate) grace: Duration,
+    /// The command may run for so long.
+    pub(crate) at_most: Option<Duration>,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By itself, with this code.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
+    /// It could not be started, for which this is the code.
+    Cannot(u8),
+    /// It ran for too long.
+    TooLong,
+    /// The lease was about to be over, or was lost.
+    Lost,
+}
+
+impl Ended {
+    fn of(status: ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        match (status.code(), status.signal()) {
+            (Some(code), _) if [CANNOT_RUN, NOT_FOUND].map(i32::from).contains(&code) => {
+                Self::Cannot(code as u8)
+            }
+            (Some(code), _) => Self::Code(code as u8),
+            (None, signal) => Self::Signal(signal.unwrap_or(0)),
+        }
+    }
+
+    /// The exit code that says so.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Code(code) | Self::Cannot(code) => code,
+            Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
+            // As `timeout` has it.
+            Self::TooLong => 124,
+            Self::Lost => LOST,
+        }
+    }
+}
+
+/// Why a command is being ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Lost,
+    TooLong,
+}
+
+/// Runs a command to its end. What it leaves behind in its process group is ended, too.
+pub(crate) async fn run(
+    command: &Command,
+    env: &[(&str, String)],
+    held: &impl Held,
+    (signals, say): (&mut Signals, Say),
+    capture: Option<&mut Capture>,
+) -> io::Result<Ended> {
+    let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
+    let group = watchdog.group();
+    let mut starter = watchdog.starter()?;
+    starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
+    if capture.is_some() {
+        starter.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    let mut child = starter.spawn()?;
+    let copies = capture.map(|capture| capture.begin(&mut child));
+    let terminal = Terminal::give(group);
+    let ended =
+        attend(&mut child, &mut watchdog, (command, held), (signals, say), terminal.as_ref()).await;
+    watchdog.end().await;
+    clear(group, command.grace, held, say).await;
+    drop(terminal);
+    if let Some(copies) = copies {
+        copies.end().await;
+    }
+    ended
+}
+
+/// From the start to the end of the command.
+async fn attend(
+    child: &mut Child,
+    watchdog: &mut Watchdog,
+    (command, held): (&Command, &impl Held),
+    (signals, say): (&mut Signals, Say),
+    terminal: Option<&Terminal>,
+) -> io::Result<Ended> {
+    let group = watchdog.group();
+    let began = Instant::now();
+    let (mut ending, mut killed, mut interrupts) = (None, false, 0);
+    let mut kill_at = None;
+    let mut beat = interval(LOOK);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            status = child.wait() => {
+                let status = Ended::of(status?);
+                let over = held.remaining() <= MARGIN;
+                return Ok(match ending {
+                    Some(Ending::TooLong) if !over => Ended::TooLong,
+                    Some(_) => Ended::Lost,
+                    None if over => Ended::Lost,
+                    None => status,
+                });
+            }
+            () = held.lost(), if !killed => {
+                say.warn("lost", json!({}), "the lease is lost; the command is killed");
+                (ending, killed) = (Some(Ending::Lost), true);
+                send(group, Signal::SIGKILL);
+            }
+            signal = signals.next() => {
+                interrupts += u32::from(signal == Signal::SIGINT);
+                send(group, if interrupts > 1 { Signal::SIGKILL } else { signal });
+            }
+            _ = beat.tick() => {
+                let left = held.remaining();
+                watchdog.until(now() + left).await;
+                if terminal.is_some() {
+                    go_on(child, group);
+                }
+                if ending.is_none() && left <= command.grace + MARGIN {
+                    let text = "the lease is not renewed; the command is ended before it is over";
+                    say.warn("losing", json!({"left_ms": left.as_millis()}), text);
+                    ending = Some(Ending::Lost);
+                    send(group, Signal::SIGTERM);
+                } else if ending.is_none() && command.at_most.is_some_and(|m| began.elapsed() > m) {
+                    say.warn("too_long", json!({}), "the command runs for too long; it is ended");
+                    ending = Some(Ending::TooLong);
+                    kill_at = Some(Instant::now() + command.grace);
+                    send(group, Signal::SIGTERM);
+                }
+                let late = kill_at.is_some_and(|at| Instant::now() >= at);
+                if !killed && (late || left <= MARGIN) {
+                    killed = true;
+                    send(group, Signal::SIGKILL);
+                }
+            }
+        }
+    }
+}
+
+/// A group that has ended already has nobody to hear it.
+fn send(group: Pid, signal: Signal) {
+    let _ = killpg(group, signal);
+}
+
+/// A command that was stopped from the terminal goes on: its lease does not wait.
+fn go_on(child: &Child, group: Pid) {
+    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
+    let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+    if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+        send(group, Signal::SIGCONT);
+    }
+}
+
+/// Ends what is left of the group.
+async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
+    let is_there = || killpg(group, None).is_ok();
+    if !is_there() {
+        return;
+    }
+    let text = "the command left processes behind; they are ended, too";
+    say.progress("clearing", json!({}), text);
+    send(group, Signal::SIGTERM);
+    let until = Instant::now() + grace;
+    while is_there() && Instant::now() < until && held.remaining() > MARGIN {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    send(group, Signal::SIGKILL);
+}
+
+/// The terminal, while it is the command's.
+struct Terminal;
+
+impl Terminal {
+    /// Makes the group the terminal's, if this program reads from a terminal that is its own.
+    fn give(group: Pid) -> Option<Self> {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() || tcgetpgrp(&stdin).ok()? != getpgrp() {
+            return None;
+        }
+        tcsetpgrp(&stdin, group).ok()?;
+        // It may have tried to read before.
+        send(group, Signal::SIGCONT);
+        Some(Self)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // From the background this would stop us otherwise.
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGTTOU);
+        if mask.thread_block().is_ok() {
+            let _ = tcsetpgrp(io::stdin(), getpgrp());
+            let _ = mask.thread_unblock();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Exit codes, and errors that end the program with one.
+
+/// Wrong use, as `sysexits` has it.
+pub(crate) const USAGE: u8 = 64;
+/// The key was used for another command.
+pub(crate) const MISMATCH: u8 = 65;
+/// The nodes could not be reached, or too few of them.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// Something here failed that has nothing to do with the nodes.
+pub(crate) const INTERNAL: u8 = 70;
+/// Somebody else holds it; `-E` changes it. Also what a command says that wants to be run again.
+pub(crate) const NOT_ACQUIRED: u8 = 75;
+/// The command was found and could not be run.
+pub(crate) const CANNOT_RUN: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// The lock was lost while the command ran, and the command was ended for it.
+pub(crate) const LOST: u8 = 200;
+/// Nobody knows whether an earlier run took effect; a person has to decide.
+pub(crate) const PARKED: u8 = 201;
+/// The command ran, and its result is not known to be stored.
+pub(crate) const NOT_RECORDED: u8 = 202;
+
+/// What `--help` says of them.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  that of the command; 128+N if signal N ended it
+  64   wrong use
+  65   the key was used for another command (once)
+  69   the nodes cannot be reached, or too few of them
+  70   no process could be started
+  75   not acquired: somebody else holds it (another code with -E)
+  126  the command cannot be run
+  127  the command was not found
+  200  lost while running: the command was ended before the lease was over
+  201  parked: an earlier run may have taken effect; see `palisade idem` (once)
+  202  the command ran, and its result is not known to be stored (once)";
+
+/// Why the program ends without having done what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Fail {
+    pub(crate) code: u8,
+    pub(crate) why: String,
+}
+
+impl Fail {
+    pub(crate) fn new(code: u8, why: impl Into<String>) -> Self {
+        Self { code, why: why.into() }
+    }
+}
+
+/// What is wrong with the command line or a setting.
+impl From<String> for Fail {
+    fn from(why: String) -> Self {
+        Self { code: USAGE, why }
+    }
+}
+
+impl From<std::io::Error> for Fail {
+    fn from(e: std::io::Error) -> Self {
+        Self { code: INTERNAL, why: e.to_string() }
+    }
+}

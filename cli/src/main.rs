@@ -1,0 +1,62 @@
+//! The program `palisade`: locks, leaders, once-only commands from a shell, and what operators do.
+
+mod access;
+mod args;
+mod capture;
+mod child;
+mod codes;
+mod doctor;
+mod handover;
+mod init;
+mod say;
+mod settings;
+mod signals;
+mod verbs;
+mod watchdog;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use codes::{Fail, INTERNAL, USAGE};
+
+/// What a command came to.
+struct Done {
+    text: String,
+    code: u8,
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = watchdog::run() {
+        return code;
+    }
+    let line = match args::read() {
+        Ok(line) => line,
+        Err(e) => {
+            // Help and version are no errors.
+            let _ = e.print();
+            return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match line.run() {
+        Ok(done) => {
+            // Whoever closed the pipe has read enough.
+            let _ = std::io::stdout().write_all(done.text.as_bytes());
+            ExitCode::from(done.code)
+        }
+        Err(Fail { code, why }) => {
+            let _ = writeln!(std::io::stderr(), "palisade: {why}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Runs it to its end on this thread: a command is killed with the thread that started it.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(|e| format!("no runtime: {e}"))?.block_on(work))
+}
+
+/// The same of a verb.
+fn run<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
+    block_on(work).map_err(|why| Fail::new(INTERNAL, why))?
+}

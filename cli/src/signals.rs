@@ -1,0 +1,47 @@
+//! The signals that end this program, or are passed on to the command that it runs.
+
+use std::io;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+const ALL: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// Hears them from the first to the last moment.
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Those that this program was not started to ignore, as `nohup` does with SIGHUP.
+    pub(crate) fn new() -> io::Result<Self> {
+        let ignored = ignored();
+        let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
+        let hear = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
+        Ok(Self(heard.map(hear).collect::<io::Result<_>>()?))
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|cx| {
+            let came = |(signal, stream): &mut (Signal, unix::Signal)| {
+                stream.poll_recv(cx).is_ready().then_some(*signal)
+            };
+            self.0.iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// The mask of ignored signals; empty where it cannot be read.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}

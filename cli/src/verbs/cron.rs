@@ -1,0 +1,242 @@
+//! `palisade cron`.
+
+use std::cell::Cell;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use palisade::Failed;
+use palisade::cron::{
+    Cron, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState,
+};
+use serde_json::{Value, json};
+
+use super::lock::environment;
+use super::{CommandArgs, Ground, SayArgs};
+use crate::access::{HandleArgs, Sets};
+use crate::child::{self, Ended, Held};
+use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
+use crate::settings::Span;
+use crate::signals::Signals;
+
+/// Runs a command at each tick of a schedule, once among all hosts where this runs.
+///
+/// Start the same line on every host: each tick is run by one of them, also while hosts come and
+/// go. Runs until it is ended by a signal; a command under way is ended with it.
+#[derive(Debug, Args)]
+pub(crate) struct CronArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and its like
+    #[arg(value_name = "SPEC")]
+    schedule: String,
+    /// The job's name
+    name: String,
+    /// The zone in which the schedule is read
+    #[arg(long, value_name = "ZONE", default_value = "UTC", help_heading = "Ticks")]
+    zone: String,
+    /// What becomes of ticks that nobody ran in time
+    #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
+    missed: MissedArg,
+    /// How far back --missed catch-up goes
+    #[arg(long, value_name = "SPAN", default_value = "1h", help_heading = "Ticks")]
+    window: Span,
+    /// How many ticks --missed catch-up runs at most
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
+    max: usize,
+    /// How late a tick may be run and still counts as on time
+    #[arg(long, value_name = "SPAN", default_value = "1m", help_heading = "Ticks")]
+    late: Span,
+    /// What becomes of ticks that are due while the command still runs
+    #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
+    overlap: OverlapArg,
+    /// Do not run a tick again whose run was interrupted
+    #[arg(long, help_heading = "Ticks")]
+    at_most_once: bool,
+    /// Run each tick up to so much later
+    #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
+    jitter: Option<Span>,
+    /// A run counts as running for so long at least
+    #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
+    at_least: Option<Span>,
+    /// Only say what became of the last N ticks, the latest first
+    #[arg(long, value_name = "N", conflicts_with_all = ["command", "shell"])]
+    history: Option<usize>,
+    #[command(flatten)]
+    command: CommandArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MissedArg {
+    /// They are left out
+    Skip,
+    /// The latest one is run
+    Latest,
+    /// Those within --window are run, --max at most
+    CatchUp,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OverlapArg {
+    /// They are left out
+    Skip,
+    /// The first of them is run afterwards
+    BufferOne,
+    /// The command that runs is ended
+    CancelPrevious,
+}
+
+impl CronArgs {
+    fn job(&self) -> Job {
+        let missed = match self.missed {
+            MissedArg::Skip => Missed::Skip,
+            MissedArg::Latest => Missed::RunLatest,
+            MissedArg::CatchUp => Missed::CatchUp { window: self.window.0, max: self.max },
+        };
+        let overlap = match self.overlap {
+            OverlapArg::Skip => Overlap::Skip,
+            OverlapArg::BufferOne => Overlap::BufferOne,
+            OverlapArg::CancelPrevious => Overlap::CancelPrevious,
+        };
+        let again = if self.at_most_once { Interrupted::Leave } else { Interrupted::Rerun };
+        let mut job = Job::new(&*self.name, &*self.schedule)
+            .zone(&*self.zone)
+            .missed(missed)
+            .overlap(overlap)
+            .interrupted(again)
+            .late(self.late.0);
+        if let Some(Span(jitter)) = self.jitter {
+            job = job.jitter(jitter);
+        }
+        if let Some(Span(span)) = self.at_least {
+            job = job.at_least(span);
+        }
+        job
+    }
+
+    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+        let job = self.job();
+        let json = self.say.json;
+        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
+        if let Some(n) = self.history {
+            let all = cron.history(&job, n).await.map_err(|e| Fail::new(USAGE, e.to_string()))?;
+            for report in &all {
+                println!("{}", if json { object(report).to_string() } else { line(report) });
+            }
+            return Ok(0);
+        }
+        let command = self.command.command(ground.lease())?;
+        let (say, runs, stopping) = (ground.say, Runs::default(), Cell::new(None));
+        let work = cron.run(job, |tick| {
+            let (command, name, runs, stopping) = (&command, &self.name, &runs, &stopping);
+            async move {
+                if stopping.get().is_some() {
+                    return Err(Failed::no_effect("this program ends"));
+                }
+                let _run = runs.begin();
+                let mut signals = Signals::new().map_err(Failed::no_effect)?;
+                let env = of_tick(name, &tick);
+                let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
+                came_to(ended.map_err(Failed::no_effect)?)
+            }
+        });
+        tokio::pin!(work);
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            tokio::select! {
+                biased;
+                // The command hears it, too: it is waited for until it has ended.
+                signal = ground.signals.next() => stopping.set(Some(signal)),
+                ended = &mut work => {
+                    ended.map_err(|e| Fail::new(USAGE, e.to_string()))?;
+                    return Ok(0);
+                }
+                _ = look.tick(), if stopping.get().is_some() => {}
+            }
+            if let Some(signal) = stopping.get().filter(|_| runs.0.get() == 0) {
+                ground.close().await;
+                return Ok(128 + signal as u8);
+            }
+        }
+    }
+}
+
+/// How many commands run.
+#[derive(Default)]
+struct Runs(Cell<u32>);
+
+impl Runs {
+    fn begin(&self) -> OneRun<'_> {
+        self.0.set(self.0.get() + 1);
+        OneRun(self)
+    }
+}
+
+struct OneRun<'a>(&'a Runs);
+
+impl Drop for OneRun<'_> {
+    fn drop(&mut self) {
+        self.0.0.set(self.0.0.get() - 1);
+    }
+}
+
+fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
+    let mut env = environment(name, tick.fencing_token().get(), tick.remaining());
+    env.push(("PALISADE_TICK", tick.unix_seconds().to_string()));
+    env.push(("PALISADE_ATTEMPT", tick.attempt().to_string()));
+    env.push(("PALISADE_BACKFILLED", u8::from(tick.is_backfilled()).to_string()));
+    env
+}
+
+/// What a command's end means for its tick.
+fn came_to(ended: Ended) -> Result<(), Failed> {
+    match ended {
+        Ended::Code(0) => Ok(()),
+        Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
+        Ended::Cannot(code) => Err(Failed::unknown(format!("not started, code {code}"))),
+        Ended::Code(code) => Err(Failed::unknown(format!("exit code {code}"))),
+        Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),
+        Ended::TooLong => Err(Failed::unknown("ran for too long")),
+        Ended::Lost => Err(Failed::unknown("the lease was lost")),
+    }
+}
+
+fn object(report: &TickReport) -> Value {
+    let at = report.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match &report.state {
+        TickState::Over(run) => json!({ "tick": at, "state": "over", "run": run }),
+        other => json!({ "tick": at, "state": format!("{other:?}").to_lowercase() }),
+    }
+}
+
+fn line(report: &TickReport) -> String {
+    let at = report.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match &report.state {
+        TickState::Over(run) => {
+            let end = match &run.end {
+                End::Done => "done".to_owned(),
+                End::Failed(why) => format!("failed: {why}"),
+                End::Skipped(why) => format!("skipped: {why:?}").to_lowercase(),
+                End::Cancelled(why) => format!("cancelled: {why:?}").to_lowercase(),
+                _ => "over".to_owned(),
+            };
+            let Run { by, started, ended, attempt, token, .. } = run;
+            let (late, took) = (started.saturating_sub(at * 1_000), ended.saturating_sub(*started));
+            format!(
+                "{at} {end} ({by}, {late} ms late, {took} ms, attempt {attempt}, token {token})"
+            )
+        }
+        other => format!("{at} {other:?}").to_lowercase(),
+    }
+}
+
+impl Held for Tick {
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+    fn lost(&self) -> impl Future<Output = ()> {
+        self.lost()
+    }
+}

@@ -1,0 +1,179 @@
+//! `palisade elect`.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Args;
+use palisade::election::{CampaignError, Observation, TryCampaign};
+use palisade::{Advice, Election, Leadership};
+use serde_json::{Value, json};
+
+use super::lock::environment;
+use super::{CommandArgs, Ground, SayArgs, is_nothing_there, unavailable};
+use crate::access::{HandleArgs, Sets};
+use crate::child::{self, Ended};
+use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
+use crate::settings::Span;
+
+/// How long this one waits before it campaigns again: somebody else comes first.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Runs a command on whoever leads the election NAME, and nowhere else.
+///
+/// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
+/// leadership is lost the command is ended before anybody else can lead, and this one campaigns
+/// again.
+#[derive(Debug, Args)]
+pub(crate) struct ElectArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The election's name
+    name: String,
+    /// What the leader says of itself, an address for example [default: host and process id]
+    #[arg(long, value_name = "TEXT")]
+    value: Option<String>,
+    /// Do not wait
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait for so long at most [default: until elected]
+    #[arg(short = 'w', long, value_name = "SPAN")]
+    wait: Option<Span>,
+    /// Exit code if somebody else leads [default: 75]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+    /// End when the leadership is lost (exit code 200), in place of another campaign
+    #[arg(long)]
+    once: bool,
+    /// Only say who leads, on standard output: now, and at each change
+    #[arg(long, conflicts_with_all = ["value", "nonblock", "wait", "once", "command", "shell"])]
+    observe: bool,
+    #[command(flatten)]
+    command: CommandArgs,
+}
+
+impl ElectArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+        let json = self.say.json;
+        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
+        let election = ground.redlock.election(&self.name);
+        let election = match wait {
+            Some(wait) => election.acquire_timeout(wait),
+            None => election,
+        };
+        let election = election.build().map_err(|e| Fail::from(e.to_string()))?;
+        if self.observe {
+            return observe(&election, &mut ground, json).await;
+        }
+        let command = self.command.command(ground.lease())?;
+        let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
+        loop {
+            let won = tokio::select! {
+                biased;
+                signal = ground.signals.next() => {
+                    ground.close().await;
+                    return Ok(128 + signal as u8);
+                }
+                won = campaign(&election, &value, wait) => won,
+            };
+            let leadership = match won {
+                Ok(leadership) => leadership,
+                Err(e) => {
+                    ground.close().await;
+                    return Err(refused(&e, self.conflict_exit_code));
+                }
+            };
+            let term = leadership.term();
+            let fields = json!({ "name": self.name, "term": term.get(), "value": value });
+            ground.say.progress("leading", fields, &format!("leads {:?}, term {term}", self.name));
+            let env = environment(&self.name, term.get(), leadership.remaining());
+            let (signals, say) = (&mut ground.signals, ground.say);
+            let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
+            // What was lost is not resigned.
+            let _ = leadership.resign().await;
+            let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
+            if ended != Ended::Lost || self.once {
+                ground.close().await;
+                return Ok(ended.code());
+            }
+            let fields = json!({ "name": self.name, "term": term.get() });
+            let text = format!("no longer leads {:?}; campaigns again", self.name);
+            ground.say.warn("deposed", fields, &text);
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+/// Campaigns. Nodes of which none was ever there are not waited for.
+async fn campaign(
+    election: &Election,
+    value: &str,
+    wait: Option<Duration>,
+) -> Result<Leadership, CampaignError> {
+    match election.try_campaign(value).await {
+        Ok(TryCampaign::Won(leadership)) => return Ok(leadership),
+        Err(CampaignError::NoQuorum(why)) if wait.is_some() || !is_nothing_there(&why) => {}
+        Err(e) => return Err(e),
+        Ok(TryCampaign::Following(_)) => {}
+    }
+    election.campaign(value).await
+}
+
+fn refused(e: &CampaignError, code: Option<u8>) -> Fail {
+    match e {
+        CampaignError::NoQuorum(why) => unavailable(why),
+        CampaignError::TimedOut { .. } => Fail::new(code.unwrap_or(NOT_ACQUIRED), e.to_string()),
+        _ => Fail::new(USAGE, e.to_string()),
+    }
+}
+
+/// Says who leads until it is ended.
+async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result<u8, Fail> {
+    use tokio::io::AsyncWriteExt as _;
+    let mut observer = election.observe();
+    let mut out = tokio::io::stdout();
+    loop {
+        let seen = tokio::select! {
+            biased;
+            signal = ground.signals.next() => return Ok(128 + signal as u8),
+            seen = observer.next() => seen,
+        };
+        let Some(seen) = seen else { return Ok(0) };
+        if let Observation::Unknown(why) = &seen
+            && why.advice() == Advice::Misconfigured
+        {
+            return Err(unavailable(why));
+        }
+        let (object, text) = shown(&seen);
+        let line = if json { object.to_string() } else { text } + "\n";
+        if out.write_all(line.as_bytes()).await.is_err() || out.flush().await.is_err() {
+            // Nobody reads it any more.
+            return Ok(0);
+        }
+    }
+}
+
+fn shown(seen: &Observation) -> (Value, String) {
+    match seen {
+        Observation::Leader { leader, gap } => {
+            let since = leader.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let object = json!({
+                "state": "leader", "term": leader.term.get(), "value": leader.value,
+                "number": leader.number, "since_ms": since.as_millis(), "host": leader.host,
+                "pid": leader.pid, "gap": gap,
+            });
+            let text = format!(
+                "term {}: {:?} leads (host {}, pid {})",
+                leader.term, leader.value, leader.host, leader.pid
+            );
+            (object, text)
+        }
+        Observation::Vacant => (json!({ "state": "vacant" }), "nobody leads".to_owned()),
+        Observation::Unknown(why) => {
+            let why = why.to_string();
+            (json!({ "state": "unknown", "why": why }), format!("unknown: {why}"))
+        }
+        other => (json!({ "state": "other" }), format!("{other:?}")),
+    }
+}

@@ -1,0 +1,107 @@
+//! `palisade idem`: looking at the keys of `once`, and deciding about parked ones.
+
+use clap::{Args, Subcommand};
+use palisade::RunError;
+use palisade::idempotency::{Resolved, Status};
+use serde_json::json;
+
+use super::once::{KeyArgs, Record, empty};
+use super::{Ground, SayArgs, unavailable};
+use crate::Done;
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+
+/// Looks at a key, or decides about one that is parked.
+#[derive(Debug, Subcommand)]
+pub(crate) enum IdemArgs {
+    Show(Box<ShowArgs>),
+    Resolve(Box<ResolveArgs>),
+}
+
+/// Says what is stored under KEY, as JSON.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+/// Stores a result under a parked KEY without running anything.
+///
+/// For a run of which a person knows how it ended. A result that is there is never changed. If the
+/// run had no effect, call `palisade once --at-least-once` again.
+#[derive(Debug, Args)]
+pub(crate) struct ResolveArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// The exit code that later calls are given
+    #[arg(long, value_name = "CODE")]
+    code: u8,
+}
+
+impl IdemArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        match self {
+            Self::Show(args) => args.run(sets).await,
+            Self::Resolve(args) => args.run(sets).await,
+        }
+    }
+}
+
+impl ShowArgs {
+    async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let ground = Ground::new(self.handle, sets, self.say)?;
+        let status = self.key.call(&ground.redlock, false)?.lookup::<Record>().await;
+        let object = match status.map_err(failed)? {
+            Status::Stored(record) => json!({ "state": "stored", "result": record }),
+            Status::Absent => json!({ "state": "absent" }),
+            Status::Forgotten { remaining } => {
+                json!({ "state": "forgotten", "for_ms": remaining.as_millis() })
+            }
+            Status::Running { attempt, remaining } => {
+                let left = remaining.as_millis();
+                json!({ "state": "running", "attempt": attempt, "remaining_ms": left })
+            }
+            Status::Lapsed { attempt } => json!({ "state": "lapsed", "attempt": attempt }),
+            Status::Unsettled => json!({ "state": "unsettled" }),
+            other => json!({ "state": format!("{other:?}") }),
+        };
+        Ok(Done { text: format!("{object}\n"), code: 0 })
+    }
+}
+
+impl ResolveArgs {
+    async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let ground = Ground::new(self.handle, sets, self.say)?;
+        let call = self.key.call(&ground.redlock, false)?;
+        let resolved = call.resolve(&empty(self.code)).await.map_err(failed)?;
+        let (text, code) = match resolved {
+            Resolved::Stored => (format!("stored: code {}\n", self.code), 0),
+            Resolved::AlreadyStored(record) => {
+                (format!("not changed: a result is there, code {}\n", record.code), 2)
+            }
+            Resolved::InFlight { retry_after } => {
+                let why = format!("it runs; its lease is over in {retry_after:.1?}");
+                return Err(Fail::new(NOT_ACQUIRED, why));
+            }
+            other => (format!("not stored: {other:?}\n"), 2),
+        };
+        ground.close().await;
+        Ok(Done { text, code })
+    }
+}
+
+fn failed(e: RunError) -> Fail {
+    match e {
+        RunError::NoQuorum { error, .. } => unavailable(&error),
+        RunError::NotRecorded(not) => Fail::new(UNAVAILABLE, not.to_string()),
+        other => Fail::new(USAGE, other.to_string()),
+    }
+}

@@ -1,0 +1,148 @@
+//! `palisade inspect` and `palisade force-release`.
+
+use clap::Args;
+use palisade::{Holder, Inspection, NodeView};
+use serde_json::{Value, json};
+
+use super::{Ground, SayArgs, refused};
+use crate::Done;
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+
+/// Says who holds the lock NAME, by each node. Changes nothing.
+///
+/// Exit code 0 if the lock is held or free, 69 if too few nodes can say.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The lock's name
+    name: String,
+}
+
+/// Takes the lock NAME from a holder that hangs.
+///
+/// The fence rises at once: whatever checks fencing tokens refuses the old holder. The lock is kept
+/// until the old holder's lease is over, so that two never believe in it at once, and is then
+/// free; end this with Ctrl-C to free it earlier.
+#[derive(Debug, Args)]
+pub(crate) struct ForceArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The lock's name
+    name: String,
+    /// Why; shown by `inspect` as long as the lock is kept
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Do it; without it only who would lose the lock is said
+    #[arg(long)]
+    yes: bool,
+}
+
+impl InspectArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let json = self.say.json;
+        let ground = Ground::new(self.handle, sets, self.say)?;
+        let seen = ground.mutex(&self.name, None)?.inspect().await;
+        let seen = seen.map_err(|e| refused(&e, None))?;
+        let known = seen.holder().is_some() || seen.is_free();
+        let text = if json { whole(&self.name, &seen).to_string() } else { table(&seen) };
+        Ok(Done { text: text + "\n", code: if known { 0 } else { UNAVAILABLE } })
+    }
+}
+
+impl ForceArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let mutex = ground.mutex(&self.name, None)?;
+        let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
+        let Some(holder) = seen.holder() else {
+            let free = seen.is_free();
+            let why = if free { "nobody holds it" } else { "no majority names a holder" };
+            let code = if free { NOT_ACQUIRED } else { UNAVAILABLE };
+            return Err(Fail::new(code, format!("lock {:?}: {why}", self.name)));
+        };
+        if !self.yes {
+            let why = format!("lock {:?} is held by {}; add --yes", self.name, line(&holder));
+            return Err(Fail::new(USAGE, why));
+        }
+        let won = mutex.take_over(&self.reason).await.map_err(|e| refused(&e, None))?;
+        let fence = won.guard.fencing_token();
+        let left = won.from.as_ref().map_or_else(Default::default, |from| from.remaining);
+        let fields = json!({ "name": self.name, "token": fence.get(), "reason": self.reason,
+                             "from": holder.owner, "free_in_ms": left.as_millis() });
+        let text = format!(
+            "lock {:?}: taken from {}; the fence is {fence} now, and it is free in {left:.1?}",
+            self.name,
+            line(&holder)
+        );
+        ground.say.warn("forced", fields, &text);
+        tokio::select! {
+            () = tokio::time::sleep(left) => {}
+            _ = ground.signals.next() => {}
+        }
+        let outcome = won.guard.release().await;
+        ground.close().await;
+        outcome.map_err(|e| Fail::new(UNAVAILABLE, e.to_string()))?;
+        Ok(0)
+    }
+}
+
+fn line(holder: &Holder) -> String {
+    let Holder { owner, fence, remaining, note, .. } = holder;
+    let note = note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
+    format!("{owner} (fence {fence}, {remaining:.1?} of its lease left{note})")
+}
+
+fn table(seen: &Inspection) -> String {
+    let mut text = match seen.holder() {
+        Some(holder) => format!("held by {}", line(&holder)),
+        None if seen.is_free() => "free".to_owned(),
+        None => "unknown: no majority names a holder, and none says that it is free".to_owned(),
+    };
+    for (node, view) in &seen.nodes {
+        let view = match view {
+            NodeView::Free => "free".to_owned(),
+            NodeView::Held(holder) => line(holder),
+            NodeView::Foreign(Some(left)) => format!("another program's, for {left:.1?}"),
+            NodeView::Foreign(None) => "another program's, without an end".to_owned(),
+            NodeView::Unknown(why) => why.to_string(),
+            _ => String::new(),
+        };
+        text.extend(["\n  ", node.as_ref(), ": ", &view]);
+    }
+    text
+}
+
+fn holder_json(holder: &Holder) -> Value {
+    json!({ "owner": holder.owner, "fence": holder.fence.get(),
+            "remaining_ms": holder.remaining.as_millis(), "note": holder.note })
+}
+
+fn whole(name: &str, seen: &Inspection) -> Value {
+    let state = match seen.holder() {
+        Some(_) => "held",
+        None if seen.is_free() => "free",
+        None => "unknown",
+    };
+    let nodes = seen.nodes.iter().map(|(node, view)| match view {
+        NodeView::Free => json!({ "node": node.as_ref(), "state": "free" }),
+        NodeView::Held(holder) => {
+            json!({ "node": node.as_ref(), "state": "held", "holder": holder_json(holder) })
+        }
+        NodeView::Foreign(left) => {
+            let left = left.map(|left| left.as_millis());
+            json!({ "node": node.as_ref(), "state": "foreign", "remaining_ms": left })
+        }
+        NodeView::Unknown(why) => {
+            json!({ "node": node.as_ref(), "state": "unknown", "why": why.to_string() })
+        }
+        _ => Value::Null,
+    });
+    json!({ "name": name, "state": state, "holder": seen.holder().as_ref().map(holder_json),
+            "nodes": nodes.collect::<Vec<_>>() })
+}

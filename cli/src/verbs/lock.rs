@@ -1,0 +1,162 @@
+//! `palisade lock`.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use palisade::error::AcquireError;
+use palisade::{LockGuard, Mutex, ReleaseError, TryAcquire};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{CommandArgs, Ground, SayArgs, is_nothing_there, refused};
+use crate::access::{HandleArgs, Sets};
+use crate::child::{self, Ended};
+use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
+use crate::say::Say;
+use crate::settings::Span;
+
+/// Runs a command while nobody else holds the lock NAME.
+///
+/// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
+/// the command is sent TERM, and KILL before the lease is over: nobody else can hold the lock while
+/// the command still runs. What the command leaves in its process group is ended with it.
+#[derive(Debug, Args)]
+pub(crate) struct LockArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The lock's name
+    name: String,
+    /// Do not wait
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait for so long at most [default: until it is free]
+    #[arg(short = 'w', long, value_name = "SPAN")]
+    wait: Option<Span>,
+    /// Exit code if somebody else holds the lock [default: 75]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+    /// Hold the lock for so long at least
+    #[arg(long, value_name = "SPAN")]
+    at_least: Option<Span>,
+    #[command(flatten)]
+    command: CommandArgs,
+}
+
+impl LockArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let command = self.command.command(ground.lease())?;
+        let wait = self.wait.map(|Span(wait)| wait);
+        let mutex = ground.mutex(&self.name, wait)?;
+        let (began, say) = (Instant::now(), ground.say);
+        let acquired = tokio::select! {
+            biased;
+            signal = ground.signals.next() => {
+                ground.close().await;
+                return Ok(128 + signal as u8);
+            }
+            acquired = acquire(&mutex, self.nonblock, wait, say) => acquired,
+        };
+        let guard = match acquired {
+            Ok(guard) => guard,
+            Err(e) => {
+                ground.close().await;
+                return Err(e.refused(&self.name, self.conflict_exit_code));
+            }
+        };
+        let token = guard.fencing_token();
+        let fields = json!({ "name": self.name, "token": token.get(),
+                             "waited_ms": began.elapsed().as_millis() });
+        ground.say.progress("acquired", fields, &format!("lock {:?}, token {token}", self.name));
+        let env = environment(&self.name, token.get(), guard.remaining());
+        let began = Instant::now();
+        let ended =
+            child::run(&command, &env, &guard, (&mut ground.signals, ground.say), None).await;
+        if let Some(Span(least)) = self.at_least {
+            let rest = least.saturating_sub(began.elapsed());
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = guard.lost() => {}
+                _ = ground.signals.next() => {}
+            }
+        }
+        let code = give_back(guard, ended, &ground).await;
+        ground.close().await;
+        code
+    }
+}
+
+/// Releases the lock. A command that ran after the lease was over ran unguarded.
+async fn give_back(
+    guard: LockGuard,
+    ended: std::io::Result<Ended>,
+    ground: &Ground,
+) -> Result<u8, Fail> {
+    let outcome = guard.release().await;
+    let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
+    let late = matches!(outcome, Err(ReleaseError::Lost(_) | ReleaseError::TakenByOther(_)));
+    if let Err(why) = outcome {
+        ground.say.warn("release", json!({ "why": why.to_string() }), &why.to_string());
+    }
+    Ok(if late { Ended::Lost.code() } else { ended.code() })
+}
+
+/// What every command finds in its environment.
+pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'static str, String)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    vec![
+        ("PALISADE_NAME", name.to_owned()),
+        ("PALISADE_FENCING_TOKEN", token.to_string()),
+        ("PALISADE_DEADLINE_MS", (now + left).as_millis().to_string()),
+    ]
+}
+
+/// Why there is no guard.
+pub(crate) enum NotAcquired {
+    Taken,
+    Error(AcquireError),
+}
+
+impl NotAcquired {
+    pub(crate) fn refused(self, name: &str, code: Option<u8>) -> Fail {
+        match self {
+            Self::Taken => {
+                let why = format!("lock {name:?} is held by somebody else");
+                Fail::new(code.unwrap_or(NOT_ACQUIRED), why)
+            }
+            Self::Error(e) => refused(&e, code),
+        }
+    }
+}
+
+/// Acquires. Without a `wait` it waits for another holder without end, and for nodes as long as a
+/// failover takes; not for nodes of which none was ever there.
+pub(crate) async fn acquire(
+    mutex: &Mutex,
+    nonblock: bool,
+    wait: Option<Duration>,
+    say: Say,
+) -> Result<LockGuard, NotAcquired> {
+    let waiting = match mutex.try_acquire().await {
+        Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
+        Ok(TryAcquire::Taken(_)) if nonblock => return Err(NotAcquired::Taken),
+        Ok(TryAcquire::Taken(_)) => "held by somebody else; waiting".to_owned(),
+        Err(AcquireError::NoQuorum(why)) if !nonblock => {
+            if wait.is_none() && is_nothing_there(&why) {
+                return Err(NotAcquired::Error(AcquireError::NoQuorum(why)));
+            }
+            format!("{why}; waiting")
+        }
+        Err(e) => return Err(NotAcquired::Error(e)),
+    };
+    say.progress("waiting", json!({}), &waiting);
+    loop {
+        match mutex.acquire().await {
+            Ok(guard) => return Ok(guard),
+            Err(AcquireError::TimedOut { .. }) if wait.is_none() => {}
+            Err(e) => return Err(NotAcquired::Error(e)),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What can be done, one verb a file.
+
+pub(crate) mod cron;
+pub(crate) mod elect;
+pub(crate) mod idem;
+pub(crate) mod inspect;
+pub(crate) mod lock;
+pub(crate) mod once;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
+use palisade::{Mutex, Redlock};
+use serde_json::json;
+
+use crate::access::{HandleArgs, Sets};
+use crate::child::Command;
+use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+use crate::say::Say;
+use crate::settings::Span;
+use crate::signals::Signals;
+use crate::watchdog::MARGIN;
+
+/// How long releases that were not confirmed are repeated at the end.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// How the program speaks of itself.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct SayArgs {
+    /// Say everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say what is done, also where standard error is no terminal
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// A command to run.
+#[derive(Debug, Args)]
+pub(crate) struct CommandArgs {
+    /// Between TERM and KILL when the lease is not renewed, inside the lease
+    /// [default: a quarter of --ttl]
+    #[arg(long, value_name = "SPAN", help_heading = "Command")]
+    grace: Option<Span>,
+    /// End the command after this long (exit code 124)
+    #[arg(long, value_name = "SPAN", help_heading = "Command")]
+    at_most: Option<Span>,
+    /// Run this by `/bin/sh -c` in place of CMD
+    #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
+    shell: Option<String>,
+    /// The command and its arguments, run as they are
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl CommandArgs {
+    /// Checked against the lease it is to run under.
+    pub(crate) fn command(self, lease: Duration) -> Result<Command, Fail> {
+        let argv = match self.shell {
+            Some(text) => vec!["/bin/sh".into(), "-c".into(), text.into()],
+            None => self.command,
+        };
+        if argv.is_empty() {
+            return Err(Fail::new(USAGE, "no command: write it behind `--`, or -c 'TEXT'"));
+        }
+        let grace = self.grace.map_or(lease / 4, |Span(grace)| grace);
+        // A lease has half of its length left when its second renewal has failed.
+        if grace + MARGIN > lease / 2 {
+            let why = format!("--grace is {grace:?}: at most half of the lease ({lease:?})");
+            return Err(Fail::new(USAGE, format!("{why} less {MARGIN:?}; make --ttl longer")));
+        }
+        Ok(Command { argv, grace, at_most: self.at_most.map(|Span(span)| span) })
+    }
+}
+
+/// What verbs that hold something work with.
+pub(crate) struct Ground {
+    pub(crate) redlock: Redlock,
+    pub(crate) signals: Signals,
+    pub(crate) say: Say,
+}
+
+impl Ground {
+    pub(crate) fn new(handle: HandleArgs, sets: Sets, say: SayArgs) -> Result<Self, Fail> {
+        let say = Say::new(say.json, say.verbose);
+        let (redlock, embedded) = handle.redlock(sets)?;
+        if embedded {
+            let text = "--embedded: this guards against nobody but this one process";
+            say.progress("embedded", json!({}), text);
+        }
+        Ok(Self { redlock, signals: Signals::new()?, say })
+    }
+
+    /// A lock.
+    pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
+        let mutex = self.redlock.mutex(name);
+        let mutex = match wait {
+            Some(wait) => mutex.acquire_timeout(wait),
+            None => mutex,
+        };
+        mutex.build().map_err(|e| Fail::from(e.to_string()))
+    }
+
+    /// The length of a lease.
+    pub(crate) fn lease(&self) -> Duration {
+        self.redlock.config().ttl
+    }
+
+    /// Ends the handle: what was given back is confirmed, or said not to be.
+    pub(crate) async fn close(&self) {
+        let closed = self.redlock.close(CLOSE).await;
+        if !closed.is_clean() {
+            self.say.warn("unconfirmed", json!({}), &closed.to_string());
+        }
+    }
+}
+
+/// Why a lock was not acquired.
+pub(crate) fn refused(e: &AcquireError, code: Option<u8>) -> Fail {
+    match e {
+        AcquireError::NoQuorum(why) => unavailable(why),
+        AcquireError::TimedOut { .. } => Fail::new(code.unwrap_or(NOT_ACQUIRED), e.to_string()),
+        _ => Fail::new(USAGE, e.to_string()),
+    }
+}
+
+/// Too few nodes; with what to start if there is nothing at all.
+pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
+    let mut text = why.to_string();
+    if is_nothing_there(why) {
+        text.push_str(
+            "; start the server (`redis-server`), name another one by --node or by --sentinel and \
+             --master, or use --embedded, which guards this one process only",
+        );
+    }
+    Fail::new(UNAVAILABLE, text)
+}
+
+/// Whether no node can even be connected to.
+pub(crate) fn is_nothing_there(why: &NoQuorum) -> bool {
+    let absent = [NodeFault::Unreachable, NodeFault::NoSentinel];
+    why.nodes.iter().all(|(_, outcome)| match outcome {
+        NodeOutcome::Failed(e) => absent.contains(&e.fault()),
+        _ => false,
+    })
+}

@@ -1,0 +1,187 @@
+//! `palisade once`: a command that runs once per key, with its output and exit code replayed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use clap::Args;
+use palisade::idempotency::Call;
+use palisade::{Failed, Outcome, Redlock, RunError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::lock::environment;
+use super::{CommandArgs, Ground, SayArgs, unavailable};
+use crate::access::{HandleArgs, Sets};
+use crate::capture::{Capture, Output};
+use crate::child::{self, Ended};
+use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
+use crate::settings::Span;
+
+/// Of each stream so much is kept; a record with escapes stays below one mebibyte.
+const KEPT: usize = 80 * 1024;
+
+/// Runs a command once for the key KEY, and replays its output and exit code afterwards.
+///
+/// Every exit code is a result and is kept, but 75 (`EX_TEMPFAIL`): by it a command says that it
+/// wants to be run again. A run that is killed or loses its lease leaves the key parked, for it may
+/// have taken effect; with --at-least-once the next call runs the command again.
+#[derive(Debug, Args)]
+pub(crate) struct OnceArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    #[command(flatten)]
+    namespace: KeyArgs,
+    /// Wait for so long if the command runs elsewhere [default: do not wait]
+    #[arg(short = 'w', long, value_name = "SPAN")]
+    wait: Option<Span>,
+    /// Exit code if the command runs elsewhere [default: 75]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+    /// Run again where an earlier run left no result
+    #[arg(long)]
+    at_least_once: bool,
+    /// When the request was made, in seconds since 1970: a key that was never used is then known
+    /// to be new also by servers that lost data before
+    #[arg(long, value_name = "SECONDS")]
+    created_at: Option<u64>,
+    #[command(flatten)]
+    command: CommandArgs,
+}
+
+/// Which record.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// The key
+    #[arg(id = "record", value_name = "KEY")]
+    key: String,
+    /// What the keys belong to
+    #[arg(long, value_name = "NAME", default_value = "once")]
+    namespace: String,
+    /// How long results are kept
+    #[arg(long, value_name = "SPAN", default_value = "1d")]
+    retention: Span,
+}
+
+impl KeyArgs {
+    /// The call that this names.
+    pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
+        let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
+        let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
+        let keys = builder.build().map_err(|e| Fail::from(e.to_string()))?;
+        Ok(keys.key(&self.key))
+    }
+}
+
+/// What is kept of a run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Record {
+    pub(crate) code: u8,
+    pub(crate) stdout: Output,
+    pub(crate) stderr: Output,
+    /// The output is not all.
+    pub(crate) cut: bool,
+    pub(crate) millis: u64,
+}
+
+impl OnceArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
+        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let command = self.command.command(ground.lease())?;
+        let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
+        call = call.fingerprint(&words(&command.argv));
+        if let Some(Span(wait)) = self.wait {
+            call = call.in_flight_timeout(wait);
+        }
+        if let Some(seconds) = self.created_at {
+            call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));
+        }
+        let (ended, say) = (Arc::new(Mutex::new(None)), ground.say);
+        let (signals, key) = (&mut ground.signals, &self.namespace.key);
+        let of_handler = Arc::clone(&ended);
+        let outcome = call
+            .run(|cx| async move {
+                let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
+                env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
+                let (mut capture, began) = (Capture::new(KEPT), Instant::now());
+                let watched = (signals, say);
+                let ended = child::run(&command, &env, &cx, watched, Some(&mut capture)).await;
+                // No process was started.
+                let ended = ended.map_err(Failed::no_effect)?;
+                *of_handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+                match ended {
+                    Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
+                    Ended::Code(code) => {
+                        let (stdout, stderr, cut) = capture.take();
+                        let millis = began.elapsed().as_millis() as u64;
+                        Ok(Record { code, stdout, stderr, cut, millis })
+                    }
+                    Ended::Cannot(_) => Err(Failed::no_effect("was not started")),
+                    _ => Err(Failed::unknown("was ended")),
+                }
+            })
+            .await;
+        ground.close().await;
+        let ended = *ended.lock().unwrap_or_else(PoisonError::into_inner);
+        came_to(outcome, ended, self.conflict_exit_code, &ground)
+    }
+}
+
+/// The exit code, after what was recorded is written out.
+fn came_to(
+    outcome: Result<Outcome<Record>, RunError>,
+    ended: Option<Ended>,
+    conflict: Option<u8>,
+    ground: &Ground,
+) -> Result<u8, Fail> {
+    match outcome {
+        Ok(Outcome::Executed { value, .. }) => Ok(value.code),
+        Ok(Outcome::Replayed(record)) => {
+            ground.say.progress("replayed", json!({ "code": record.code }), "was run before");
+            replay(&record, ground);
+            Ok(record.code)
+        }
+        Ok(Outcome::InFlight { retry_after }) => {
+            let why = format!("it runs elsewhere; its lease is over in {retry_after:.1?}");
+            Err(Fail::new(conflict.unwrap_or(NOT_ACQUIRED), why))
+        }
+        Ok(Outcome::Mismatch) => Err(Fail::new(MISMATCH, "the key was used for another command")),
+        Ok(Outcome::Parked(parked)) => Err(Fail::new(PARKED, parked.to_string())),
+        Ok(other) => Err(Fail::new(PARKED, format!("nothing was run: {other:?}"))),
+        Err(RunError::Handler { failed, .. }) => match ended {
+            Some(ended) => {
+                ground.say.warn("failed", json!({}), &format!("no result is kept: it {failed}"));
+                Ok(ended.code())
+            }
+            None => Err(Fail::new(INTERNAL, format!("no process: {failed}"))),
+        },
+        Err(RunError::NoQuorum { error, .. }) => Err(unavailable(&error)),
+        Err(RunError::NotRecorded(not)) => Err(Fail::new(NOT_RECORDED, not.to_string())),
+        Err(e) => Err(Fail::new(USAGE, e.to_string())),
+    }
+}
+
+/// Writes out what the command wrote when it ran.
+pub(crate) fn replay(record: &Record, ground: &Ground) {
+    use std::io::Write as _;
+    // Whoever closed the pipe has read enough.
+    drop(std::io::stdout().write_all(record.stdout.bytes()));
+    drop(std::io::stdout().flush());
+    drop(std::io::stderr().write_all(record.stderr.bytes()));
+    if record.cut {
+        let text = format!("of the output {KEPT} bytes a stream were kept; this is not all");
+        ground.say.warn("cut", json!({}), &text);
+    }
+}
+
+/// The command as a fingerprint takes it.
+fn words(argv: &[std::ffi::OsString]) -> Vec<String> {
+    argv.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// A result that nothing wrote.
+pub(crate) fn empty(code: u8) -> Record {
+    let none = || Output::Text(String::new());
+    Record { code, stdout: none(), stderr: none(), cut: false, millis: 0 }
+}

@@ -1,0 +1,180 @@
+//! Two small programs in one with `palisade`, which are started by it and by nobody else.
+//!
+//! The *watchdog* ends a command's process group before its lease is over. It is a process of its
+//! own, so it does that also where `palisade` itself is stopped, starved or killed. It leads the
+//! process group, so the group's number stays taken as long as it may be used.
+//!
+//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{Pid, getpgrp, getppid};
+use palisade::Moment;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{Child, ChildStdin};
+
+use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
+
+const WATCH: &str = "--watch-a-group";
+const START: &str = "--start-a-command";
+
+/// So long before the lease is over nothing of the group runs any more.
+pub(crate) const MARGIN: Duration = Duration::from_millis(100);
+/// Longest sleep: a machine that was suspended is noticed this soon after it wakes.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a line to the watchdog may take; it may be stopped, too.
+const WRITE: Duration = Duration::from_millis(50);
+
+/// The clock of leases: it goes on while the machine is suspended.
+pub(crate) fn now() -> Moment {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+    let read = clock_gettime(CLOCK).map(Duration::from).unwrap_or_default();
+    Moment::from_nanos(u64::try_from(read.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Runs one of the two if this process was started for it.
+pub(crate) fn run() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    match args.next()?.to_str()? {
+        WATCH => Some(watch()),
+        START => {
+            let parent = args.next()?.to_str()?.parse().ok()?;
+            Some(start(Pid::from_raw(parent), args.collect()))
+        }
+        _ => None,
+    }
+}
+
+/// Becomes the command.
+fn start(parent: Pid, command: Vec<OsString>) -> ExitCode {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
+        eprintln!("palisade: the command could not be tied to this program: {e}");
+        return ExitCode::from(INTERNAL);
+    }
+    // It may have ended before the request was there.
+    if getppid() != parent {
+        return ExitCode::from(INTERNAL);
+    }
+    let mut words = command.into_iter();
+    let program = words.next().unwrap_or_default();
+    let why = Command::new(&program).args(words).exec();
+    let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    eprintln!("palisade: {}: {why}", program.display());
+    ExitCode::from(code)
+}
+
+/// Reads deadlines and kills its own group at the last one, or when nobody is left to move it.
+fn watch() -> ExitCode {
+    // What is meant for the command reaches the whole group.
+    let mut deaf = SigSet::all();
+    deaf.remove(Signal::SIGKILL);
+    if deaf.thread_block().is_err() {
+        return ExitCode::from(INTERNAL);
+    }
+    let (tx, lines) = channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if tx.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let mut kill_at = None;
+    loop {
+        let read = now();
+        if kill_at.is_some_and(|at| read >= at) {
+            break;
+        }
+        let pause = kill_at.map_or(LOOK, |at: Moment| at.since(read).min(LOOK));
+        match lines.recv_timeout(pause) {
+            Ok(line) => match line.parse() {
+                Ok(nanos) => kill_at = Some(Moment::from_nanos(nanos)),
+                Err(_) => return ExitCode::SUCCESS,
+            },
+            Err(RecvTimeoutError::Timeout) => {}
+            // `palisade` is gone.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let _ = killpg(getpgrp(), Signal::SIGKILL);
+    ExitCode::from(INTERNAL)
+}
+
+/// The watchdog as `palisade` sees it.
+pub(crate) struct Watchdog {
+    child: Child,
+    input: Option<ChildStdin>,
+    group: Pid,
+    told: Option<Moment>,
+}
+
+impl Watchdog {
+    /// Starts it; the group is to be killed at `end` unless that moves.
+    pub(crate) async fn start(end: Moment) -> io::Result<Self> {
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command.arg(WATCH).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        let id = child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
+        let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
+        let input = child.stdin.take();
+        let mut watchdog = Self { child, input, group, told: None };
+        watchdog.until(end).await;
+        Ok(watchdog)
+    }
+
+    /// The group that it watches over.
+    pub(crate) fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// The program that starts a command in the group: give it the command's words.
+    pub(crate) fn starter(&self) -> io::Result<tokio::process::Command> {
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command.arg(START).arg(std::process::id().to_string());
+        command.process_group(self.group.as_raw());
+        Ok(command)
+    }
+
+    /// The lease ends then.
+    pub(crate) async fn until(&mut self, end: Moment) {
+        if self.told == Some(end) {
+            return;
+        }
+        let line = format!("{}\n", (end - MARGIN).as_nanos());
+        if self.say(&line).await {
+            self.told = Some(end);
+        }
+    }
+
+    async fn say(&mut self, line: &str) -> bool {
+        let Some(input) = &mut self.input else { return false };
+        let said = tokio::time::timeout(WRITE, input.write_all(line.as_bytes())).await;
+        matches!(said, Ok(Ok(())))
+    }
+
+    /// The command has ended: nothing is to be killed any more.
+    pub(crate) async fn end(mut self) {
+        let said = self.say("end\n").await;
+        drop(self.input.take());
+        if !said {
+            drop(self.child.start_kill());
+        }
+        // It has nothing else to do; one that is stopped all the same is killed.
+        if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
+            drop(self.child.start_kill());
+            drop(self.child.wait().await);
+        }
+    }
+}

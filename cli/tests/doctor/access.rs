@@ -1,0 +1,237 @@
+//! Users, passwords and rights: what is closed is unknown and no fault, what is missing is told,
+//! and no secret is shown.
+
+use crate::bench::Bench;
+use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};
+use crate::doctor::{Finding, Patient};
+use crate::lab::{Lab, NAME, Plan, ok};
+use crate::settings::Ward;
+use crate::support::group::{Groups, cli};
+
+const PASSWORD: &str = "s3cret-of-the-servers";
+const SENTINELS: &str = "s3cret-of-the-sentinels";
+
+/// Makes a user on every data server.
+fn user(ward: &Ward, name: &str, rules: &str) {
+    for at in &ward.servers {
+        let words: Vec<&str> = rules.split_whitespace().collect();
+        let set = ["ACL", "SETUSER", name, "reset", "on", &format!(">{PASSWORD}")];
+        ok(at, &[&set[..], &words].concat());
+    }
+}
+
+fn patient(ward: &Ward, user: &str) -> Patient {
+    ward.patient().arg("--user").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
+}
+
+/// The rules of the profile in the README, as they stand there.
+fn minimal_profile() -> String {
+    let readme = include_str!("../../../README.md");
+    let rules = readme.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
+    rules.split("```").next().expect("its end").to_owned()
+}
+
+#[test]
+fn an_operator_looks_at_the_rights_of_the_application() {
+    let ward = Ward::new();
+    user(&ward, "app", &minimal_profile());
+    user(&ward, "ops", "~* &* +@all");
+    let patient = patient(&ward, "ops").arg("--rights-of").arg("app").arg("--no-probe");
+    let report = patient.examine();
+    let of = |i| ("permissions", ward.server(i));
+    for (check, subject) in [of(0), of(1), of(2)] {
+        assert_eq!(report.of(check, &subject).verdict, Fine, "{:#?}", report.findings);
+    }
+    ok(&ward.servers[1], &["ACL", "SETUSER", "app", "-evalsha"]);
+    let report = patient.examine();
+    let found = report.of("permissions", &ward.server(1));
+    assert_eq!(found.verdict, Error);
+    // By the operator who came, for the user who was asked about.
+    let mend = "--user ops --askpass ACL SETUSER app +evalsha";
+    assert!(found.mend[0].ends_with(mend), "{found:#?}");
+    assert_eq!(report.of("permissions", &ward.server(0)).verdict, Fine);
+}
+
+#[test]
+fn rights_of_our_own_user() {
+    let ward = Ward::new();
+    user(&ward, "joe", "~* &* +@all");
+    let bench = Bench::new(patient(&ward, "joe"));
+    let all = |verdict| [0, 1, 2].map(|i| ("permissions", verdict, ward.server(i)));
+    let acl = |rule: &'static str| move |at: &String| ok(at, &["ACL", "SETUSER", "joe", rule]);
+    for (less, more) in
+        [("-evalsha", "+evalsha"), ("-script|load", "+script|load"), ("-set", "+set")]
+    {
+        let report = bench.exactly(
+            less,
+            &all(Error),
+            || ward.servers.iter().for_each(acl(less)),
+            || ward.servers.iter().for_each(acl(more)),
+        );
+        let mend = &report.of("permissions", &ward.server(1)).mend[0];
+        assert!(mend.ends_with(&format!("ACL SETUSER joe {more}")), "{mend}");
+    }
+    let not_told =
+        [("not-master", Unknown, ward.server(0)), ("two-masters", Unknown, ward.name.clone())];
+    for (less, more, besides) in
+        [("-role", "+role", &not_told[..]), ("-wait", "+wait", &[]), ("-publish", "+publish", &[])]
+    {
+        bench.exactly(
+            less,
+            &[&all(Warning)[..], besides].concat(),
+            || ward.servers.iter().for_each(acl(less)),
+            || ward.servers.iter().for_each(acl(more)),
+        );
+    }
+    // One server has other rights than the rest, as after a switch.
+    bench.exactly(
+        "keys of others",
+        &[("permissions", Error, ward.server(2))],
+        || {
+            ok(&ward.servers[2], &["ACL", "SETUSER", "joe", "resetkeys", "~orders:*"]);
+        },
+        || acl("allkeys")(&ward.servers[2]),
+    );
+    bench.exactly(
+        "no channel",
+        &all(Warning),
+        || ward.servers.iter().for_each(acl("resetchannels")),
+        || ward.servers.iter().for_each(acl("allchannels")),
+    );
+    sight(&ward, &bench);
+}
+
+/// 16: the Sentinels' user, which is the default one, is not let in any more.
+fn sight(ward: &Ward, bench: &Bench) {
+    let all = [0, 1, 2].map(|i| ("sentinel-sight", Error, ward.sentinel(i)));
+    let as_joe = |command: &[&str]| {
+        let login = ["--user", "joe", "--pass", PASSWORD, "--no-auth-warning"];
+        cli(&ward.servers[1], &[&login[..], command].concat())
+    };
+    let report = bench.exactly(
+        "a replica at which Sentinels cannot log in",
+        &all,
+        || {
+            assert_eq!(as_joe(&["ACL", "SETUSER", "default", "off"]), "OK");
+            as_joe(&["CLIENT", "KILL", "USER", "default"]);
+        },
+        || assert_eq!(as_joe(&["ACL", "SETUSER", "default", "on"]), "OK"),
+    );
+    let found = report.of("sentinel-sight", &ward.sentinel(0));
+    assert!(found.says.contains(&ward.servers[1]), "{found:#?}");
+    let set = format!("SENTINEL SET {} auth-pass", ward.name);
+    assert!(found.mend.iter().any(|m| m.contains(&set)), "{found:#?}");
+}
+
+#[test]
+fn what_is_closed_is_unknown_and_no_fault() {
+    let ward = Ward::new();
+    // As managed services have it, and as the README advises.
+    let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
+    for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
+        user(&ward, name, rules);
+        // No lock is taken: without CONFIG the library judges the lag by what the application asks
+        // for, and says itself what is wrong then.
+        let patient = patient(&ward, name).arg("--no-probe");
+        let report = patient.examine();
+        let wrong = |v| v == Error || v == Warning;
+        let faults: Vec<_> = report.findings.iter().filter(|f| wrong(f.verdict)).collect();
+        let open = ward.patient().arg("--no-probe").examine();
+        let new = faults.iter().filter(|f| {
+            let known = |o: &&Finding| o.check == f.check && o.subject == f.subject;
+            !open.findings.iter().filter(known).any(|o| wrong(o.verdict))
+        });
+        assert_eq!(new.count(), 0, "{name}: {faults:#?}");
+        for check in ["appendfsync", "replication-buffers"] {
+            let found = report.of(check, &ward.server(0));
+            let says = (found.verdict, &*found.says);
+            assert_eq!(says, (Unknown, "unknown (CONFIG not allowed)"), "{name}");
+        }
+        // Rights are tried where they may not be asked for.
+        assert_eq!(report.of("permissions", &ward.server(0)).verdict, Fine, "{name}");
+        assert_eq!(patient.run(&[]).code, 0, "{name}");
+    }
+    // Trying, too, finds what is missing, and leaves nothing behind.
+    for less in ["-hset", "-publish", "-script|load"] {
+        user(&ward, "less", &format!("{} {less}", minimal_profile()));
+        let report = patient(&ward, "less").arg("--no-probe").examine();
+        let severity = if less == "-publish" { Warning } else { Error };
+        for i in 0..3 {
+            let found = report.of("permissions", &ward.server(i));
+            let more = less.replace('-', "+");
+            assert_eq!(found.verdict, severity, "{found:#?}");
+            assert!(found.mend[0].ends_with(&format!("ACL SETUSER less {more}")), "{found:#?}");
+        }
+    }
+    assert_eq!(cli(&ward.servers[0], &["KEYS", "palisade:doctor*"]), "");
+}
+
+/// The shipped users: the application's at servers and Sentinels, as an operator would try it.
+#[test]
+fn the_shipped_users_are_enough_to_be_examined() {
+    let groups = Groups::up_with(1, 5_000, 2, &["--prefix", NAME, "--acl"]);
+    let password = groups.password().expect("users have passwords");
+    let patient = Patient::group(&groups.name(0), &groups.sentinels(0))
+        .arg("--user")
+        .arg("palisade")
+        .secret("PALISADE_PASSWORD", &password)
+        .arg("--sentinel-user")
+        .arg("palisade")
+        .secret("PALISADE_SENTINEL_PASSWORD", &password)
+        .arg("--no-probe");
+    let report = patient.examine();
+    let wrong = |f: &&Finding| f.verdict == Error || f.verdict == Warning;
+    let wrong: Vec<_> = report.findings.iter().filter(wrong).collect();
+    assert!(wrong.iter().all(|f| f.check == "co-located"), "{wrong:#?}");
+    for unknown in report.all(Unknown) {
+        assert!(unknown.says.contains("not allowed"), "{unknown:#?}");
+    }
+    for at in groups.servers(0) {
+        let found = report.of("permissions", &format!("{} {at}", groups.name(0)));
+        assert_eq!(found.verdict, Fine, "{found:#?}");
+        // Where nothing can be read of the settings, what INFO tells is known.
+        let found = report.of("eviction", &format!("{} {at}", groups.name(0)));
+        assert_eq!(found.verdict, Fine, "{found:#?}");
+    }
+    assert_eq!(patient.run(&[]).code, 0);
+}
+
+#[test]
+fn passwords_are_used_and_never_shown() {
+    let plan = Plan {
+        server_args: &["--requirepass", PASSWORD, "--masterauth", PASSWORD],
+        sentinel_args: &["--requirepass", SENTINELS],
+        auth_pass: Some(PASSWORD),
+        sentinel_pass: Some(SENTINELS),
+        ..Plan::default()
+    };
+    let lab = Lab::up(&plan);
+    let at = lab.sentinel_addrs();
+    let bare = Patient::group(NAME, &at);
+    let good = || {
+        let bare = bare.clone().secret("PALISADE_PASSWORD", PASSWORD);
+        bare.secret("PALISADE_SENTINEL_PASSWORD", SENTINELS)
+    };
+    let report = good().arg("--no-probe").examine();
+    assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));
+    let run = good().run(&["--no-probe"]);
+    assert_eq!(run.code, 0, "{}", run.out);
+    // Wrong ones are not shown either, and are told from right ones.
+    let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", "wr0ng");
+    let run = wrong.run(&[]);
+    assert_eq!(run.code, 69, "{}{}", run.out, run.err);
+    let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", SENTINELS);
+    let wrong = wrong.secret("PALISADE_PASSWORD", "wr0ng");
+    assert_eq!(wrong.run(&[]).code, 2);
+    let report = wrong.arg("--no-probe").examine();
+    for i in 0..3 {
+        let found = report.of("unreachable", &format!("{NAME} {}", lab.servers[i].addr()));
+        assert_eq!(found.verdict, Error, "{found:#?}");
+    }
+    // In the address of a lone node, a good one and a misplaced one.
+    let url = format!("redis://:{PASSWORD}@{}", lab.servers[0].addr());
+    let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-probe", "--json"]);
+    assert!(run.out.contains(&lab.servers[0].addr()), "{}", run.out);
+    let url = format!("redis://joe:{PASSWORD}/0");
+    assert_eq!(Patient::default().hides(PASSWORD).run(&["--node", &url]).code, 64);
+}

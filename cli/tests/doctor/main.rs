@@ -1,0 +1,49 @@
+//! `palisade doctor` on real deployments: what is broken is found, exactly that and nothing else,
+//! and what is good is found good.
+
+mod access;
+mod bench;
+mod disks;
+mod doctor;
+mod failures;
+mod lab;
+mod middle;
+mod program;
+mod settings;
+mod shapes;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+mod trial;
+
+use doctor::Verdict;
+use settings::Ward;
+
+#[test]
+fn the_recommended_deployment_has_no_errors() {
+    let ward = Ward::new();
+    let report = ward.patient().examine();
+    assert!(report.reached);
+    assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));
+    assert!(report.all(Verdict::Unknown).is_empty(), "{:#?}", report.all(Verdict::Unknown));
+}
+
+/// Whoever adds a check breaks a real deployment for it, too.
+#[test]
+fn every_check_is_tried_on_real_servers() {
+    let rooms = [
+        include_str!("access.rs"),
+        include_str!("disks.rs"),
+        include_str!("middle.rs"),
+        include_str!("program.rs"),
+        include_str!("settings.rs"),
+        include_str!("shapes.rs"),
+        include_str!("trial.rs"),
+    ];
+    let run = doctor::Patient::default().run(&["--list"]);
+    let ids: Vec<&str> = run.out.lines().filter_map(|l| l.split_whitespace().nth(1)).collect();
+    assert!(ids.len() > 30, "{}", run.out);
+    for id in ids {
+        let tried = rooms.iter().any(|room| room.contains(&format!("\"{id}\"")));
+        assert!(tried, "nothing is broken for {id}");
+    }
+}

@@ -1,0 +1,36 @@
+//! `palisade init` and `palisade handover` on real servers.
+
+mod handover;
+mod init;
+mod keys;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use palisade::ops::Deployment;
+use support::group::Groups;
+use support::server::Server;
+
+/// Runs the program.
+fn palisade(args: &[&str]) -> Output {
+    let args = [&["60", env!("CARGO_BIN_EXE_palisade")], args].concat();
+    Command::new("timeout").args(args).output().expect("the program can be run")
+}
+
+fn words(out: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&out.stdout) + &text(&out.stderr)
+}
+
+fn lone(server: &Server) -> Deployment {
+    Deployment::new().node(server.url())
+}
+
+fn group(groups: &Groups) -> Deployment {
+    groups.operated().groups(groups.sentinels(0), [groups.name(0)])
+}
+
+/// Long enough for anything that happens by itself but for a quarantine.
+const SOON: Duration = Duration::from_secs(12);

@@ -1,0 +1,161 @@
+//! A server, and the program run against it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::server::Server;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// The program.
+pub(crate) fn palisade() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// One new server that was marked as new, and a directory.
+pub(crate) struct Ground {
+    pub(crate) server: Server,
+    pub(crate) dir: PathBuf,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        let server = Server::start(&[]);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("palisade-verbs-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let ground = Self { server, dir };
+        let init = palisade().args(["init", "--node", &ground.url()]).output().expect("it runs");
+        assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+        ground
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.server.addr())
+    }
+
+    /// The program with these arguments, not yet started.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = palisade();
+        command.env("PALISADE_NODE", self.url()).env("PALISADE_TTL", "2s").args(args);
+        command.current_dir(&self.dir);
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        Run::of(&self.command(args).output().expect("it can be run"))
+    }
+
+    /// Starts it.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Running {
+        let mut command = self.command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(Some(command.spawn().expect("it can be run")))
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Run {
+    pub(crate) fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = output.status.code().unwrap_or(-1);
+        Self { code, out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+/// A run under way; killed on drop.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().expect("it runs").id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Its end, which comes within this time.
+    pub(crate) fn end(mut self, within: Duration) -> Run {
+        let mut child = self.0.take().expect("it runs");
+        let until = Instant::now() + within;
+        while child.try_wait().expect("a child").is_none() {
+            if Instant::now() > until {
+                let _ = child.kill();
+                panic!("it did not end within {within:?}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Run::of(&child.wait_with_output().expect("a child"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            signal(child.id(), "CONT");
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+}
+
+/// Whether a process runs; a zombie does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Waits until this is so.
+pub(crate) fn until(what: &str, within: Duration, is: impl Fn() -> bool) {
+    let end = Instant::now() + within;
+    while !is() {
+        assert!(Instant::now() < end, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What stands in a file by now.
+pub(crate) fn text(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap_or_default()
+}
+
+/// Runs it with this on its standard input.
+pub(crate) fn fed(command: &mut Command, input: &str) -> Run {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it can be run");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("a line");
+    drop(stdin);
+    Run::of(&child.wait_with_output().expect("a child"))
+}

@@ -1,0 +1,110 @@
+//! A lease that is lost while the command runs: the command is dead before the next one starts.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::ground::{Ground, is_alive, text, until};
+
+const SOON: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(2);
+
+/// Writes the time in milliseconds again and again.
+fn clock(file: &str) -> String {
+    format!("echo $$ >{file}.pid; while :; do date +%s%3N >>{file}; sleep 0.01; done")
+}
+
+fn times(ground: &Ground, file: &str) -> Vec<u64> {
+    text(&ground.file(file)).lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+#[test]
+fn a_server_that_dies_ends_the_command_within_the_lease() {
+    let mut ground = Ground::new();
+    let script = format!("trap 'echo term >got' TERM; {}", clock("ran"));
+    let run = ground.spawn(&["lock", "a", "-c", &script]);
+    until("it runs", SOON, || !times(&ground, "ran").is_empty());
+    let died = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    ground.server.kill();
+    let ended = run.end(SOON);
+    assert_eq!(ended.code, 200, "{}", ended.err);
+    // The last renewal was confirmed before the server died.
+    let last = Duration::from_millis(*times(&ground, "ran").last().unwrap());
+    assert!(last < died + TTL, "{last:?} {died:?}");
+    assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
+    assert!(ended.err.contains("not renewed"), "{}", ended.err);
+}
+
+#[test]
+fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
+    let ground = Ground::new();
+    for verb in ["lock", "elect"] {
+        let (one, two) = (format!("{verb}-one"), format!("{verb}-two"));
+        let first = ground.spawn(&[verb, "a", "-c", &clock(&one)]);
+        until("it runs", SOON, || !times(&ground, &one).is_empty());
+        let pid: u32 = text(&ground.file(&format!("{one}.pid"))).trim().parse().unwrap();
+        let second = ground.spawn(&[verb, "a", "-c", &clock(&two)]);
+        std::thread::sleep(Duration::from_millis(300));
+        first.signal("STOP");
+        until("the next one runs", SOON, || !times(&ground, &two).is_empty());
+        assert!(!is_alive(pid), "{verb}: both run");
+        let (last, next) = (*times(&ground, &one).last().unwrap(), times(&ground, &two)[0]);
+        assert!(last < next, "{verb}: {last} is not before {next}");
+        first.signal("CONT");
+        if verb == "lock" {
+            assert_eq!(first.end(SOON).code, 200);
+        } else {
+            // It campaigns again, and is ended while it waits.
+            std::thread::sleep(Duration::from_millis(300));
+            first.signal("TERM");
+            assert_eq!(first.end(SOON).code, 143);
+        }
+        second.signal("TERM");
+        assert_eq!(second.end(SOON).code, 143);
+    }
+}
+
+#[test]
+fn force_release_raises_the_fence_and_two_never_hold_it() {
+    let ground = Ground::new();
+    let script = format!("echo $PALISADE_FENCING_TOKEN >token; {}", clock("old"));
+    let old = ground.spawn(&["lock", "a", "-c", &script]);
+    until("it runs", SOON, || !times(&ground, "old").is_empty());
+    let seen = ground.run(&["inspect", "a", "--json"]);
+    let seen: serde_json::Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(seen["state"], "held");
+    let ask = ground.run(&["force-release", "a", "--reason", "it hangs"]);
+    assert_eq!(ask.code, 64);
+    assert!(
+        ask.err.contains("--yes") && ask.err.contains(seen["holder"]["owner"].as_str().unwrap())
+    );
+    let forced = ground.spawn(&["force-release", "a", "--reason", "it hangs", "--yes", "--json"]);
+    let next = ground.spawn(&["lock", "a", "-c", "date +%s%3N >new"]);
+    assert_eq!(old.end(SOON).code, 200);
+    let forced = forced.end(SOON);
+    assert_eq!(forced.code, 0, "{}", forced.err);
+    let said: serde_json::Value = serde_json::from_str(forced.err.lines().next().unwrap()).unwrap();
+    let token: u64 = text(&ground.file("token")).trim().parse().unwrap();
+    assert!(said["token"].as_u64().unwrap() > token, "{said}");
+    assert_eq!(said["reason"], "it hangs");
+    assert_eq!(next.end(SOON).code, 0);
+    assert!(*times(&ground, "old").last().unwrap() < times(&ground, "new")[0]);
+    let free = ground.run(&["inspect", "a"]);
+    assert!(free.out.starts_with("free\n"), "{}", free.out);
+    assert_eq!(ground.run(&["force-release", "a", "--reason", "x", "--yes"]).code, 75);
+}
+
+#[test]
+fn an_observer_says_who_leads_and_that_nobody_does() {
+    let ground = Ground::new();
+    let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);
+    std::thread::sleep(Duration::from_millis(300));
+    let run = ground.run(&["elect", "a", "--value", "here", "--", "sleep", "0.5"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    std::thread::sleep(Duration::from_millis(500));
+    watch.signal("TERM");
+    let seen = watch.end(SOON);
+    assert_eq!(seen.code, 143);
+    let lines = seen.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let states: Vec<_> = lines.map(|l| l["state"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(states, ["vacant", "leader", "vacant"], "{}", seen.out);
+    assert!(seen.out.contains("\"here\""));
+}

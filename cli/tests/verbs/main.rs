@@ -1,0 +1,11 @@
+//! The verbs of the program on real servers: every exit code, and what a shell script relies on.
+
+mod codes;
+mod cron;
+mod ground;
+mod losses;
+mod once;
+mod processes;
+mod settings;
+#[path = "../../../tests/support/mod.rs"]
+mod support;

@@ -1,0 +1,76 @@
+//! A cron job that runs once a tick among three processes, which are tasks here. The first one dies
+//! in the middle of a run, after its effect and before its record: another one runs the tick again,
+//! and recognises by the tick's own key that the effect is there.
+//!
+//! ```text
+//! cargo run -p examples --bin cron_singleton
+//! cargo run -p examples --bin cron_singleton -- --node redis://127.0.0.1
+//! ```
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser as _;
+use palisade::Cron;
+use palisade::cron::{Job, Tick};
+use tokio::time::{sleep, timeout};
+
+type Failure = Box<dyn Error + Send + Sync>;
+/// A system downstream that recognises repeats: who wrote, by the key of the write.
+type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
+
+/// The job. `dies` stands for a process that is killed right after its effect.
+async fn report(tick: Tick, ledger: Arc<Ledger>, me: &'static str, dies: bool) {
+    let key = tick.child_key("report");
+    let first =
+        *ledger.lock().expect("no one panics").entry(key).or_insert((tick.unix_seconds(), me));
+    let (at, attempt, token) = (tick.unix_seconds(), tick.attempt(), tick.fencing_token());
+    println!("  {me}: tick {at}, attempt {attempt}, token {token}, written by {}", first.1);
+    if dies {
+        println!("  {me} dies");
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let connect = common::Connect::parse();
+    let lease = connect.ttl(Duration::from_millis(1_500));
+    let prefix = format!("cron-example-{:08x}:", rand::random::<u32>());
+    let ledger = Arc::new(Ledger::default());
+    let redlock = connect.builder(lease)?.prefix(prefix).build()?;
+    common::ready(&redlock).await?;
+    let process = |me: &'static str, dies: bool| {
+        let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
+        async move {
+            // All that a process has to do:
+            let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
+            let cron = Cron::new(&redlock);
+            let ran = cron.run(job, |tick| {
+                let ledger = Arc::clone(&ledger);
+                async move {
+                    report(tick, ledger, me, dies).await;
+                    Ok::<_, Failure>(())
+                }
+            });
+            ran.await?;
+            Ok::<_, Failure>(())
+        }
+    };
+    // Ada comes first, dies in her first run, and is gone with all that she held.
+    let _ = timeout(Duration::from_secs(3), process("Ada", true)).await;
+    let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
+    sleep(Duration::from_secs(8)).await;
+    others.iter().for_each(tokio::task::JoinHandle::abort);
+
+    let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();
+    ticks.sort_unstable();
+    let whole = ticks.windows(2).all(|two| two[1].0 == two[0].0 + 1);
+    assert!(whole && ticks.len() > 5, "a tick was lost or doubled: {ticks:?}");
+    println!("{} ticks, each took effect once", ticks.len());
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Why a job cannot be run at all.
+
+use crate::error::{Advice, ConfigError};
+use crate::idempotency::RunError;
+
+/// Why [`Cron::run`](super::Cron::run) ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CronError {
+    /// The schedule, the name or a setting cannot be.
+    #[error("the job cannot be run: {0}")]
+    Config(ConfigError),
+    /// A record of the job could not be read or written.
+    #[error("the job cannot be run now: {0}")]
+    Record(RunError),
+}
+
+impl CronError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Config(_) => Advice::Misconfigured,
+            Self::Record(e) => e.advice(),
+        }
+    }
+}
+
+impl From<ConfigError> for CronError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<RunError> for CronError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Config { error, .. } => Self::Config(error),
+            other => Self::Record(other),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A job: its schedule and its policies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::schedule::Schedule;
+use crate::error::ConfigError;
+use crate::name::check_name;
+
+/// What becomes of ticks that were missed: nobody ran them within [`Job::late`], for no process was
+/// there or no node could be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Missed {
+    /// They are left out.
+    Skip,
+    /// The latest one is run, unless a later one is on time.
+    RunLatest,
+    /// Those of the last `window` are run in their order, the latest `max` of them.
+    CatchUp {
+        /// How far back.
+        window: Duration,
+        /// How many at most.
+        max: usize,
+    },
+}
+
+/// What becomes of a tick that is due while an earlier one still runs, on any process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Overlap {
+    /// It is left out.
+    Skip,
+    /// The first one is run afterwards, the others are left out.
+    BufferOne,
+    /// Both run at the same time.
+    Allow,
+    /// The earlier run is cancelled. A run is cancelled when its next tick is due.
+    CancelPrevious,
+}
+
+/// What becomes of a tick whose run began and left no result: the process died, or its lease was
+/// lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Interrupted {
+    /// It is run again, with the next [`Tick::attempt`](super::Tick::attempt). For jobs whose
+    /// effect recognises repeats.
+    Rerun,
+    /// It is not run again; [`Cron::history`](super::Cron::history) shows it. For jobs that must
+    /// not run twice.
+    Leave,
+}
+
+/// A job. Every process that runs it gives the same name and the same settings.
+#[derive(Clone, Debug)]
+#[must_use = "a job does nothing until `Cron::run`"]
+pub struct Job {
+    pub(super) name: Arc<str>,
+    text: String,
+    zone: String,
+    pub(super) missed: Missed,
+    pub(super) overlap: Overlap,
+    pub(super) interrupted: Interrupted,
+    pub(super) late: Duration,
+    pub(super) jitter: Duration,
+    pub(super) at_least: Duration,
+    pub(super) at_most: Option<Duration>,
+}
+
+impl Job {
+    /// A job with a cron expression: `minutes hours day-of-month month weekday`, with seconds in
+    /// front if there are six fields, or `@hourly` and its like. In UTC unless
+    /// [`zone`](Self::zone) says otherwise.
+    ///
+    /// Without more words: late ticks are run up to a minute after their time, older ones are left
+    /// out, so are those that are due while the job still runs, and a tick whose run was
+    /// interrupted is run again.
+    pub fn new(name: impl Into<String>, schedule: impl Into<String>) -> Self {
+        Self {
+            name: name.into().into(),
+            text: schedule.into(),
+            zone: "UTC".to_owned(),
+            missed: Missed::Skip,
+            overlap: Overlap::Skip,
+            interrupted: Interrupted::Rerun,
+            late: Duration::from_secs(60),
+            jitter: Duration::ZERO,
+            at_least: Duration::ZERO,
+            at_most: None,
+        }
+    }
+
+    /// The zone in which the schedule is read, as `Europe/Zurich`.
+    ///
+    /// Where its clocks change: a schedule with fixed hours and minutes that names a time which is
+    /// skipped runs at the first instant after the gap, and one that names a time which comes twice
+    /// runs at the first of them. A schedule with `*` or `*/n` in seconds, minutes or hours goes on
+    /// at its interval, through both hours that look alike.
+    pub fn zone(mut self, zone: impl Into<String>) -> Self {
+        self.zone = zone.into();
+        self
+    }
+
+    /// What becomes of missed ticks; default [`Missed::Skip`].
+    pub fn missed(mut self, policy: Missed) -> Self {
+        self.missed = policy;
+        self
+    }
+
+    /// What becomes of ticks that are due while an earlier one runs; default [`Overlap::Skip`].
+    pub fn overlap(mut self, policy: Overlap) -> Self {
+        self.overlap = policy;
+        self
+    }
+
+    /// What becomes of ticks whose run left no result; default [`Interrupted::Rerun`].
+    pub fn interrupted(mut self, policy: Interrupted) -> Self {
+        self.interrupted = policy;
+        self
+    }
+
+    /// How late a tick may be run and still counts as on time; default one minute. It has to cover
+    /// a failover and the lease of a process that died.
+    pub fn late(mut self, late: Duration) -> Self {
+        self.late = late;
+        self
+    }
+
+    /// Ticks are run up to so much later, each by an amount of its own on which all processes
+    /// agree. Default: none.
+    pub fn jitter(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The job counts as running for so long at least, so that a later tick of a faster clock
+    /// overlaps it. Default: none. Not for [`Overlap::Allow`].
+    pub fn at_least(mut self, span: Duration) -> Self {
+        self.at_least = span;
+        self
+    }
+
+    /// A run is cancelled after so long. Default: never.
+    pub fn at_most(mut self, span: Duration) -> Self {
+        self.at_most = Some(span);
+        self
+    }
+
+    pub(super) fn window(&self) -> Duration {
+        match self.missed {
+            Missed::CatchUp { window, .. } => window.max(self.late),
+            _ => self.late,
+        }
+    }
+
+    /// Checks all settings.
+    pub(super) fn schedule(&self) -> Result<Schedule, ConfigError> {
+        check_name("name", &self.name)?;
+        if self.at_most.is_some_and(|most| most <= self.at_least) {
+            let value = format!("{:?}", self.at_least);
+            return Err(ConfigError::new("at_least", value, "must be less than `at_most`"));
+        }
+        Schedule::parse(&self.text, &self.zone)
+    }
+
+    /// By how much this tick is run later, in milliseconds.
+    pub(super) fn jitter_of(&self, tick: i64) -> u64 {
+        let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());
+        let dice = hash.iter().take(8).fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+        if most == 0 { 0 } else { dice % most }
+    }
+}

@@ -1,0 +1,258 @@
+//! Singleton cron: every process runs the job, and each tick is run once.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use palisade::cron::{Cron, Job, Tick};
+//! use palisade::{MemoryNode, Redlock};
+//! let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+//! let cron = Cron::new(&redlock);
+//! let report = Job::new("report", "* * * * * *").zone("Europe/Zurich");
+//! let run = cron.run(report, |tick: Tick| async move {
+//!     println!("run for {:?}, token {}", tick.at(), tick.fencing_token());
+//!     Ok::<_, std::io::Error>(())
+//! });
+//! // … for as long as the process lives, beside its other work:
+//! tokio::select! {
+//!     ended = run => ended?,
+//!     () = tokio::time::sleep(std::time::Duration::from_millis(1_500)) => {}
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
+//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is run
+//! once whichever process comes first, also if the one that leads changes in the middle. Nothing is
+//! chained from one tick to the next: whoever looks derives the ticks anew, so nothing can break
+//! that would have to be started again.
+//!
+//! One process *leads*: it comes first to each tick, the others only when a moment has passed and
+//! nobody has. That saves requests, and decides nothing.
+//!
+//! What cannot be promised: that a job's effect in a foreign system happens once if the process
+//! dies between the effect and its record. [`Job::interrupted`] says what then becomes of the tick,
+//! and [`Tick::attempt`] tells the job.
+
+mod engine;
+mod error;
+mod job;
+mod revision;
+mod rules;
+mod schedule;
+mod tick;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::driver::Core;
+use crate::election::Election;
+use crate::idempotency::{Failed, Idempotency, Status};
+use crate::lock::LostSignal;
+use crate::redlock::Redlock;
+use crate::token::FencingToken;
+
+pub use error::CronError;
+pub use job::{Interrupted, Job, Missed, Overlap};
+pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
+
+/// The namespace of the records of ticks.
+const NAMESPACE: &str = "cron";
+/// How long a process that stepped down leaves the lead to others.
+const LEAVE: Duration = Duration::from_millis(500);
+const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// Runs jobs at their ticks, once among all processes with the same nodes and prefix. Cheap to
+/// clone; clones share one candidate for the lead.
+#[derive(Clone, Debug)]
+pub struct Cron {
+    redlock: Redlock,
+    name: Arc<str>,
+    lead: Arc<Lead>,
+}
+
+/// Who leads, as far as this process knows.
+#[derive(Debug)]
+struct Lead {
+    term: Arc<watch::Sender<Option<FencingToken>>>,
+    /// Says more exactly whether the term is over.
+    lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
+    step_down: Arc<Notify>,
+    task: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(task) = task.take() {
+            // Its leadership is dropped with it, and so resigned.
+            task.abort();
+        }
+    }
+}
+
+impl Cron {
+    /// Over these nodes.
+    pub fn new(redlock: &Redlock) -> Self {
+        let lead = Lead {
+            term: Arc::new(watch::Sender::new(None)),
+            lost: Arc::default(),
+            step_down: Arc::default(),
+            task: std::sync::Mutex::new(None),
+        };
+        Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
+    }
+
+    /// The name of the election among the processes; default `cron`. Processes that run other jobs
+    /// take another.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into().into();
+        self
+    }
+
+    /// The term in which this process leads, `None` while it does not.
+    pub fn leading(&self) -> watch::Receiver<Option<FencingToken>> {
+        self.lead.term.subscribe()
+    }
+
+    /// The term in which this process leads now, by a local look at the clock: `None` at once where
+    /// the process was stopped for longer than its lease.
+    pub fn term(&self) -> Option<FencingToken> {
+        let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
+        (*self.lead.term.borrow()).filter(|_| valid)
+    }
+
+    /// Leaves the lead to another process, if this one has it. What runs goes on.
+    pub fn step_down(&self) {
+        self.lead.step_down.notify_waiters();
+    }
+
+    /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Every process does
+    /// it.
+    ///
+    /// An error of the job ends its tick as [failed](End::Failed), and the next tick comes at its
+    /// time. A job that says [`Failed::retry`] or [`Failed::no_effect`] is run again for the same
+    /// tick. Where too few nodes can be asked the tick waits, up to [`Job::late`].
+    ///
+    /// # Errors
+    /// [`CronError::Config`] for a schedule or setting that cannot be. Nothing else ends it.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the run under way is dropped with it and counts as
+    /// [interrupted](Job::interrupted); no tick is lost beyond that.
+    pub async fn run<F, Fut, E>(&self, job: Job, handler: F) -> Result<(), CronError>
+    where
+        F: Fn(Tick) -> Fut,
+        Fut: Future<Output = Result<(), E>>,
+        E: Into<Failed>,
+    {
+        let schedule = job.schedule()?;
+        self.campaign(self.election()?);
+        engine::run(self, &job, &schedule, &handler).await
+    }
+
+    /// What became of the last `n` ticks of the job, the latest first.
+    ///
+    /// # Errors
+    /// [`CronError::Config`] for a schedule or setting that cannot be.
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at will.
+    pub async fn history(&self, job: &Job, n: usize) -> Result<Vec<TickReport>, CronError> {
+        let schedule = job.schedule()?;
+        let records = self.records(job, &schedule)?;
+        let mut all = Vec::new();
+        let mut next = schedule.until(self.now());
+        while let Some(at) = next.filter(|_| all.len() < n) {
+            let state = match engine::call(&records, job, at).lookup::<Run>().await {
+                Ok(Status::Stored(run)) => TickState::Over(run),
+                Ok(Status::Running { .. }) => TickState::Running,
+                Ok(Status::Lapsed { .. }) => TickState::Interrupted,
+                Ok(Status::Absent) => TickState::Absent,
+                _ => TickState::Unknown,
+            };
+            all.push(TickReport { at: tick::at(at), state });
+            next = schedule.until(at - 1);
+        }
+        Ok(all)
+    }
+
+    /// The next `n` ticks of the job.
+    ///
+    /// # Errors
+    /// [`CronError::Config`] for a schedule or setting that cannot be.
+    pub fn upcoming(&self, job: &Job, n: usize) -> Result<Vec<SystemTime>, CronError> {
+        let schedule = job.schedule()?;
+        let next = |at: &i64| schedule.after(*at);
+        let first = next(&self.now());
+        let seconds = std::iter::successors(first, next).take(n);
+        Ok(seconds.map(|s| UNIX_EPOCH + Duration::from_secs(s.unsigned_abs())).collect())
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.redlock.core
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> i64 {
+        engine::whole(self.core().env.wall_micros() / 1_000_000)
+    }
+
+    fn election(&self) -> Result<Election, CronError> {
+        Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
+    }
+
+    /// The records of the job's ticks.
+    fn records(&self, job: &Job, schedule: &schedule::Schedule) -> Result<Idempotency, CronError> {
+        let records = self.redlock.idempotency(NAMESPACE).retention(schedule.kept(job.window()));
+        let records = match job.interrupted {
+            Interrupted::Rerun => records.at_least_once(),
+            Interrupted::Leave => records.at_most_once(),
+        };
+        Ok(records.build()?)
+    }
+
+    /// The records of schedules.
+    fn revisions(&self) -> Result<Idempotency, CronError> {
+        let records = self.redlock.idempotency(NAMESPACE).retention(YEAR);
+        Ok(records.at_least_once().build()?)
+    }
+
+    /// Starts the candidate of this process, once.
+    fn campaign(&self, election: Election) {
+        let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if task.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (term, step_down) = (Arc::clone(&self.lead.term), Arc::clone(&self.lead.step_down));
+        let signal = Arc::clone(&self.lead.lost);
+        let core = Arc::downgrade(self.core());
+        let value = format!("pid {}", std::process::id());
+        *task = Some(tokio::spawn(async move {
+            // Ends when the handle is closed, or by a setting that `run` has refused.
+            while let Ok(leadership) = election.campaign(&*value).await {
+                let stepped = step_down.notified();
+                *signal.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                    Some(leadership.lost_signal());
+                term.send_replace(Some(leadership.term()));
+                let Some(core) = core.upgrade() else { return };
+                let lost = tokio::select! {
+                    biased;
+                    () = leadership.lost() => true,
+                    () = stepped => false,
+                    () = core.closing.begun() => false,
+                };
+                drop(core);
+                term.send_replace(None);
+                let outcome = leadership.resign().await;
+                tracing::debug!(target: "palisade::cron", lost, ?outcome, "no longer leads");
+                tokio::time::sleep(LEAVE).await;
+            }
+        }));
+    }
+}

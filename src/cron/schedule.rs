@@ -1,0 +1,168 @@
+//! Schedules: which instants a cron expression means. Pure: no clock is read.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use chrono_tz::Tz;
+
+use crate::error::ConfigError;
+use crate::shown::Quoted;
+
+/// Records of a job's ticks are kept for at least this many ticks …
+const KEPT: u32 = 64;
+/// … and this long.
+const KEPT_MIN: Duration = Duration::from_secs(3_600);
+const KEPT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// 2026-01-01: spans of a schedule are measured from here, so that all processes agree.
+const MEASURED: i64 = 1_767_225_600;
+
+/// A cron expression in a time zone. A tick is an instant, in whole seconds since 1970.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    text: String,
+    zone: Tz,
+    cron: croner::Cron,
+}
+
+impl Schedule {
+    pub(crate) fn parse(text: &str, zone: &str) -> Result<Self, ConfigError> {
+        let refuse = |field, text: &str, rule: String| {
+            ConfigError::new(field, Quoted(text).to_string(), rule)
+        };
+        let tz: Tz = zone.parse().map_err(|_| {
+            refuse("zone", zone, "must be a name as `Europe/Zurich` or `UTC`".to_owned())
+        })?;
+        let cron: croner::Cron = text.parse().map_err(|e| {
+            let rule = format!("must be `[seconds] minutes hours day month weekday`: {e}");
+            refuse("schedule", text, rule)
+        })?;
+        let schedule =
+            Self { text: text.split_whitespace().collect::<Vec<_>>().join(" "), zone: tz, cron };
+        if schedule.after(MEASURED).is_none() {
+            return Err(refuse("schedule", text, "there is no such day".to_owned()));
+        }
+        Ok(schedule)
+    }
+
+    /// The expression and its zone: what two processes have to agree on.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.text, self.zone.name())
+    }
+
+    /// The first tick after this instant.
+    pub(crate) fn after(&self, instant: i64) -> Option<i64> {
+        let from = self.at(instant)?;
+        let next = self.cron.iter_after(from).next()?.timestamp();
+        // Two wall clock times of a gap can mean one instant; it is one tick.
+        (next > instant).then_some(next).or_else(|| self.after(instant + 1))
+    }
+
+    /// The last tick at this instant or before it.
+    pub(crate) fn until(&self, instant: i64) -> Option<i64> {
+        let from = self.at(instant + 1)?;
+        let before = self.cron.iter_before(from).next()?.timestamp();
+        (before <= instant).then_some(before)
+    }
+
+    /// For how long the records of ticks are kept.
+    pub(crate) fn kept(&self, window: Duration) -> Duration {
+        let mut ticks = (0..8).scan(MEASURED, |at, _| {
+            let next = self.after(*at)?;
+            Some(next - std::mem::replace(at, next))
+        });
+        let first = ticks.next().unwrap_or(0);
+        let span = ticks.fold(first, i64::max).unsigned_abs();
+        let ticks = Duration::from_secs(span.saturating_mul(u64::from(KEPT)));
+        ticks.max(2 * window).max(KEPT_MIN).min(KEPT_MAX)
+    }
+
+    fn at(&self, instant: i64) -> Option<DateTime<Tz>> {
+        Some(DateTime::<Utc>::from_timestamp(instant, 0)?.with_timezone(&self.zone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(text: &str, zone: &str, from: &str, n: usize) -> Vec<String> {
+        let schedule = Schedule::parse(text, zone).unwrap();
+        let mut at = DateTime::parse_from_rfc3339(from).unwrap().timestamp() - 1;
+        let mut all = Vec::new();
+        for _ in 0..n {
+            let next = schedule.after(at).unwrap();
+            assert!(next > at);
+            assert_eq!(schedule.until(next), Some(next), "{text}");
+            assert_eq!(schedule.until(next - 1).filter(|t| *t > at), None, "{text}");
+            all.push(schedule.at(next).unwrap().to_rfc3339());
+            at = next;
+        }
+        all
+    }
+
+    #[test]
+    fn a_fixed_time_that_a_clock_skips_runs_once_right_after_the_gap() {
+        // 2026-03-29 in Zurich: 02:00 becomes 03:00.
+        let seen = ticks("30 2 * * *", "Europe/Zurich", "2026-03-28T00:00:00+01:00", 3);
+        let want =
+            ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"];
+        assert_eq!(seen, want);
+        // Two times of the gap are one instant, and one tick.
+        let seen = ticks("0,30 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00:00+01:00", 3);
+        let want =
+            ["2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00", "2026-03-30T02:00:00+02:00"];
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn a_fixed_time_that_a_clock_shows_twice_runs_once_at_the_first() {
+        // 2026-10-25 in Zurich: 03:00 becomes 02:00.
+        let seen = ticks("30 2 * * *", "Europe/Zurich", "2026-10-24T00:00:00+02:00", 3);
+        let want =
+            ["2026-10-24T02:30:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"];
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn intervals_go_on_over_both_changes() {
+        let seen = ticks("*/30 * * * *", "Europe/Zurich", "2026-03-29T01:00:00+01:00", 4);
+        let want = [
+            "2026-03-29T01:00:00+01:00",
+            "2026-03-29T01:30:00+01:00",
+            "2026-03-29T03:00:00+02:00",
+            "2026-03-29T03:30:00+02:00",
+        ];
+        assert_eq!(seen, want);
+        let seen = ticks("*/30 * * * *", "Europe/Zurich", "2026-10-25T02:00:00+02:00", 5);
+        let want = [
+            "2026-10-25T02:00:00+02:00",
+            "2026-10-25T02:30:00+02:00",
+            "2026-10-25T02:00:00+01:00",
+            "2026-10-25T02:30:00+01:00",
+            "2026-10-25T03:00:00+01:00",
+        ];
+        assert_eq!(seen, want);
+        assert_eq!(
+            ticks("* * * * * *", "UTC", "2026-01-01T00:00:00Z", 2)[1],
+            "2026-01-01T00:00:01+00:00"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        let refused = |text, zone| Schedule::parse(text, zone).unwrap_err().to_string();
+        assert!(refused("* * *", "UTC").contains("`schedule`"));
+        assert!(refused("0 0 30 2 *", "UTC").contains("no such day"));
+        assert!(refused("* * * * *", "Mars/Olympus").contains("`zone`"));
+    }
+
+    #[test]
+    fn records_are_kept_for_some_ticks() {
+        let kept = |text| Schedule::parse(text, "UTC").unwrap().kept(Duration::ZERO);
+        assert_eq!(kept("* * * * * *"), KEPT_MIN);
+        assert_eq!(kept("0 * * * *"), Duration::from_secs(64 * 3_600));
+        assert_eq!(kept("@yearly"), KEPT_MAX);
+        let window = Duration::from_secs(7_200);
+        assert_eq!(Schedule::parse("* * * * * *", "UTC").unwrap().kept(window), 2 * window);
+    }
+}

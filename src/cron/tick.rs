@@ -1,0 +1,159 @@
+//! A tick: what its run is given, and what is kept of it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::idempotency::Context;
+use crate::token::FencingToken;
+
+/// What a run knows of its tick. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tick {
+    pub(super) at: i64,
+    pub(super) backfilled: bool,
+    pub(super) token: FencingToken,
+    pub(super) cx: Context,
+}
+
+impl Tick {
+    /// When the tick was due. The same for every attempt at it.
+    pub fn at(&self) -> SystemTime {
+        at(self.at)
+    }
+
+    /// The same in seconds since 1970.
+    pub fn unix_seconds(&self) -> i64 {
+        self.at
+    }
+
+    /// 1 the first time; more if an earlier run of this tick was interrupted and may have acted.
+    pub fn attempt(&self) -> u32 {
+        self.cx.attempt()
+    }
+
+    /// Whether this is run belatedly by the [`Missed`](super::Missed) policy.
+    pub fn is_backfilled(&self) -> bool {
+        self.backfilled
+    }
+
+    /// Larger than that of every earlier run of the job. Send it along with what is written. Under
+    /// [`Overlap::Allow`](super::Overlap::Allow), where runs have no order, it is larger than that
+    /// of every earlier run of this *tick* only.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// A key for a step in a downstream system that recognises repeats: the same for every attempt
+    /// at this tick, different for every other.
+    pub fn child_key(&self, step: &str) -> String {
+        self.cx.child_key(step)
+    }
+
+    /// Whether the run may go on, by a local look at the clock.
+    pub fn is_valid(&self) -> bool {
+        self.cx.is_valid()
+    }
+
+    /// What is left of the run's lease, unless it is renewed; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.cx.remaining()
+    }
+
+    /// Resolves when the run may not go on: somebody else may run the tick now. The future of the
+    /// run is dropped then, so only work in tasks of its own needs it.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub async fn lost(&self) {
+        self.cx.lost().await;
+    }
+}
+
+pub(super) fn at(seconds: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds.unsigned_abs())
+}
+
+/// What is kept of a tick that is over.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Run {
+    /// Host and process.
+    pub by: String,
+    /// In milliseconds since 1970, by that machine's clock.
+    pub started: u64,
+    /// In milliseconds since 1970, by that machine's clock; not before
+    /// [`at_least`](super::Job::at_least) has passed since it started.
+    pub ended: u64,
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// The run's fencing token.
+    pub token: u64,
+    /// It was run belatedly by the [`Missed`](super::Missed) policy.
+    pub backfilled: bool,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a tick ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum End {
+    /// The job returned `Ok`.
+    Done,
+    /// The job returned this error.
+    Failed(String),
+    /// It was not run, for this reason.
+    Skipped(Skipped),
+    /// The job was cancelled, for this reason.
+    Cancelled(Cancelled),
+}
+
+/// Why a tick was not run.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Skipped {
+    /// It was due while an earlier one ran.
+    Overlap,
+    /// A later one was due already, and that cancels earlier ones.
+    Superseded,
+}
+
+/// Why a run was cancelled.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// It ran for too long ([`Job::at_most`](super::Job::at_most)).
+    TooLong,
+    /// The next tick was due ([`Overlap::CancelPrevious`](super::Overlap::CancelPrevious)).
+    NextTick,
+}
+
+/// One tick of a job's [history](super::Cron::history).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TickReport {
+    /// When it was due.
+    pub at: SystemTime,
+    /// What became of it.
+    pub state: TickState,
+}
+
+/// What became of a tick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TickState {
+    /// It is over.
+    Over(Run),
+    /// It runs.
+    Running,
+    /// It began and left no result: the process died, or its lease was lost.
+    Interrupted,
+    /// Nothing is known of it: it was missed, or nobody has come to it yet.
+    Absent,
+    /// The nodes cannot say: too few of them have kept everything since.
+    Unknown,
+}

@@ -1,0 +1,213 @@
+//! The consumer: the worker's loop over sessions that are replaced when they break.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::sleep;
+
+use super::message::Message;
+use super::session::{Plan, Reader, Session, StreamError};
+use crate::error::ConfigError;
+use crate::idempotency::consumer::{ConsumeError, Ended, Rules, Source, Worker};
+use crate::idempotency::{Context, Failed, Idempotency, Probed};
+
+/// How long it takes at least until the server is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Consumes one stream as one of a group: each message takes effect once.
+pub struct Consumer {
+    worker: Worker,
+    plan: Plan,
+}
+
+/// Settings of a [`Consumer`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct ConsumerBuilder {
+    of: Idempotency,
+    rules: Rules,
+    min_idle: Option<Duration>,
+    url: String,
+    stream: String,
+    group: String,
+}
+
+impl fmt::Debug for ConsumerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address may have a password.
+        f.debug_struct("ConsumerBuilder")
+            .field("stream", &self.stream)
+            .field("group", &self.group)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("stream", &self.plan.stream)
+            .field("group", &self.plan.group)
+            .field("me", &self.plan.me)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ConsumerBuilder {
+    /// How much at once, and what becomes of failures. As failures count those that were reported,
+    /// and deliveries to processes that died.
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// After how long without a sign of life of its consumer an entry is taken over, and how long a
+    /// retry takes at most. At least the lease, for before that the claim of a consumer that died
+    /// may still run. The same for all consumers of the group. Default: one and a half leases.
+    pub fn min_idle(mut self, idle: Duration) -> Self {
+        self.min_idle = Some(idle);
+        self
+    }
+
+    /// Checks the settings. Nothing is connected before [`Consumer::run`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the field, the value and the rule.
+    pub fn build(self) -> Result<Consumer, ConfigError> {
+        for (field, name) in [("stream", &self.stream), ("group", &self.group)] {
+            if name.is_empty() {
+                return Err(ConfigError::new(field, "\"\"", "not empty"));
+            }
+        }
+        let me = self.of.incarnation();
+        let worker = Worker::new(self.of, self.rules)?;
+        let lease = worker.lease();
+        let min_idle = self.min_idle.unwrap_or(lease + lease / 2);
+        if min_idle < lease {
+            let rule = format!(
+                "at least the lease ({lease:?}): an entry that is taken over earlier finds the \
+                 claim of the consumer that died, and waits for it"
+            );
+            return Err(ConfigError::new("min_idle", format!("{min_idle:?}"), rule));
+        }
+        let (stream, group) = (Arc::from(self.stream), Arc::from(self.group));
+        let plan = Plan { url: self.url, stream, group, me: Arc::from(me), min_idle };
+        Ok(Consumer { worker, plan })
+    }
+}
+
+impl Consumer {
+    /// A consumer of this stream on the server with this address, in this group, that remembers
+    /// what was done in this namespace. All consumers of a group must use the same namespace on the
+    /// same nodes.
+    pub fn builder(url: &str, stream: &str, group: &str, of: Idempotency) -> ConsumerBuilder {
+        let [url, stream, group] = [url, stream, group].map(str::to_owned);
+        let (rules, min_idle) = (Rules::default(), None);
+        ConsumerBuilder { of, rules, min_idle, url, stream, group }
+    }
+
+    /// Consumes until `stop` resolves: each message runs the handler once, however often it comes.
+    /// Connects again when the server goes away, and makes the group if it is not there.
+    ///
+    /// # Errors
+    /// [`ConsumeError`]: the server refuses the login or the stream, or no message can be handled
+    /// until a person changed something.
+    ///
+    /// # Cancellation safety
+    /// As [`Worker::run`].
+    pub async fn run<T, E, F, Fut>(
+        &self,
+        handler: F,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, ConsumeError<StreamError>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Into<Failed> + 'static,
+        F: Fn(Context, Arc<Message>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        self.worker.run(self.source(), handler, stop).await
+    }
+
+    /// As [`run`](Self::run), with a probe that looks whether an earlier attempt took effect, for
+    /// messages of which that is not known.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancellation safety
+    /// As [`Worker::run`].
+    pub async fn run_probed<T, E, P, PF, F, Fut>(
+        &self,
+        probe: P,
+        handler: F,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, ConsumeError<StreamError>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: Into<Failed> + 'static,
+        P: Fn(Context, Arc<Message>) -> PF + Send + Sync + 'static,
+        PF: Future<Output = Probed<T>> + Send + 'static,
+        F: Fn(Context, Arc<Message>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        self.worker.run_probed(self.source(), probe, handler, stop).await
+    }
+
+    fn source(&self) -> Sessions {
+        Sessions { plan: self.plan.clone(), now: None }
+    }
+}
+
+/// One session after the other.
+struct Sessions {
+    plan: Plan,
+    now: Option<(Arc<Session>, Reader)>,
+}
+
+impl Sessions {
+    /// What there is; an error is of this session.
+    async fn read(&mut self, room: usize) -> Result<Vec<Message>, StreamError> {
+        if self.now.as_ref().is_some_and(|(session, _)| session.is_broken()) {
+            self.now = None;
+        }
+        let error = |e| StreamError::new(&self.plan.stream, &e);
+        let (session, reader) = match &mut self.now {
+            Some(now) => now,
+            none => {
+                let (session, reader) = Session::open(&self.plan).await.map_err(error)?;
+                none.insert((Arc::new(session), reader))
+            }
+        };
+        let entries = reader.next(&self.plan, room).await.map_err(error)?;
+        Ok(entries.into_iter().map(|entry| Message::new(session, entry)).collect())
+    }
+}
+
+impl Source for Sessions {
+    type Delivery = Message;
+    type Error = StreamError;
+
+    async fn fetch(&mut self, room: usize) -> Result<Vec<Message>, StreamError> {
+        match self.read(room).await {
+            Err(e) if e.is_passing() => {
+                tracing::warn!(
+                    target: "palisade::consumer", error = %e, "no entries; connecting again"
+                );
+                self.now = None;
+                sleep(AGAIN).await;
+                Ok(Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    async fn close(&mut self) {
+        if let Some((session, _)) = self.now.take() {
+            session.close().await;
+        }
+    }
+}

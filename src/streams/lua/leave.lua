@@ -1,0 +1,16 @@
+-- Removes consumers that have nothing pending: a name is used by one process, once.
+-- KEYS: the stream. ARGV: group, for how long in ms they must have been idle, the consumer or ''
+-- for all. Returns how many were removed.
+local removed = 0
+for _, facts in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local of = {}
+  for i = 1, #facts, 2 do
+    of[facts[i]] = facts[i + 1]
+  end
+  local meant = ARGV[3] == '' or ARGV[3] == of['name']
+  if meant and of['pending'] == 0 and of['idle'] >= tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], of['name'])
+    removed = removed + 1
+  end
+end
+return removed

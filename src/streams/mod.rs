@@ -1,0 +1,45 @@
+//! Consumers of Redis Streams whose messages take effect once (feature `streams`).
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use palisade::idempotency::Context;
+//! use palisade::streams::{Consumer, Message};
+//! use palisade::{Failed, RedisNode, Redlock};
+//!
+//! # async fn book(body: &[u8], fence: u64) -> Result<(), std::io::Error> { Ok(()) }
+//! # async fn shutdown() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let redlock = Redlock::builder().node(RedisNode::new("redis://127.0.0.1")?).build()?;
+//! let orders = redlock.idempotency("orders").at_most_once().build()?;
+//! let consumer = Consumer::builder("redis://127.0.0.1", "orders", "billing", orders).build()?;
+//! let handler = |cx: Context, message: Arc<Message>| async move {
+//!     book(message.body(), cx.fencing_token().get()).await?;
+//!     Ok::<_, Failed>(())
+//! };
+//! let ended = consumer.run(handler, shutdown()).await?;
+//! # let _ = ended; Ok(()) }
+//! ```
+//!
+//! The stream may be on another server than the nodes. An entry has these fields, set by its
+//! producer and the same in every copy: `key`, what names the request; `body`; and `created`, when
+//! the request was made, in milliseconds since 1970 (an entry's id is no such time: it differs from
+//! copy to copy). [`Producer::add`] sets them.
+//!
+//! What becomes of an entry: it is acknowledged (`XACK`) when its result is stored on a majority of
+//! the nodes. What is at work elsewhere, or failed, stays pending and is taken over when it is due,
+//! by whoever asks first (`XAUTOCLAIM`). What only a person can decide moves to the stream
+//! `{stream}:dead` with the fields `reason` and `detail`, in one step with its acknowledgement.
+//! Acknowledged entries stay in the stream: trim it (`XTRIM … MINID`) behind what is pending.
+//!
+//! Each process is a consumer of its own with a name that nobody else ever has. What a process that
+//! died left pending goes to others; its name is removed when nothing is pending under it.
+
+mod consumer;
+mod message;
+mod producer;
+mod session;
+
+pub use consumer::{Consumer, ConsumerBuilder};
+pub use message::Message;
+pub use producer::Producer;
+pub use session::{StreamError, dead_letters};

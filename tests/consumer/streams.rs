@@ -1,0 +1,174 @@
+//! Redis Streams on a real server: who dies leaves nothing behind, who is late takes nothing away.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::Ended;
+use palisade::streams::{Consumer, Message, Producer};
+use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::support::server::Server;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+fn orders() -> Idempotency {
+    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
+    redlock.idempotency("orders").at_most_once().build().unwrap()
+}
+
+fn consumer(server: &Server, of: &Idempotency) -> Consumer {
+    Consumer::builder(&server.url(), "orders", "billing", of.clone()).build().unwrap()
+}
+
+async fn add(server: &Server, keys: &[&str]) {
+    let producer = Producer::new(&server.url(), "orders");
+    for key in keys {
+        producer.add(key, SystemTime::now(), b"10 GBP").await.unwrap();
+    }
+}
+
+/// What `redis-cli` answers.
+fn ask(server: &Server, words: &[&str]) -> String {
+    let port = server.port().to_string();
+    let mut cli = std::process::Command::new("redis-cli");
+    let out = cli.args(["-p", &port]).args(words).output().expect("redis-cli can be run");
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}
+
+/// Until nothing is pending and nothing is unread.
+async fn drained(server: &Server, entries: usize) {
+    loop {
+        let groups = ask(server, &["XINFO", "GROUPS", "orders"]);
+        let facts: Vec<_> = groups.lines().collect();
+        let of = |name: &str| facts.iter().position(|f| *f == name).map(|at| facts[at + 1]);
+        let read = of("entries-read").and_then(|n| n.parse().ok()).unwrap_or(0);
+        if of("pending") == Some("0") && read >= entries {
+            return;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_consumer_left_is_taken_over_and_its_copies_have_one_effect() {
+    let (server, of) = (Server::start(&[]), orders());
+    add(&server, &["order-1", "order-2", "order-1"]).await;
+    ask(&server, &["XGROUP", "CREATE", "orders", "billing", "0"]);
+    // It reads all and is never heard of again.
+    let read = ["XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">"];
+    assert!(ask(&server, &read).contains("order-2"));
+    let effects = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&effects);
+    let handler = move |cx: Context, _: Arc<Message>| {
+        seen.lock().unwrap().push(cx.key().to_owned());
+        async { Ok::<_, Failed>(()) }
+    };
+    let run = consumer(&server, &of).run(handler, drained(&server, 3)).await.unwrap();
+    effects.lock().unwrap().sort();
+    assert_eq!(*effects.lock().unwrap(), ["order-1", "order-2"], "{run:?}");
+    assert_eq!((run.acked, run.parked), (3, 0));
+    // Its name goes with its last entry; the dead one's after an hour.
+    let names = ask(&server, &["XINFO", "CONSUMERS", "orders", "billing"]);
+    assert_eq!(names.lines().filter(|l| *l == "name").count(), 1, "{names}");
+    assert!(names.contains("dead"), "{names}");
+}
+
+#[tokio::test]
+async fn a_long_handler_keeps_its_entry() {
+    let (server, of) = (Server::start(&[]), orders());
+    add(&server, &["order-1"]).await;
+    let slow = |_: Context, _: Arc<Message>| async {
+        sleep(5 * LEASE).await;
+        Ok::<_, Failed>(())
+    };
+    let (a, b) = (consumer(&server, &of), consumer(&server, &of));
+    let (a, b) = tokio::join!(a.run(slow, drained(&server, 1)), b.run(slow, drained(&server, 1)));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
+}
+
+/// Runs a consumer whose handler waits until it is let go, and takes its entry away meanwhile.
+async fn late(answer: Result<(), Failed>) -> (Server, Ended) {
+    let (server, of) = (Server::start(&[]), orders());
+    add(&server, &["order-1"]).await;
+    let (began, begun) = oneshot::channel();
+    let (let_go, gone) = oneshot::channel();
+    let once = Arc::new(Mutex::new(Some((began, gone, answer))));
+    let handler = move |_: Context, _: Arc<Message>| {
+        let once = Arc::clone(&once);
+        async move {
+            let taken = once.lock().unwrap().take();
+            let (began, gone, answer) = taken.ok_or_else(|| Failed::no_effect("again"))?;
+            let _ = began.send(());
+            let _ = gone.await;
+            answer
+        }
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = consumer(&server, &of);
+    let run = consumer.run(handler, async move {
+        let _ = stopped.await;
+    });
+    let steal = async {
+        begun.await.unwrap();
+        let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
+        let id = id.lines().next().unwrap().to_owned();
+        ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
+        // The other one has put it aside.
+        ask(&server, &["XACK", "orders", "billing", &id]);
+        let_go.send(()).unwrap();
+        sleep(Duration::from_millis(300)).await;
+        stop.send(()).unwrap();
+    };
+    let (ended, ()) = tokio::join!(timeout(Duration::from_secs(30), run), steal);
+    (server, ended.expect("it ends").unwrap())
+}
+
+#[tokio::test]
+async fn who_is_late_takes_nothing_away_from_others() {
+    // A retry of what somebody else has settled.
+    let (server, ended) = late(Err(Failed::no_effect("the bank is closed"))).await;
+    assert_eq!((ended.unsettled, ended.retried), (1, 0), "{ended:?}");
+    let pending = ask(&server, &["XPENDING", "orders", "billing"]);
+    assert!(pending.starts_with('0'), "{pending}");
+    // A dead letter of what somebody else has settled: there is no second one.
+    let (server, _) = late(Err(Failed::permanent("no such customer"))).await;
+    assert_eq!(ask(&server, &["XLEN", "{orders}:dead"]), "0");
+}
+
+#[tokio::test]
+async fn a_dead_letter_has_the_entry_and_its_reason() {
+    let (server, of) = (Server::start(&[]), orders());
+    add(&server, &["order-1", "fails"]).await;
+    let tries = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&tries);
+    let handler = move |cx: Context, _: Arc<Message>| {
+        let fails = cx.key() == "fails";
+        seen.fetch_add(u32::from(fails), SeqCst);
+        async move { if fails { Err(Failed::no_effect("the bank is closed")) } else { Ok(()) } }
+    };
+    let rules = palisade::idempotency::consumer::Rules::default().max_failures(2);
+    let builder = Consumer::builder(&server.url(), "orders", "billing", of.clone());
+    let consumer = builder.rules(rules).build().unwrap();
+    let ended = consumer.run(handler, drained(&server, 2)).await.unwrap();
+    assert_eq!((ended.parked, ended.acked, tries.load(SeqCst)), (1, 1, 2), "{ended:?}");
+    let letter = ask(&server, &["XRANGE", "{orders}:dead", "-", "+"]);
+    for part in ["key\nfails", "body\n10 GBP", "reason\nexhausted", "the bank is closed"] {
+        assert!(letter.contains(part), "{part} is not in {letter}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_consumer_with_what_to_check() {
+    let of = orders();
+    let refused = Server::start(&["--requirepass", "secret"]);
+    let consumer = consumer(&refused, &of);
+    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, std::future::pending());
+    let e = timeout(Duration::from_secs(20), run).await.expect("it ends").unwrap_err();
+    let text = e.to_string();
+    assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
+}

@@ -1,0 +1,172 @@
+//! What becomes of ticks that are missed, that overlap, that take too long.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use palisade::cron::{Cancelled, End, Job, Missed, Overlap, Skipped, Tick, TickReport, TickState};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::logs::Log;
+use crate::world::{Process, World, at, every_second};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn ends(report: &[TickReport]) -> Vec<Option<End>> {
+    let end = |r: &TickReport| match &r.state {
+        TickState::Over(run) => Some(run.end.clone()),
+        _ => None,
+    };
+    report.iter().rev().map(end).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
+    let all = Missed::CatchUp { window: Duration::from_secs(3_600), max: 100 };
+    let three = Missed::CatchUp { window: Duration::from_secs(3_600), max: 3 };
+    let window = Missed::CatchUp { window: 5 * MINUTE, max: 100 };
+    for (policy, caught_up) in
+        [(Missed::Skip, 0), (Missed::RunLatest, 0), (all, 8), (three, 3), (window, 4)]
+    {
+        let world = World::new();
+        let job = || Job::new("job", "* * * * *").missed(policy);
+        // Begins shortly after a full minute, so that places are known.
+        let into = world.now().duration_since(at(0)).unwrap().as_secs() % 60;
+        sleep(SECOND * (65 - into as u32)).await;
+        let first = world.process(job());
+        world.sleep(2 * MINUTE).await;
+        first.end().await;
+        assert_eq!(world.runs().len(), 2);
+        // Down for nine ticks; at the end one of them is on time yet.
+        world.sleep(9 * MINUTE).await;
+        let second = world.process(job());
+        world.sleep(10 * SECOND).await;
+        let runs = &world.runs()[2..];
+        let backfilled = runs.iter().filter(|run| run.backfilled).count();
+        assert_eq!((backfilled, runs.len() - backfilled), (caught_up, 1), "{policy:?} {runs:?}");
+        assert!(runs.windows(2).all(|w| w[0].at < w[1].at));
+        drop(second);
+    }
+    // Nothing is on time: the latest is run, belatedly.
+    let world = World::new();
+    let job = || Job::new("job", "0 * * * *").missed(Missed::RunLatest);
+    let into = world.now().duration_since(at(0)).unwrap().as_secs() % 3_600;
+    sleep(SECOND * (3_600 + 600 - into as u32)).await;
+    let first = world.process(job());
+    world.sleep(SECOND).await;
+    first.end().await;
+    world.sleep(5 * 60 * MINUTE).await;
+    let second = world.process(job());
+    world.sleep(10 * SECOND).await;
+    let runs = world.runs();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert!(runs[0].backfilled && runs[0].began / 1_000 - runs[0].at.unsigned_abs() > 590);
+    drop(second);
+}
+
+/// Runs that take 2.5 s at ticks of one second, on two processes.
+async fn overlapping(overlap: Overlap) -> (World, Vec<TickReport>) {
+    let world = World::new();
+    let job = || every_second("job").overlap(overlap);
+    let slow = |_: Tick| async {
+        sleep(Duration::from_millis(2_500)).await;
+        Ok(())
+    };
+    let two: Vec<Process> = (0..2).map(|_| world.process_with(job(), slow)).collect();
+    sleep(20 * SECOND).await;
+    let report = two[0].cron.history(&job(), 16).await.unwrap();
+    (world, report[4..].to_vec())
+}
+
+#[tokio::test(start_paused = true)]
+async fn ticks_that_are_due_during_a_run_follow_the_policy() {
+    let skipped = Some(End::Skipped(Skipped::Overlap));
+    let (world, report) = overlapping(Overlap::Skip).await;
+    let all = ends(&report);
+    let done = all.iter().filter(|end| **end == Some(End::Done)).count();
+    // One of three is run, the two that are due meanwhile are not.
+    assert!((3..=5).contains(&done), "{all:?}");
+    assert!(all.windows(2).all(|w| w[0] == skipped || w[1] == skipped), "{all:?}");
+    let runs = world.runs();
+    assert!(runs.windows(2).all(|w| w[1].began >= w[0].began + 2_500), "{runs:?}");
+
+    let (world, report) = overlapping(Overlap::BufferOne).await;
+    let done = ends(&report).iter().filter(|end| **end == Some(End::Done)).count();
+    let runs = world.runs();
+    assert!(done >= 4, "{report:?}");
+    assert!(runs.windows(2).all(|w| w[1].began >= w[0].began + 2_500), "one at a time");
+    assert!(runs.windows(2).all(|w| w[1].began < w[0].began + 3_400), "without a pause: {runs:?}");
+
+    let (world, report) = overlapping(Overlap::Allow).await;
+    assert!(ends(&report).iter().all(|end| *end == Some(End::Done)), "{report:?}");
+    assert!(world.runs().windows(2).all(|w| w[1].at == w[0].at + 1));
+
+    let (world, report) = overlapping(Overlap::CancelPrevious).await;
+    let cancelled = Some(End::Cancelled(Cancelled::NextTick));
+    assert!(ends(&report).iter().all(|end| *end == cancelled), "{report:?}");
+    assert!(world.completed().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
+    let world = World::new();
+    let job = || every_second("job").at_least(Duration::from_millis(2_500));
+    let process = world.process(job());
+    sleep(12 * SECOND).await;
+    drop(process);
+    let runs = world.runs();
+    assert!(runs.windows(2).all(|w| w[1].at >= w[0].at + 3), "{runs:?}");
+
+    let job = || Job::new("long", "* * * * *").at_most(10 * SECOND);
+    let process = world.process_with(job(), |_| std::future::pending());
+    sleep(2 * MINUTE).await;
+    let report = process.cron.history(&job(), 1).await.unwrap();
+    let TickState::Over(run) = &report[0].state else { panic!("{report:?}") };
+    assert_eq!(run.end, End::Cancelled(Cancelled::TooLong));
+    assert!((10_000..10_500).contains(&(run.ended - run.started)), "{run:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_is_the_same_for_everybody_and_within_bounds() {
+    let world = World::new();
+    let job = || Job::new("job", "* * * * *").jitter(30 * SECOND);
+    let two = [world.process(job()), world.process(job())];
+    sleep(20 * MINUTE).await;
+    drop(two);
+    let late = |run: &crate::world::Run| run.began - run.at.unsigned_abs() * 1_000;
+    let all: Vec<_> = world.runs().iter().map(late).collect();
+    assert!(all.len() >= 18 && all.iter().all(|late| *late < 31_000), "{all:?}");
+    let spread: BTreeSet<_> = all.iter().map(|late| late / 5_000).collect();
+    assert!(spread.len() > 2, "{all:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = World::new();
+    let missed = Missed::CatchUp { window: Duration::from_secs(7_200), max: 100 };
+    let old = || Job::new("job", "*/5 * * * *").missed(missed);
+    let new = || Job::new("job", "*/7 * * * *").missed(missed);
+    let process = world.process(old());
+    sleep(21 * MINUTE).await;
+    let before = world.runs();
+    assert!(before.len() >= 4);
+    process.end().await;
+    sleep(30 * MINUTE).await;
+    let process = world.process(new());
+    sleep(2 * SECOND).await;
+    let edited: Vec<_> = log.lines(&["the schedule was edited", "*/5", "*/7"]);
+    assert_eq!(edited.len(), 1, "{}", log.text());
+    assert!(edited[0].contains(&format!("last_run=Some({})", before.last().unwrap().at)));
+    let at_edit = i64::try_from(world.now().duration_since(at(0)).unwrap().as_secs()).unwrap();
+    sleep(15 * MINUTE).await;
+    process.end().await;
+    // Back again: the time of the other schedule was not missed by this one.
+    let process = world.process(old());
+    sleep(6 * MINUTE).await;
+    drop(process);
+    let after = &world.runs()[before.len()..];
+    assert!(after.len() >= 3 && after.iter().all(|run| run.at > at_edit), "{after:?}");
+    assert!(after.iter().all(|run| !run.backfilled), "{after:?}");
+}

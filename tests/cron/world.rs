@@ -1,0 +1,152 @@
+//! Nodes, processes and a ledger in virtual time.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use palisade::cron::{Cron, Job, Tick};
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
+use palisade::test_util::fault::{Fault, FaultControl};
+use palisade::{Failed, MemoryNode, Redlock};
+use tokio::task::JoinHandle;
+
+/// What the ledger was told when a run began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) at: i64,
+    pub(crate) attempt: u32,
+    pub(crate) token: u64,
+    pub(crate) backfilled: bool,
+    pub(crate) by: u32,
+    /// The wall clock in milliseconds.
+    pub(crate) began: u64,
+}
+
+#[derive(Default)]
+struct Ledger {
+    runs: Vec<Run>,
+    completed: Vec<i64>,
+}
+
+pub(crate) struct World {
+    env: Arc<dyn Env>,
+    faults: Vec<Fault>,
+    controls: Vec<FaultControl>,
+    ledger: Arc<Mutex<Ledger>>,
+    count: AtomicU32,
+}
+
+/// A process; it dies on drop.
+pub(crate) struct Process {
+    pub(crate) cron: Cron,
+    redlock: Redlock,
+    task: JoinHandle<()>,
+}
+
+impl Process {
+    pub(crate) fn leads(&self) -> bool {
+        self.cron.leading().borrow().is_some()
+    }
+
+    /// Leaves nothing behind that somebody waits for.
+    pub(crate) async fn end(self) {
+        drop(self.redlock.close(Duration::from_secs(1)).await);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn every_second(name: &str) -> Job {
+    Job::new(name, "* * * * * *")
+}
+
+pub(crate) fn at(seconds: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds.unsigned_abs())
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+        let node = |_| MemoryNode::builder().env(Arc::clone(&env)).build();
+        let faults: Vec<_> = (0..3).map(node).map(Fault::new).collect();
+        let controls = faults.iter().map(Fault::control).collect();
+        let (ledger, count) = (Arc::default(), AtomicU32::new(0));
+        Self { env, faults, controls, ledger, count }
+    }
+
+    pub(crate) fn redlock(&self) -> Redlock {
+        let builder = Redlock::builder().ttl(Duration::from_secs(2)).env(Arc::clone(&self.env));
+        let all = self.faults.iter().fold(builder, |b, fault| b.node(fault.clone()));
+        all.build().unwrap()
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.env.wall_micros())
+    }
+
+    pub(crate) async fn sleep(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+
+    /// Nobody reaches any node, or everybody does again.
+    pub(crate) fn cut(&self, cut: bool) {
+        for control in &self.controls {
+            if cut { control.cut() } else { control.heal() }
+        }
+    }
+
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        self.ledger.lock().unwrap().runs.clone()
+    }
+
+    /// The ticks whose run came to its end, in order.
+    pub(crate) fn completed(&self) -> Vec<i64> {
+        let mut all = self.ledger.lock().unwrap().completed.clone();
+        all.sort_unstable();
+        all
+    }
+
+    pub(crate) fn process(&self, job: Job) -> Process {
+        self.process_with(job, |_| async { Ok(()) })
+    }
+
+    /// A process with handle and candidate of its own.
+    pub(crate) fn process_with<H, Fut>(&self, job: Job, handler: H) -> Process
+    where
+        H: Fn(Tick) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        let redlock = self.redlock();
+        let cron = Cron::new(&redlock);
+        let (env, ledger) = (Arc::clone(&self.env), Arc::clone(&self.ledger));
+        let by = self.count.fetch_add(1, Ordering::Relaxed);
+        let runs = cron.clone();
+        let task = tokio::spawn(async move {
+            let run = runs.run(job, |tick: Tick| {
+                let (at, ledger) = (tick.unix_seconds(), Arc::clone(&ledger));
+                ledger.lock().unwrap().runs.push(Run {
+                    at,
+                    attempt: tick.attempt(),
+                    token: tick.fencing_token().get(),
+                    backfilled: tick.is_backfilled(),
+                    by,
+                    began: env.wall_micros() / 1_000,
+                });
+                let work = handler(tick);
+                async move {
+                    work.await?;
+                    ledger.lock().unwrap().completed.push(at);
+                    Ok::<_, Failed>(())
+                }
+            });
+            run.await.unwrap();
+        });
+        Process { cron, redlock, task }
+    }
+}
