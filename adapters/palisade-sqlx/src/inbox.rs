@@ -11,7 +11,7 @@ use palisade::Probed;
 use palisade::idempotency::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 use crate::error::InboxError;
 use crate::fence;
@@ -23,9 +23,9 @@ use crate::fence;
 /// nothing of it is left, also where the transaction is committed all the same. On a connection
 /// without a transaction it is a transaction of its own.
 ///
-/// While another attempt at the key is in an open transaction, this waits for its end; `lock_timeout`
-/// of the connection bounds that wait. At isolation levels above `READ COMMITTED` the wait may end
-/// in a serialization failure; then run the whole transaction again.
+/// While another attempt at the key is in an open transaction, this waits for its end;
+/// `lock_timeout` of the connection bounds that wait. At isolation levels above `READ COMMITTED`
+/// the wait may end in a serialization failure; then run the whole transaction again.
 ///
 /// # Errors
 /// Those of `effect`, and [`InboxError`].
@@ -97,6 +97,34 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -
             tracing::warn!(target: "palisade::sqlx", %error, "a probe is not answered");
             Probed::Unknown
         }
+    }
+}
+
+/// [`probe`] with a connection of this pool, as [`Call::probe`](palisade::idempotency::Call::probe)
+/// and the layer of palisade-tower take it. No connection within the pool's `acquire_timeout` is
+/// [`Unknown`](Probed::Unknown), too.
+pub fn prober<T>(
+    pool: PgPool,
+) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    move |cx| {
+        let pool = pool.clone();
+        Box::pin(async move {
+            match pool.acquire().await {
+                Ok(mut conn) => probe(&mut conn, &cx).await,
+                Err(error) => {
+                    tracing::warn!(
+                        target: "palisade::sqlx",
+                        %error,
+                        key = name(&cx),
+                        "a probe is not answered"
+                    );
+                    Probed::Unknown
+                }
+            }
+        })
     }
 }
 
