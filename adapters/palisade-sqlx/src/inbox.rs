@@ -115,12 +115,8 @@ where
             match pool.acquire().await {
                 Ok(mut conn) => probe(&mut conn, &cx).await,
                 Err(error) => {
-                    tracing::warn!(
-                        target: "palisade::sqlx",
-                        %error,
-                        key = name(&cx),
-                        "a probe is not answered"
-                    );
+                    let key = name(&cx);
+                    tracing::warn!(target: "palisade::sqlx", %error, key, "a probe has no answer");
                     Probed::Unknown
                 }
             }
@@ -174,6 +170,6 @@ async fn row<T: DeserializeOwned>(
     read.map(Some).map_err(|error| InboxError::Codec { key: name(cx), what, error })
 }
 
-fn name(cx: &Context) -> String {
+pub(crate) fn name(cx: &Context) -> String {
     format!("{}:{}", cx.namespace(), cx.key())
 }
