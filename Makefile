@@ -68,7 +68,7 @@ test:
 	@echo 'make test: everything passed'
 
 test-adapters:
-	@scripts/need cargo redis rabbitmq postgres
+	@scripts/need cargo redis rabbitmq postgres mariadb
 	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 

@@ -35,6 +35,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Requests under way at once.
 const IN_FLIGHT: usize = 250;
+/// How long a client sends its order again.
+const PATIENCE: Duration = Duration::from_mins(5);
 const ITEM: i64 = 42;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,14 +87,12 @@ struct Shop {
 impl Shop {
     /// One order in one transaction.
     async fn sell(&self, claim: &Claim) -> Result<Sale, BoxError> {
-        let _turn = if self.way == Way::Lock { Some(self.turn.lock().await) } else { None };
-        let guard = if self.way == Way::Lock {
-            let lock = self
-                .redlock
-                .mutex(format!("stock:{ITEM}"))
-                .acquire_timeout(Duration::from_mins(1))
-                .build()?;
-            Some(lock.acquire().await?)
+        // A stock does not grow: sold out is sold out, and nobody has to wait to hear it.
+        let locked = self.way == Way::Lock && rest(&mut *self.pool.acquire().await?).await? > 0;
+        let _turn = if locked { Some(self.turn.lock().await) } else { None };
+        let guard = if locked {
+            let lock = self.redlock.mutex(format!("stock:{ITEM}"));
+            Some(lock.acquire_timeout(Duration::from_mins(1)).build()?.acquire().await?)
         } else {
             None
         };
@@ -123,9 +123,13 @@ impl Shop {
     }
 }
 
-async fn read_and_write(tx: &mut PgConnection, token: i64) -> Result<Sale, BoxError> {
+async fn rest(conn: &mut PgConnection) -> Result<i64, BoxError> {
     let read = sqlx::query_scalar("SELECT rest FROM stock WHERE id = $1").bind(ITEM);
-    let rest: i64 = read.fetch_one(&mut *tx).await?;
+    Ok(read.fetch_one(conn).await?)
+}
+
+async fn read_and_write(tx: &mut PgConnection, token: i64) -> Result<Sale, BoxError> {
+    let rest = rest(&mut *tx).await?;
     if rest == 0 {
         return Ok(Sale { sold: false, rest });
     }
@@ -185,6 +189,8 @@ async fn serve(shop: Shop) -> Result<String, BoxError> {
     let keys = shop.redlock.idempotency("orders").at_least_once().build()?;
     // There is one shop and no users in it; a client's key is its order's number.
     let once = IdempotencyLayer::new(keys, |_| Some(Scope::everybody()));
+    // The second copy of an order is answered when the first one is.
+    let once = once.in_flight_timeout(Duration::from_secs(10));
     let app = Router::new().route("/orders", post(order).layer(once)).with_state(shop);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/orders", listener.local_addr()?);
@@ -192,9 +198,10 @@ async fn serve(shop: Shop) -> Result<String, BoxError> {
     Ok(url)
 }
 
-/// Sends an order until it is decided.
+/// Sends an order until it is decided, for some minutes.
 async fn buy(client: &reqwest::Client, url: &str, key: usize) -> Option<bool> {
-    for _ in 0..100 {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
         let request = client.post(url).header("idempotency-key", format!("order-{key}"));
         if let Ok(response) = request.send().await {
             // A problem is no sale: in progress, or the servers fail.

@@ -41,8 +41,8 @@ pub enum InboxError {
 /// A write was refused: a newer holder has written before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; stop \
-     and acquire again",
+    "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; \
+     stop and acquire again",
     .seen.map(|seen| format!(", for it has seen {seen}")).unwrap_or_default()
 )]
 #[non_exhaustive]

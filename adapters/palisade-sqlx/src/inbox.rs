@@ -11,7 +11,7 @@ use palisade::Probed;
 use palisade::idempotency::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 use crate::error::InboxError;
 use crate::fence;
@@ -23,9 +23,9 @@ use crate::fence;
 /// nothing of it is left, also where the transaction is committed all the same. On a connection
 /// without a transaction it is a transaction of its own.
 ///
-/// While another attempt at the key is in an open transaction, this waits for its end; `lock_timeout`
-/// of the connection bounds that wait. At isolation levels above `READ COMMITTED` the wait may end
-/// in a serialization failure; then run the whole transaction again.
+/// While another attempt at the key is in an open transaction, this waits for its end;
+/// `lock_timeout` of the connection bounds that wait. At isolation levels above `READ COMMITTED`
+/// the wait may end in a serialization failure; then run the whole transaction again.
 ///
 /// # Errors
 /// Those of `effect`, and [`InboxError`].
@@ -100,6 +100,30 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -
     }
 }
 
+/// [`probe`] with a connection of this pool, as [`Call::probe`](palisade::idempotency::Call::probe)
+/// and the layer of palisade-tower take it. No connection within the pool's `acquire_timeout` is
+/// [`Unknown`](Probed::Unknown), too.
+pub fn prober<T>(
+    pool: PgPool,
+) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    move |cx| {
+        let pool = pool.clone();
+        Box::pin(async move {
+            match pool.acquire().await {
+                Ok(mut conn) => probe(&mut conn, &cx).await,
+                Err(error) => {
+                    let key = name(&cx);
+                    tracing::warn!(target: "palisade::sqlx", %error, key, "a probe has no answer");
+                    Probed::Unknown
+                }
+            }
+        })
+    }
+}
+
 /// Deletes the rows of a namespace that are older than this, at most so many, and says how many.
 /// Nothing may ask for them any more: keep them at least as long as the namespace's retention.
 ///
@@ -146,6 +170,6 @@ async fn row<T: DeserializeOwned>(
     read.map(Some).map_err(|error| InboxError::Codec { key: name(cx), what, error })
 }
 
-fn name(cx: &Context) -> String {
+pub(crate) fn name(cx: &Context) -> String {
     format!("{}:{}", cx.namespace(), cx.key())
 }

@@ -3,6 +3,8 @@
 mod error;
 pub mod fence;
 pub mod inbox;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod schema;
 
 pub use error::{InboxError, Stale};

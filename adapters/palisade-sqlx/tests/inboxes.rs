@@ -32,13 +32,6 @@ fn cause(error: &RunError) -> String {
     std::error::Error::source(error).expect("the handler's error").to_string()
 }
 
-async fn probe(pool: PgPool, cx: Context) -> Probed<i64> {
-    match pool.acquire().await {
-        Ok(mut conn) => inbox::probe(&mut conn, &cx).await,
-        Err(_) => Probed::Unknown,
-    }
-}
-
 /// Dies, as far as Redis knows, after the effect was committed.
 async fn die_after_commit(lab: &Lab, keys: &Idempotency, key: &str) -> i64 {
     let pool = lab.pool.clone();
@@ -73,8 +66,8 @@ async fn the_row_answers_the_probe() {
     let keys = keys.build().expect("settings");
     let id = die_after_commit(&lab, &keys, "k").await;
     let probed = |key: &str| {
-        let (reader, pool) = (lab.pool.clone(), lab.pool.clone());
-        let call = keys.key(key).probe(move |cx| probe(reader, cx));
+        let pool = lab.pool.clone();
+        let call = keys.key(key).probe(inbox::prober(pool.clone()));
         call.run(async move |cx: Context| book(&pool, &cx).await)
     };
     assert_eq!(probed("k").await.expect("answered"), Outcome::Replayed(id));

@@ -1,5 +1,6 @@
 //! The inbox and the fence on a real PostgreSQL server.
 
+mod example;
 mod fences;
 mod inboxes;
 mod oversell;

@@ -9,7 +9,7 @@ use crate::server::Postgres;
 mod no_oversell;
 #[path = "../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with tests that use all of it")]
-mod redis;
+pub(crate) mod redis;
 
 async fn sells_what_there_is(way: no_oversell::Way) {
     let (redis, postgres) = (redis::Server::start(&[]), Postgres::start());

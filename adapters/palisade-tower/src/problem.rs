@@ -132,6 +132,14 @@ impl Problem {
                 "By its own account the request was made in the future. Set the \
                  clock of the machine that made it. Nothing was run."
             }
+            _ => self.detail_of_valid(),
+        };
+        text.to_owned()
+    }
+
+    /// The same of requests that are valid by themselves.
+    fn detail_of_valid(&self) -> &'static str {
+        match self {
             Self::InProgress(_) => {
                 "A request with this Idempotency-Key is being processed. Send \
                  this one again later, with the same key."
@@ -169,9 +177,8 @@ impl Problem {
                 "The request failed. Send it again with the same key to learn \
                  whether it took effect."
             }
-            Self::Internal => "The server could not process the Idempotency-Key.",
-        };
-        text.to_owned()
+            _ => "The server could not process the Idempotency-Key.",
+        }
     }
 
     /// When the same request may be answered otherwise.

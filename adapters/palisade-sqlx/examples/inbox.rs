@@ -1,0 +1,67 @@
+//! An order that is delivered again and again is booked once, whatever dies in between.
+//!
+//! ```text
+//! palisade init --node redis://127.0.0.1
+//! cargo run -p palisade-sqlx --example inbox -- redis://127.0.0.1 \
+//!     postgres://palisade@127.0.0.1/postgres
+//! ```
+//!
+//! The lines marked `glue` are those that the inbox costs.
+
+use palisade::idempotency::Context;
+use palisade::{Idempotency, Outcome, Redlock, RunError};
+use palisade_sqlx::inbox; // glue
+use sqlx::{PgConnection, PgPool};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The effect.
+async fn write(tx: &mut PgConnection, item: String) -> Result<i64, BoxError> {
+    let insert = "INSERT INTO booked (item) VALUES ($1) RETURNING id";
+    Ok(sqlx::query_scalar(insert).bind(item).fetch_one(tx).await?)
+}
+
+/// Books an order, and says which number it has.
+pub(crate) async fn book(
+    orders: &Idempotency,
+    pool: &PgPool,
+    order: &str,
+    dies: bool,
+) -> Result<Outcome<i64>, RunError> {
+    let (pool, item) = (pool.clone(), order.to_owned());
+    let call = orders.key(order).probe(inbox::prober(pool.clone())); // glue
+    let handler = async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        let number: i64 = inbox::once(&mut tx, &cx, |tx| Box::pin(write(tx, item))).await?; // glue
+        tx.commit().await?;
+        if dies {
+            return Err("it died when its effect was committed and its result was not".into());
+        }
+        Ok::<i64, BoxError>(number)
+    };
+    call.run(handler).await
+}
+
+pub(crate) async fn prepare(pool: &PgPool) -> Result<(), BoxError> {
+    palisade_sqlx::migrate(&mut *pool.acquire().await?).await?; // glue
+    let table = "CREATE TABLE IF NOT EXISTS booked (id bigserial PRIMARY KEY, item text)";
+    sqlx::query(table).execute(pool).await?;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let mut args = std::env::args().skip(1);
+    let redis = args.next().unwrap_or("redis://127.0.0.1".into());
+    let database = args.next().unwrap_or("postgres://127.0.0.1/postgres".into());
+    let pool = PgPool::connect(&database).await?;
+    prepare(&pool).await?;
+    let orders = Redlock::from_urls(redis)?.idempotency("orders").at_most_once().build()?;
+    for (delivery, dies) in [(1, true), (2, false), (3, false)] {
+        match book(&orders, &pool, "tea", dies).await {
+            Ok(outcome) => println!("{delivery}: {outcome:?}"),
+            Err(error) => println!("{delivery}: {error}"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! The inbox and the fence on a real MariaDB server.
+
+mod server;
+
+use std::time::Duration;
+
+use palisade::idempotency::Context;
+use palisade::{Failed, Idempotency, MemoryNode, Outcome, Redlock, RunError};
+use palisade_sqlx::mysql::{fence, inbox, migrate};
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use sqlx::{Connection as _, MySqlConnection};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+struct Lab {
+    pool: MySqlPool,
+    _server: server::MariaDb,
+}
+
+impl Lab {
+    async fn new() -> Self {
+        let server = server::MariaDb::start();
+        let options = MySqlPoolOptions::new().max_connections(20);
+        let pool = options.acquire_timeout(Duration::from_secs(20)).connect(&server.url()).await;
+        let pool = pool.expect("it accepts connections");
+        for _ in 0..2 {
+            migrate(&mut pool.acquire().await.expect("one")).await.expect("the tables");
+        }
+        let effects = "CREATE TABLE effects (id bigint AUTO_INCREMENT PRIMARY KEY, item text)";
+        sqlx::query(effects).execute(&pool).await.expect("a table");
+        Self { pool, _server: server }
+    }
+
+    async fn effects(&self, item: &str) -> i64 {
+        let count = "SELECT count(*) FROM effects WHERE item = ?";
+        sqlx::query_scalar(count).bind(item).fetch_one(&self.pool).await.expect("a number")
+    }
+}
+
+fn redlock() -> Redlock {
+    Redlock::builder().node(MemoryNode::new()).build().expect("settings")
+}
+
+fn at_least_once() -> Idempotency {
+    redlock().idempotency("orders").at_least_once().build().expect("settings")
+}
+
+async fn effect(tx: &mut MySqlConnection, item: String) -> Result<u64, BoxError> {
+    let insert = sqlx::query("INSERT INTO effects (item) VALUES (?)").bind(item);
+    Ok(insert.execute(tx).await?.last_insert_id())
+}
+
+async fn book(pool: &MySqlPool, cx: &Context) -> Result<u64, BoxError> {
+    let mut tx = pool.begin().await?;
+    // A snapshot from before the other attempt's row.
+    sqlx::query("SELECT count(*) FROM palisade_inbox").execute(&mut *tx).await?;
+    let item = cx.key().to_owned();
+    let id = inbox::once(&mut tx, cx, |tx| Box::pin(effect(tx, item))).await?;
+    tx.commit().await?;
+    Ok(id)
+}
+
+#[tokio::test]
+async fn an_attempt_that_died_after_its_commit_is_not_repeated_and_the_row_answers_the_probe() {
+    let lab = Lab::new().await;
+    let keys = redlock().idempotency("orders").at_most_once().build().expect("settings");
+    let pool = lab.pool.clone();
+    let died = keys.key("k").run(async move |cx: Context| {
+        let id = book(&pool, &cx).await?;
+        Err::<u64, Failed>(Failed::unknown(id.to_string()))
+    });
+    let Err(RunError::Handler { failed, .. }) = died.await else { panic!("it died") };
+    let id: u64 = failed.to_string().parse().expect("its row");
+    let run = |key: &str| {
+        let pool = lab.pool.clone();
+        let call = keys.key(key).probe(inbox::prober(pool.clone()));
+        call.run(async move |cx: Context| book(&pool, &cx).await)
+    };
+    assert_eq!(run("k").await.expect("answered"), Outcome::Replayed(id));
+    assert!(run("another").await.expect("answered").is_executed());
+    // Bytes, not a collation: these are two keys.
+    assert!(run("K").await.expect("answered").is_executed());
+    assert!(run("k ").await.expect("answered").is_executed());
+    assert_eq!(lab.effects("another").await, 1);
+    let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM effects");
+    assert_eq!(rows.fetch_one(&lab.pool).await.expect("a number"), 4);
+}
+
+#[tokio::test]
+async fn concurrent_attempts_take_effect_once() {
+    let lab = Lab::new().await;
+    let attempts = (0..10).map(|_| {
+        let pool = lab.pool.clone();
+        // Each has nodes of its own, so nothing but the inbox keeps them apart.
+        async move {
+            at_least_once().key("k").run(async move |cx: Context| book(&pool, &cx).await).await
+        }
+    });
+    let all = futures_util::future::join_all(attempts).await;
+    let ids: Vec<_> = all.into_iter().map(|one| one.expect("it runs").into_value()).collect();
+    assert!(ids.iter().all(|id| *id == ids[0] && id.is_some()), "{ids:?}");
+    assert_eq!(lab.effects("k").await, 1);
+}
+
+#[tokio::test]
+async fn an_effect_that_fails_leaves_nothing_also_where_the_transaction_is_committed() {
+    let lab = Lab::new().await;
+    let pool = lab.pool.clone();
+    let keys = at_least_once();
+    let failed = keys.key("k").run(async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        let half: Result<u64, BoxError> = inbox::once(&mut tx, &cx, |tx| {
+            Box::pin(async move {
+                effect(tx, "k".to_owned()).await?;
+                Err("in the middle".into())
+            })
+        })
+        .await;
+        effect(&mut tx, "beside".to_owned()).await?;
+        tx.commit().await?;
+        half
+    });
+    assert!(failed.await.is_err());
+    assert_eq!((lab.effects("k").await, lab.effects("beside").await), (0, 1));
+    let pool = lab.pool.clone();
+    let again = keys.key("k").run(async move |cx: Context| book(&pool, &cx).await);
+    assert!(again.await.expect("it runs").is_executed());
+    assert_eq!(lab.effects("k").await, 1);
+}
+
+#[tokio::test]
+async fn old_rows_are_purged_a_few_at_a_time() {
+    let lab = Lab::new().await;
+    for days in 1..=10 {
+        let row = "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt, result, done_at) \
+                   VALUES ('orders', ?, 1, 1, '1', NOW() - INTERVAL ? DAY)";
+        let row = sqlx::query(row).bind(days.to_string()).bind(days);
+        row.execute(&lab.pool).await.expect("a row");
+    }
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let age = Duration::from_hours(24) * 11 / 2;
+    let mut deleted = Vec::new();
+    for _ in 0..3 {
+        deleted.push(inbox::purge(&mut conn, "orders", age, 3).await.expect("it deletes"));
+    }
+    assert_eq!(deleted, [3, 2, 0]);
+}
+
+#[tokio::test]
+async fn an_older_token_is_refused_by_column_and_by_table() {
+    let lab = Lab::new().await;
+    let mutex = redlock().mutex("stock:42").build().expect("a name");
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let guard = mutex.acquire().await.expect("free");
+        tokens.push(guard.fencing_token());
+        let _ = guard.release().await;
+    }
+    let (old, new) = (tokens[0], tokens[1]);
+    let stock = "CREATE TABLE stock (id int, rest int, fence bigint NOT NULL DEFAULT 0)";
+    sqlx::query(stock).execute(&lab.pool).await.expect("a table");
+    let put = sqlx::query("INSERT INTO stock (id, rest) VALUES (42, 10)");
+    put.execute(&lab.pool).await.expect("a row");
+    for (token, rest, written) in [(old, 9, true), (new, 8, true), (new, 8, true), (old, 99, false)]
+    {
+        let value = palisade_sqlx::fence::value(token);
+        let write = "UPDATE stock SET rest = ?, fence = ? WHERE id = 42 AND fence <= ?";
+        let write = sqlx::query(write).bind(rest).bind(value).bind(value);
+        let done = write.execute(&lab.pool).await.expect("it writes");
+        assert_eq!(fence::applied(&done, "stock 42", token).is_ok(), written, "{rest}");
+    }
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut tx = conn.begin().await.expect("a transaction");
+    fence::raise(&mut tx, "stock 42", new).await.expect("it writes").expect("the first");
+    tx.commit().await.expect("committed");
+    let stale = fence::raise(&mut conn, "stock 42", old).await.expect("it writes");
+    let stale = stale.expect_err("an older one");
+    assert_eq!(stale.seen, Some(palisade_sqlx::fence::value(new)));
+    fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
+}

@@ -1,0 +1,121 @@
+//! A MariaDB server of its own: on a free loopback port, below a temporary directory, ended by pid
+//! with its test, also when the test process is killed.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const START: Duration = Duration::from_mins(1);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// One server; ended on drop.
+pub(crate) struct MariaDb {
+    dir: PathBuf,
+    port: u16,
+    /// The shell that watches over it.
+    shell: Option<Child>,
+}
+
+impl MariaDb {
+    pub(crate) fn start() -> Self {
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("palisade-my-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        let root = is_root();
+        if root {
+            let owned = Command::new("chown").arg("mysql").arg(&dir).status();
+            assert!(owned.expect("chown").success(), "the user mysql is missing");
+        }
+        let user =
+            if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
+        let data = dir.join("data");
+        let made = Command::new("mariadb-install-db")
+            .arg("--no-defaults")
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--user={user}"))
+            .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            .output()
+            .expect("mariadb-install-db: install the package mariadb-server");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        let mut server = Self { dir, port: 0, shell: None };
+        for _ in 0..5 {
+            server.port = free_port();
+            if server.run(&user) {
+                return server;
+            }
+        }
+        panic!("MariaDB did not start: {}", server.log());
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("mysql://root@127.0.0.1:{}/palisade", self.port)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    fn run(&mut self, user: &str) -> bool {
+        // The shell's standard input ends with this process, however that ends.
+        let script = r#"
+"$@" </dev/null >>log 2>&1 & p=$!
+read _
+kill -9 $p 2>/dev/null
+wait $p 2>/dev/null"#;
+        let dir = self.dir.display();
+        let shell = Command::new("sh")
+            .args(["-c", script, "sh", "mariadbd", "--no-defaults"])
+            .arg(format!("--datadir={dir}/data"))
+            .arg(format!("--socket={dir}/my.sock"))
+            .arg(format!("--pid-file={dir}/pid"))
+            .arg(format!("--port={}", self.port))
+            .arg(format!("--user={user}"))
+            .args(["--bind-address=127.0.0.1", "--innodb-flush-log-at-trx-commit=0"])
+            .current_dir(&self.dir)
+            .stdin(Stdio::piped())
+            .spawn();
+        let mut shell = shell.expect("a shell");
+        let end = Instant::now() + START;
+        while Instant::now() < end && !matches!(shell.try_wait(), Ok(Some(_))) {
+            let made = Command::new("mariadb")
+                .arg("--no-defaults")
+                .arg(format!("--socket={dir}/my.sock"))
+                .args(["--user=root", "--execute=CREATE DATABASE IF NOT EXISTS palisade"])
+                .stderr(Stdio::null())
+                .status();
+            if made.expect("mariadb: install mariadb-client").success() {
+                self.shell = Some(shell);
+                return true;
+            }
+            if self.log().contains("Can't start server") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(shell.stdin.take());
+        let _ = shell.wait();
+        false
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        if let Some(mut shell) = self.shell.take() {
+            drop(shell.stdin.take());
+            let _ = shell.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    id.stdout.starts_with(b"0")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
+    listener.local_addr().expect("an address").port()
+}
