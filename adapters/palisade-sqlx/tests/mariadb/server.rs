@@ -5,9 +5,15 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_mins(1);
+/// Two that make their tables at the same time get in each other's way.
+static INSTALL: Mutex<()> = Mutex::new(());
+/// Several servers on one machine: the kernel has few contexts for asynchronous IO, and one server's
+/// default buffers are for a machine of its own.
+const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// One server; ended on drop.
@@ -31,14 +37,18 @@ impl MariaDb {
         let user =
             if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
         let data = dir.join("data");
+        let one_at_a_time = INSTALL.lock().unwrap_or_else(PoisonError::into_inner);
         let made = Command::new("mariadb-install-db")
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
             .arg(format!("--user={user}"))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(MODEST)
             .output()
             .expect("mariadb-install-db: install the package mariadb-server");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        drop(one_at_a_time);
+        let words = [&made.stdout[..], &made.stderr[..]].concat();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&words));
         let mut server = Self { dir, port: 0, shell: None };
         for _ in 0..5 {
             server.port = free_port();
@@ -73,6 +83,7 @@ wait $p 2>/dev/null"#;
             .arg(format!("--port={}", self.port))
             .arg(format!("--user={user}"))
             .args(["--bind-address=127.0.0.1", "--innodb-flush-log-at-trx-commit=0"])
+            .args(MODEST)
             .current_dir(&self.dir)
             .stdin(Stdio::piped())
             .spawn();
