@@ -7,6 +7,7 @@ use palisade::ops::doctor::checks;
 
 /// Checks that no setting of one file can satisfy or break.
 const NOT_SETTINGS: &[&str] = &[
+    "aof-replay",
     "clock-skew",
     "co-located",
     "even-nodes",

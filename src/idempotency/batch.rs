@@ -57,7 +57,7 @@ impl Idempotency {
         Fut: Future<Output = Result<T, E>>,
     {
         // By key, so that what is the same runs one after the other.
-        let mut groups: BTreeMap<(Arc<str>, Arc<str>), Vec<(usize, Call, I)>> = BTreeMap::new();
+        let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
         for (place, (call, item)) in calls.into_iter().enumerate() {
             let key = (Arc::clone(&call.of.namespace), Arc::clone(&call.key));
             groups.entry(key).or_default().push((place, call, item));

@@ -95,15 +95,15 @@ async fn a_long_handler_keeps_its_entry() {
 async fn late(answer: Result<(), Failed>) -> (Server, Ended) {
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1"]).await;
-    let (began, begun) = oneshot::channel();
+    let (started, begun) = oneshot::channel();
     let (let_go, gone) = oneshot::channel();
-    let once = Arc::new(Mutex::new(Some((began, gone, answer))));
+    let once = Arc::new(Mutex::new(Some((started, gone, answer))));
     let handler = move |_: Context, _: Arc<Message>| {
         let once = Arc::clone(&once);
         async move {
             let taken = once.lock().unwrap().take();
-            let (began, gone, answer) = taken.ok_or_else(|| Failed::no_effect("again"))?;
-            let _ = began.send(());
+            let (started, gone, answer) = taken.ok_or_else(|| Failed::no_effect("again"))?;
+            let _ = started.send(());
             let _ = gone.await;
             answer
         }

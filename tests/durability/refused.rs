@@ -28,7 +28,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotDurable, true));
     let words = e.to_string();
     assert!(words.contains("1 of 2 replicas have it within"), "{words}");
-    assert!(words.contains("bring the replicas up, or ask for a lower durability"), "{words}");
+    assert!(words.contains("bring the replicas up, or use a lower durability"), "{words}");
     nothing_stands(&trio, "k");
 
     // One is enough for who asks for one.

@@ -43,7 +43,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     for words in ["no palisade data here: new, or emptied", "grants begin in", "`palisade init`"] {
         assert!(text.contains(words), "{words:?} in {text}");
     }
-    assert!(text.contains("a `wait` of"), "{text}");
+    assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
     server.restart();
     let (text, told, heard) = refusal(&server).await;

@@ -24,12 +24,13 @@ fn numbers(answer: Answer) -> Vec<i64> {
 }
 
 /// Everything that was sent so far.
-async fn sent(server: &mut DuplexStream) -> String {
+fn sent(server: &mut DuplexStream) -> String {
     let mut all = vec![0; 1 << 12];
     let n = server.read(&mut all).now_or_never().map_or(0, Result::unwrap);
     String::from_utf8_lossy(&all[..n]).into_owned()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as the wire takes it")]
 fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(owner));
     let op = if releases {
@@ -51,7 +52,7 @@ async fn each_request_gets_its_own_answer_also_when_another_one_reads() {
     let (wire, mut server) = pair();
     let (a, b) = (wire.send(b"a".to_vec(), 2, None).unwrap(), send(&wire, "b", None));
     let c = send(&wire, "c", None);
-    assert_eq!(sent(&mut server).await, "abc", "each leaves at once");
+    assert_eq!(sent(&mut server), "abc", "each leaves at once");
     server.write_all(b":1\r\n:2\r\n:3\r\n:4\r\n").await.unwrap();
     assert_eq!(numbers(c.await), [4], "one that does not come first reads for all");
     assert_eq!(numbers(a.await), [1, 2]);
@@ -120,14 +121,14 @@ async fn an_answer_to_nothing_ends_it_and_a_push_does_not() {
 async fn a_lost_script_is_loaded_and_all_are_sent_again_in_order_before_anything_new() {
     let (wire, mut server) = pair();
     let (mut a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(true, 1)));
-    assert_eq!(sent(&mut server).await, "a;b;");
+    assert_eq!(sent(&mut server), "a;b;");
     server.write_all(NONE).await.unwrap();
     assert!(futures_util::poll!(&mut a).is_pending());
     let c = send(&wire, "c;", batch(true, 2));
-    assert_eq!(sent(&mut server).await, "", "what b found is not known yet");
+    assert_eq!(sent(&mut server), "", "what b found is not known yet");
     server.write_all(NONE).await.unwrap();
     assert!(futures_util::poll!(&mut a).is_pending());
-    assert_eq!(sent(&mut server).await, "load;a;b;c;");
+    assert_eq!(sent(&mut server), "load;a;b;c;");
     server.write_all(b"+digest\r\n:1\r\n:2\r\n:3\r\n").await.unwrap();
     assert_eq!([numbers(a.await), numbers(b.await), numbers(c.await)], [[1], [2], [3]]);
 }
@@ -137,13 +138,13 @@ async fn an_acquire_whose_release_was_executed_is_not_sent_again() {
     let (wire, mut server) = pair();
     let (a, b) = (send(&wire, "a;", batch(false, 1)), send(&wire, "b;", batch(false, 2)));
     let c = send(&wire, "c;", batch(true, 1));
-    sent(&mut server).await;
+    sent(&mut server);
     // Another client loaded the script between the second and the third.
     server.write_all(&[NONE, NONE, b":0\r\n"].concat()).await.unwrap();
     let refused = a.await.unwrap().remove(0).extract_error().unwrap_err();
     assert_eq!(refused.code(), Some("NOSCRIPT"), "it certainly was not executed");
     assert_eq!(numbers(c.await), [0]);
-    assert_eq!(sent(&mut server).await, "load;b;");
+    assert_eq!(sent(&mut server), "load;b;");
     server.write_all(b"+digest\r\n:5\r\n").await.unwrap();
     assert_eq!(numbers(b.await), [5]);
 }

@@ -250,7 +250,7 @@ mod tests {
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
         // An extension that was too late says nothing of the acquire before it.
-        assert_eq!(sent(&extend, &[release.clone()]), [release]);
+        assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ fn nodes(fault: NodeFault) -> NoQuorum {
     NoQuorum { of: None, needed: 1, nodes: vec![(Arc::from("a"), failed)], waited: None }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
 fn parked(reason: ParkedReason) -> CameTo {
     Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for: Duration::ZERO }))
 }
