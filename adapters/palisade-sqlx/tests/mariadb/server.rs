@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_mins(1);
 /// Two that make their tables at the same time get in each other's way.
 static INSTALL: Mutex<()> = Mutex::new(());
-/// Several servers on one machine: the kernel has few contexts for asynchronous IO, and one server's
+/// Several servers on one machine: the kernel has few contexts for asynchronous IO, and a server's
 /// default buffers are for a machine of its own.
 const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -29,9 +29,12 @@ impl MariaDb {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-my-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        // From here on its drop removes the directory, also if it does not start.
+        let mut server = Self { dir, port: 0, shell: None };
+        let dir = &server.dir;
         let root = is_root();
         if root {
-            let owned = Command::new("chown").arg("mysql").arg(&dir).status();
+            let owned = Command::new("chown").arg("mysql").arg(dir).status();
             assert!(owned.expect("chown").success(), "the user mysql is missing");
         }
         let user =
@@ -49,7 +52,6 @@ impl MariaDb {
         drop(one_at_a_time);
         let words = [&made.stdout[..], &made.stderr[..]].concat();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&words));
-        let mut server = Self { dir, port: 0, shell: None };
         for _ in 0..5 {
             server.port = free_port();
             if server.run(&user) {
