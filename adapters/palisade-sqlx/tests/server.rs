@@ -24,18 +24,20 @@ impl Postgres {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-pg-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        // From here on its drop removes the directory, also if it does not start.
+        let mut server = Self { dir, port: 0, shell: None };
+        let dir = &server.dir;
         if is_root() {
-            let owned = Command::new("chown").arg("postgres").arg(&dir).status();
+            let owned = Command::new("chown").arg("postgres").arg(dir).status();
             assert!(owned.expect("chown").success(), "the user postgres is missing");
         }
         let made = as_postgres("initdb")
             .args(["-D", "data", "-A", "trust", "-U", "palisade", "-E", "UTF8"])
             .args(["--no-sync", "--no-locale"])
-            .current_dir(&dir)
+            .current_dir(dir)
             .output()
             .expect("initdb");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let mut server = Self { dir, port: 0, shell: None };
         for _ in 0..5 {
             server.port = free_port();
             if server.run() {

@@ -103,6 +103,33 @@ async fn concurrent_attempts_take_effect_once() {
 }
 
 #[tokio::test]
+async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
+    let lab = Lab::new().await;
+    let mut other = lab.pool.begin().await.expect("a transaction");
+    let row = "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt, result) \
+               VALUES ('orders', 'k', 1, 1, '7')";
+    sqlx::query(row).execute(&mut *other).await.expect("a row");
+    let pool = lab.pool.clone();
+    let (begun, wait) = tokio::sync::oneshot::channel::<()>();
+    let waits = tokio::spawn(at_least_once().key("k").run(async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        // From here on plain reads see the table as it is now.
+        let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
+        assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
+        let _ = begun.send(());
+        let id = inbox::once(&mut tx, &cx, |tx| Box::pin(effect(tx, "k".to_owned()))).await?;
+        tx.commit().await?;
+        Ok::<u64, BoxError>(id)
+    }));
+    wait.await.expect("it begins");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waits.is_finished(), "it waits for the other attempt");
+    other.commit().await.expect("committed");
+    let found = waits.await.expect("it ends").expect("the row's result");
+    assert_eq!((found.into_value(), lab.effects("k").await), (Some(7), 0));
+}
+
+#[tokio::test]
 async fn an_effect_that_fails_leaves_nothing_also_where_the_transaction_is_committed() {
     let lab = Lab::new().await;
     let pool = lab.pool.clone();

@@ -5,9 +5,15 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_mins(1);
+/// Two that make their tables at the same time get in each other's way.
+static INSTALL: Mutex<()> = Mutex::new(());
+/// Several servers on one machine: the kernel has few contexts for asynchronous IO, and a server's
+/// default buffers are for a machine of its own.
+const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// One server; ended on drop.
@@ -23,23 +29,29 @@ impl MariaDb {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-my-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        // From here on its drop removes the directory, also if it does not start.
+        let mut server = Self { dir, port: 0, shell: None };
+        let dir = &server.dir;
         let root = is_root();
         if root {
-            let owned = Command::new("chown").arg("mysql").arg(&dir).status();
+            let owned = Command::new("chown").arg("mysql").arg(dir).status();
             assert!(owned.expect("chown").success(), "the user mysql is missing");
         }
         let user =
             if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
         let data = dir.join("data");
+        let one_at_a_time = INSTALL.lock().unwrap_or_else(PoisonError::into_inner);
         let made = Command::new("mariadb-install-db")
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
             .arg(format!("--user={user}"))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(MODEST)
             .output()
             .expect("mariadb-install-db: install the package mariadb-server");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
-        let mut server = Self { dir, port: 0, shell: None };
+        drop(one_at_a_time);
+        let words = [&made.stdout[..], &made.stderr[..]].concat();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&words));
         for _ in 0..5 {
             server.port = free_port();
             if server.run(&user) {
@@ -73,6 +85,7 @@ wait $p 2>/dev/null"#;
             .arg(format!("--port={}", self.port))
             .arg(format!("--user={user}"))
             .args(["--bind-address=127.0.0.1", "--innodb-flush-log-at-trx-commit=0"])
+            .args(MODEST)
             .current_dir(&self.dir)
             .stdin(Stdio::piped())
             .spawn();
