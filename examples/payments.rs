@@ -17,8 +17,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match call.run(|cx| async move { Ok::<_, String>(cx.child_key("charge")) }).await {
             Ok(Outcome::Executed { value, .. }) => println!("{delivery}: paid now, {value}"),
             Ok(Outcome::Replayed(value)) => println!("{delivery}: was paid before, {value}"),
-            Ok(Outcome::Parked(why)) => println!("{delivery}: a person has to look: {why}"),
-            Ok(other) => println!("{delivery}: deliver it again later: {other:?}"),
+            Ok(Outcome::InFlight { .. }) => println!("{delivery}: deliver it again later"),
+            Ok(other) => println!("{delivery}: a person has to look: {other:?}"),
             Err(why) => println!("{delivery}: {why}"),
         }
     }

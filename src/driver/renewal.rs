@@ -1,4 +1,4 @@
-//! One extension of a lease over the nodes (renewal 1, 9).
+//! One extension of a lease over the nodes (renewal 1, 9). When it is due decides `keeper`.
 
 use std::sync::Arc;
 use std::time::Duration;

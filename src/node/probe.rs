@@ -1,5 +1,5 @@
 //! What a batch's facts prove about a node: its clock, its history, its identity
-//! (clocks 4, quarantine 7).
+//! (clocks 4, quarantine 7). The quarantine itself is decided in `lua/history.lua`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

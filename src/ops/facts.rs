@@ -262,7 +262,7 @@ pub(crate) struct Probe {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Granted within and released within.
+    /// Granted and released; how long each took.
     Granted { granted: Duration, released: Duration },
     /// Granted, but the release says otherwise.
     NotReleased(String),

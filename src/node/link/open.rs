@@ -1,4 +1,4 @@
-//! A server is opened, judged, and judged again.
+//! Connects to a server, checks whether it may vote, and checks that again later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

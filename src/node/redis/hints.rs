@@ -6,9 +6,9 @@
 //! first asks for a hint, because most programs never wait; a waiter from before it was ready is
 //! woken once when it does, since the hint may have been missed.
 //!
-//! Anybody on the server may publish anything. A request for a hint is answered by one hint, as on
-//! the server, which forgets it then: a hint that nobody here asked for, or a second one, costs a
-//! look-up and goes no further (overview 6).
+//! Anybody on the server may publish anything. Each request for a hint lets one hint
+//! through, after which the request is forgotten, here and on the server. A hint that nobody here
+//! asked for, or a second one, costs one look-up and is dropped (overview 6).
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

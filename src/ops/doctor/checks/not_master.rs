@@ -1,4 +1,4 @@
-//! The master that the Sentinels name is one.
+//! The server that the Sentinels name as master says itself that it is the master.
 
 use super::super::facts::{Facts, Group, Role, Server};
 use super::super::report::{Finding, Severity};
