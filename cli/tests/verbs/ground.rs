@@ -54,9 +54,13 @@ impl Ground {
         Run::of(&self.command(args).output().expect("it can be run"))
     }
 
-    /// Starts it.
+    /// Starts it, as a terminal does: what runs the tests may ignore signals, and so would it.
     pub(crate) fn spawn(&self, args: &[&str]) -> Running {
-        let mut command = self.command(args);
+        let plain = self.command(args);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,QUIT");
+        command.arg(plain.get_program()).args(plain.get_args()).current_dir(&self.dir);
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().expect("it can be run")))
     }
