@@ -60,7 +60,12 @@ impl Ground {
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT");
         command.arg(plain.get_program()).args(plain.get_args()).current_dir(&self.dir);
-        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().expect("it can be run")))
     }
