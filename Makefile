@@ -64,6 +64,7 @@ test:
 	@scripts/need cargo redis
 	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
+	$(if $(ARGS),,$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000)
 	$(if $(ARGS),,@scripts/other-servers)
 	@echo 'make test: everything passed'
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use palisade::bugs::{self, Bug};
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::Env;
 use palisade::node::spi::{Batch, Replies};
@@ -99,7 +98,8 @@ struct Fate {
 impl Link {
     /// Behind all that was sent before.
     fn order(&self) -> Order {
-        if bugs::on(Bug::BatchesOvertake) {
+        #[cfg(feature = "bugs")]
+        if palisade::bugs::on(palisade::bugs::Bug::BatchesOvertake) {
             return Order::default();
         }
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
