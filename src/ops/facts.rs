@@ -372,7 +372,7 @@ impl Sentinel {
     /// The quorum, and how many other Sentinels it knows; or why that is unknown.
     pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
         self.master.known()?;
-        let number = |name| self.number(name).ok_or_else(|| format!("no {name} was told"));
+        let number = |name| self.number(name).ok_or_else(|| format!("no {name} was given"));
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 

@@ -12,7 +12,7 @@ use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{Failed, MemoryNode, Redlock};
 use tokio::task::JoinHandle;
 
-/// What the ledger was told when a run began.
+/// What the ledger recorded when a run began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) at: i64,

@@ -101,7 +101,7 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
 fn check_stream(seen: &[Observation], terms: &[palisade::FencingToken]) {
     let mut last = None;
     for pair in seen.windows(2) {
-        assert!(!matches!(pair, [Observation::Vacant, Observation::Vacant]), "told twice");
+        assert!(!matches!(pair, [Observation::Vacant, Observation::Vacant]), "reported twice");
     }
     for item in seen {
         if let Observation::Leader { leader, gap } = item {
@@ -215,7 +215,9 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     links[0].cut();
     assert!(timeout(4 * TTL, observer.next()).await.is_err(), "no change, no item");
     links[1].cut();
-    let Some(Observation::Unknown(why)) = observer.next().await else { panic!("told too much") };
+    let Some(Observation::Unknown(why)) = observer.next().await else {
+        panic!("more than the nodes can know")
+    };
     assert_eq!((why.needed, why.nodes.len()), (2, 3));
     assert!(timeout(4 * TTL, observer.next()).await.is_err(), "no change, no item");
     links[0].heal();

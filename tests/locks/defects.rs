@@ -115,7 +115,7 @@ async fn a_short_ttl_and_a_long_job() {
     }
     // Without renewal the loss is reported, and the release does not claim otherwise.
     let guard = r.mutex("short").auto_renew(false).build().unwrap().acquire().await.unwrap();
-    timeout(LONG, guard.lost()).await.expect("loss is told by the local deadline");
+    timeout(LONG, guard.lost()).await.expect("loss is reported by the local deadline");
     assert!(!guard.is_valid());
     sleep(ms(100)).await;
     let late = guard.release().await.unwrap_err();

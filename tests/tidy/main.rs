@@ -80,13 +80,9 @@ fn machine_paths(path: &str, text: &str) -> Vec<String> {
 fn a_path_of_one_machine_is_seen() {
     let bad = format!("see {}notes\n", concat!("/wo", "rk/"));
     assert_eq!(machine_paths("a.md", &format!("fine\n{bad}")).len(), 1);
-    assert!(
-        machine_paths(
-            "a.md",
-            &format!("see target/{}notes and https://x.org/root/a\n", concat!("wo", "rk/"))
-        )
-        .is_empty()
-    );
+    let (work, root) = (concat!("wo", "rk/"), concat!("ro", "ot/"));
+    let fine = format!("see target/{work}notes and https://x.org/{root}a\n");
+    assert!(machine_paths("a.md", &fine).is_empty());
 }
 
 fn root() -> &'static Path {

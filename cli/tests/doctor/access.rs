@@ -216,7 +216,7 @@ fn passwords_are_used_and_never_shown() {
     assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));
     let run = good().run(&["--no-probe"]);
     assert_eq!(run.code, 0, "{}", run.out);
-    // Wrong ones are not shown either, and are told from right ones.
+    // Wrong ones are not shown either, and are distinguished from right ones.
     let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", "wr0ng");
     let run = wrong.run(&[]);
     assert_eq!(run.code, 69, "{}{}", run.out, run.err);

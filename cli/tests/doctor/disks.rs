@@ -80,7 +80,7 @@ fn a_user_default_that_may_not_write() {
     }
 }
 
-/// 11: a supervisor is faster than any Sentinel. It is told by a datagram that the server is ready.
+/// 11: a supervisor is faster than any Sentinel. A datagram says that the server is ready.
 #[test]
 fn an_empty_server_that_is_started_again_by_itself() {
     let plain = Server::start(&["--appendonly", "yes"]);

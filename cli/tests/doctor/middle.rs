@@ -1,4 +1,4 @@
-//! What servers cannot be talked into, told by a man in the middle: wrong clocks, other versions,
+//! What servers cannot be made to say, said by a man in the middle: wrong clocks, other versions,
 //! late replicas, addresses that are not their own.
 
 use crate::bench::Bench;

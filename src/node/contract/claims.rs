@@ -312,7 +312,7 @@ async fn ballots_are_exact_up_to_the_largest(b: Bench) {
         b.expect(extend_claim(&r, a, token, LONG), Reply::Done, "a large ballot extends").await;
         b.check(state(&b, &r).await.fence == token, "ballots keep every bit", &token);
         let low = complete(&r, c, token - 1, b"low");
-        b.expect(low, Reply::NotOwner, "ballots one apart are told apart").await;
+        b.expect(low, Reply::NotOwner, "ballots that differ by one are not the same").await;
         b.expect(complete(&r, c, token + 1, b"v"), Reply::Done, "one above is taken").await;
         let s = state(&b, &r).await;
         let exact = s.record.is_some_and(|r| r.token.get() == token + 1);

@@ -223,7 +223,7 @@ mod tests {
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..ops.len()).collect::<Vec<_>>());
             for (i, place) in places.iter().enumerate() {
-                prop_assert_eq!(&batch[i], &ops[*place], "who asked is told of another op");
+                prop_assert_eq!(&batch[i], &ops[*place], "an asker gets the answer to another op");
                 for earlier in places[i + 1..].iter().filter(|p| *p < place) {
                     let right = may_pass(&ops[*place], &ops[*earlier]);
                     prop_assert!(right, "{} passed {}: {:?}", place, earlier, ops);

@@ -12,7 +12,7 @@ use crate::time::Moment;
 
 /// Who wants the answer.
 pub(crate) enum Sink {
-    /// An attempt that listens, as node number so-and-so.
+    /// An attempt that listens, and which of its nodes this is.
     Mail(Arc<Mailbox>, usize),
     /// Nobody: a clean-up after this attempt on this node that is owed until this moment.
     Owed(Arc<Mailbox>, usize, Moment),

@@ -12,7 +12,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // One check often says the same of several subjects: why it matters is told once.
+            // One check often says the same of several subjects: why it matters is said once.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;

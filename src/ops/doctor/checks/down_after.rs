@@ -25,7 +25,7 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     let subject = format!("{} Sentinel {}", group.name, sentinel.at);
     let Some(ms) = sentinel.number("down-after-milliseconds") else {
         let why = sentinel.master.known().err();
-        return Finding::unknown(subject, why.unwrap_or_else(|| "it was not told".into()));
+        return Finding::unknown(subject, why.unwrap_or_else(|| "no Sentinel said it".into()));
     };
     let read = format!("down-after-milliseconds {ms}");
     if Duration::from_millis(ms) >= LEAST {

@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
 const SPARED: [(&str, &str); 4] = [
     ("PUBLISH", "waiters are not woken, they poll"),
     ("SUBSCRIBE", "waiters are not woken, they poll"),
-    ("ROLE", "grants have no receipts: after a failover nobody is told whether a lock survived"),
+    ("ROLE", "grants have no receipts: after a failover nobody learns whether a lock survived"),
     ("WAIT", "no durability above `Primary` is possible"),
 ];
 

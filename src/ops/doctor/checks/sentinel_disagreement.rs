@@ -45,7 +45,7 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Finding {
         .flatten()
         .filter_map(|o| {
             let down = flagged(o, "s_down") || flagged(o, "disconnected");
-            // Those that are gone for good are told as stale.
+            // Those that are gone for good are reported as stale.
             (down && !is_gone(o)).then(|| place(o))?
         })
         .collect();
