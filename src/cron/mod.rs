@@ -20,6 +20,22 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Once a night:
+//!
+//! ```no_run
+//! # async fn nightly(redlock: palisade::Redlock) -> Result<(), palisade::cron::CronError> {
+//! use palisade::cron::{Cron, Job, Missed};
+//!
+//! let cron = Cron::new(&redlock);
+//! let nightly = Job::new("nightly", "0 3 * * *").zone("Europe/Zurich").missed(Missed::RunLatest);
+//! cron.run(nightly, |tick| async move {
+//!     println!("the run of {:?}, attempt {}", tick.at(), tick.attempt());
+//!     Ok::<_, std::io::Error>(())
+//! })
+//! .await?; // for as long as the process lives
+//! # Ok(()) }
+//! ```
+//!
 //! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
 //! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is run
 //! once whichever process comes first, also if the one that leads changes in the middle. Nothing is
