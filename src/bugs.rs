@@ -53,8 +53,8 @@ pub enum Bug {
     ValidityFromAnswer,
     /// The validity leaves nothing for drift (locks 2).
     DriftForgotten,
-    /// The generation is the process's, not the data's (quarantine 1).
-    ProcessAsGeneration,
+    /// The history is the process's, not the data's (quarantine 1).
+    ProcessAsHistory,
     /// The quarantine is a millisecond short (quarantine 4).
     QuarantineShort,
     /// No floor under the tokens after a loss of data (quarantine 8).

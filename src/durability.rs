@@ -101,7 +101,7 @@ pub struct BarrierPoint {
     pub identity: Arc<str>,
     /// The data history. Without it a master that was demoted and promoted again, and lost what it
     /// granted in between, would pass for the one that granted.
-    pub generation: u64,
+    pub history_id: u64,
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ pub enum NodeFault {
     /// [`Durability`](crate::Durability) asks for): no vote, and it is rolled back.
     NotDurable,
     /// The min-replicas check is off or weaker than required, so the node does not vote.
-    GuardMissing,
+    MinReplicasMissing,
     /// The server deletes keys when its memory is full, so a lock could be gone while it is held;
     /// the node does not vote.
     Eviction,
@@ -239,7 +239,7 @@ impl NodeError {
                 Advice::RetryAfter(Duration::from_secs(1))
             }
             F::ClockJump | F::TokenAhead => Advice::RetryAfter(Duration::from_secs(5)),
-            F::GuardMissing
+            F::MinReplicasMissing
             | F::Eviction
             | F::Tls
             | F::Auth
@@ -266,7 +266,7 @@ impl NodeError {
                 "not enough replicas confirmed the write, so it was rolled back; bring the \
                  replicas up, or use a lower durability"
             }
-            F::GuardMissing => "min-replicas check off or too weak; set it",
+            F::MinReplicasMissing => "min-replicas check off or too weak; set it",
             F::Eviction => {
                 "server deletes keys when its memory is full, and a lock may be one of them"
             }

@@ -259,7 +259,7 @@ pub enum ClaimEnd {
 /// Names one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// The data history, as in [`Facts::generation`].
+    /// The data history, as in [`Facts::history`].
     pub history: u64,
     /// When it began, by the node's clock and in the node's own unit.
     pub since: u64,
@@ -415,7 +415,7 @@ pub struct Facts {
     /// The node's wall clock, microseconds since 1970.
     pub node_micros: u64,
     /// Identity of the data history (digest of `master_replid`).
-    pub generation: u64,
+    pub history_id: u64,
     /// When this history's quarantine began, in the node's own unit; zero if it never had one.
     pub since: u64,
     /// Identity of the server process (`run_id`).
@@ -429,16 +429,16 @@ pub struct Facts {
     pub quarantine_asked: Duration,
     /// The batch found a shorter length there, which another client had asked for, and raised it.
     pub quarantine_raised: bool,
-    /// The batch itself set the marker: the generation is new.
-    pub new_generation: bool,
+    /// The batch itself set the marker: the history is new.
+    pub new_history: bool,
     /// … and there was none before: the node is new, or lost its data.
     pub marker_missing: bool,
     /// This history began without any marker.
     pub began_empty: bool,
-    /// The generation that this one went on from, if the node knows of one.
+    /// The history that this one went on from, if the node knows of one.
     pub predecessor: Option<Predecessor>,
     /// The length of the data history after the batch, or somewhat later, if the batch could write
-    /// and the node knows it: with `generation` the receipt of all that it wrote.
+    /// and the node knows it: with `history` the receipt of all that it wrote.
     pub offset: Option<u64>,
 }
 

@@ -1,19 +1,19 @@
 //! Receipts: where in a node's data history a write is, and what a change of servers did to it.
 //!
-//! A server's history has an identity (the *generation*) and an offset that counts the bytes of its
+//! A server's history has an identity (the *history*) and an offset that counts the bytes of its
 //! replication stream. A promoted replica, and a server that comes back from its snapshot, begin a
-//! new generation and say which one they went on from and up to which offset they have it. So a
-//! client that noted `(generation, offset)` after a write knows, without reading the data, whether
+//! new history and say which one they went on from and up to which offset they have it. So a
+//! client that noted `(history, offset)` after a write knows, without reading the data, whether
 //! the new server has it. Pure: facts in, [`Fate`] out.
 
 use std::sync::Arc;
 
-/// The history that a generation went on from: it has all of `generation` that lies before
+/// The history that a history went on from: it has all of `history` that lies before
 /// `offset`, and nothing after. (Redis: `master_replid2` and `second_repl_offset`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predecessor {
-    /// The generation before.
-    pub generation: u64,
+    /// The history before.
+    pub history_id: u64,
     /// The first offset that is not shared any more.
     pub offset: u64,
 }
@@ -67,7 +67,7 @@ pub struct Receipt {
     /// The node's name.
     pub node: Arc<str>,
     /// The data history the write was confirmed in.
-    pub generation: u64,
+    pub history_id: u64,
     /// The history's length after the write, or later; `None` if the node does not report it, and
     /// then no change of servers can be shown to have kept the write.
     pub offset: Option<u64>,
@@ -78,14 +78,14 @@ pub struct Receipt {
 /// A confirmed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    pub(crate) generation: u64,
+    pub(crate) history_id: u64,
     pub(crate) offset: Option<u64>,
 }
 
-/// A generation and what it went on from.
+/// A history and what it went on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    pub(crate) generation: u64,
+    pub(crate) history_id: u64,
     pub(crate) predecessor: Option<Predecessor>,
 }
 
@@ -96,29 +96,29 @@ pub(crate) struct Server {
 /// nothing: `Unknown`.
 pub(crate) fn fate(write: Written, seen: &[Server]) -> Fate {
     let Some(now) = seen.last() else { return Fate::Unknown };
-    if now.generation == write.generation {
+    if now.history_id == write.history_id {
         return Fate::Standing;
     }
-    match (write.offset, shared(write.generation, seen)) {
+    match (write.offset, shared(write.history_id, seen)) {
         (Some(offset), Some(end)) if offset < end => Fate::Survived,
         (Some(_), Some(_)) => Fate::Lost,
         _ => Fate::Unknown,
     }
 }
 
-/// Up to which offset the last of `seen` has the history of its ancestor `generation`; `None` if
+/// Up to which offset the last of `seen` has the history of its ancestor `history`; `None` if
 /// that is no known ancestor.
-pub(crate) fn shared(generation: u64, seen: &[Server]) -> Option<u64> {
+pub(crate) fn shared(history_id: u64, seen: &[Server]) -> Option<u64> {
     let mut at = *seen.last()?;
     let mut end = u64::MAX;
     // As many steps as servers: garbage that goes round in a circle ends too.
     for _ in seen {
         let before = at.predecessor?;
         end = end.min(before.offset);
-        if before.generation == generation {
+        if before.history_id == history_id {
             return Some(end);
         }
-        at = *seen.iter().rev().find(|s| s.generation == before.generation)?;
+        at = *seen.iter().rev().find(|s| s.history_id == before.history_id)?;
     }
     None
 }

@@ -121,7 +121,7 @@ impl Redlock {
     /// use palisade::node::NodeEvent;
     /// let mut events = redlock.events();
     /// while let Ok((node, event)) = events.recv().await {
-    ///     if let NodeEvent::GuardAbsent { why, .. } = event {
+    ///     if let NodeEvent::MinReplicasMissing { why, .. } = event {
     ///         eprintln!("{node} does not vote: {why}");
     ///     }
     /// }

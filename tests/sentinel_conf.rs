@@ -15,7 +15,7 @@ const NOT_SETTINGS: &[&str] = &[
     "nodes-together",
     "not-initialised",
     "permissions",
-    "probe",
+    "trial",
     "quarantine-long",
     "same-server-twice",
     "sentinel-sight",

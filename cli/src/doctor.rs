@@ -35,7 +35,7 @@ pub(crate) struct DoctorArgs {
     max_lag: Option<Duration>,
     /// Take no lock: write nothing anywhere
     #[arg(long)]
-    no_probe: bool,
+    no_trial: bool,
     /// Everything that was read and found, as JSON
     #[arg(long)]
     json: bool,
@@ -54,7 +54,7 @@ impl DoctorArgs {
             return Ok(Done { text: checks().into_iter().map(line).collect(), code: 0 });
         }
         let (json, strict) = (self.json, self.strict);
-        let mut doctor = Doctor::new(self.access.deployment(sets)?).probe(!self.no_probe);
+        let mut doctor = Doctor::new(self.access.deployment(sets)?).trial(!self.no_trial);
         if let Some(name) = self.rights_of {
             doctor = doctor.rights_of(name);
         }

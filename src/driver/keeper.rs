@@ -76,7 +76,7 @@ impl Keeper {
     pub(crate) fn keep(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let now = core.env.now();
         self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
-        core.verdicts.judge_new(lease);
+        core.fates.judge_new(lease);
         let mut s = self.lock();
         if s.running.is_some() {
             return;
@@ -98,7 +98,7 @@ impl Keeper {
         s.quiet.insert(slot.1, Arc::clone(lease));
         let first = s.quiet.len() == 1;
         drop(s);
-        core.verdicts.judge_new(lease);
+        core.fates.judge_new(lease);
         if first {
             core.listen();
         }

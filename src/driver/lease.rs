@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::driver::verdict::{Notices, Told};
+use crate::driver::fates::{Notices, Told};
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::name::LockKeys;

@@ -29,6 +29,7 @@ mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
+pub(crate) mod fates;
 pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
@@ -40,16 +41,15 @@ mod run;
 pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
-pub(crate) mod verdict;
 
 use ahead::Ahead;
 use close::Closing;
+use fates::Fates;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
 use outlive::Outlive;
 use run::Round;
-use verdict::Verdicts;
 
 /// What one handle owns.
 pub(crate) struct Core {
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) hints: Arc<Hints>,
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) verdicts: Arc<Verdicts>,
+    pub(crate) fates: Arc<Fates>,
     pub(crate) closing: Closing,
     /// Places for attempts to acquire that are under way.
     places: Semaphore,
@@ -95,8 +95,7 @@ impl Core {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let keeper = Arc::<Keeper>::default();
-        let verdicts =
-            Arc::new(Verdicts::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
+        let fates = Arc::new(Fates::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
         let settings = LaneSettings {
             env: Arc::clone(&env),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
@@ -104,14 +103,14 @@ impl Core {
             ttl: config.ttl,
             node_deadline: config.node_deadline,
             events: events.clone(),
-            witness: Arc::clone(&verdicts) as Arc<dyn Witness>,
+            witness: Arc::clone(&fates) as Arc<dyn Witness>,
         };
         let lane = |(i, node)| Lane::new(node, i, settings.clone());
         Self {
             env,
             hints: Arc::new(Hints::new(nodes.len())),
             keeper,
-            verdicts,
+            fates,
             closing: Closing::default(),
             places: Semaphore::new(ATTEMPTS_MAX),
             outlive: Outlive::new(nodes.len()),
@@ -268,8 +267,8 @@ impl Core {
                 None => core.look_at(i),
                 Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
                 Some(event) => {
-                    if let NodeEvent::Switched { generation, predecessor } = event {
-                        core.verdicts.hear(i, Server { generation, predecessor });
+                    if let NodeEvent::Switched { history_id, predecessor } = event {
+                        core.fates.hear(i, Server { history_id, predecessor });
                     }
                     core.tell(i, event);
                 }

@@ -59,7 +59,7 @@ impl Core {
     /// certain that its last write is there.
     fn is_hopeless(&self, lease: &Lease, shut: u32) -> bool {
         let gone = |node: &usize| {
-            let fate = self.verdicts.fate(lease, *node);
+            let fate = self.fates.fate(lease, *node);
             shut & (1 << *node) != 0 && fate.is_none_or(|fate| !fate.is_safe())
         };
         // A node that refuses does not count: it may have an attempt that is given up again.

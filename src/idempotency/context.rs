@@ -107,7 +107,7 @@ impl Context {
     /// server has taken over; as [`LockGuard::receipts`](crate::LockGuard::receipts). Sends
     /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
-        self.0.core.verdicts.receipts(&self.0.lease)
+        self.0.core.fates.receipts(&self.0.lease)
     }
 
     /// Resolves with the fate of the claim where a node became another server; as

@@ -129,7 +129,7 @@ impl LockGuard {
     /// fate if another server has taken over. Nodes that never confirmed one are not listed. Sends
     /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
-        self.core.verdicts.receipts(&self.lease)
+        self.core.fates.receipts(&self.lease)
     }
 
     /// Resolves when a node became another server (a failover, a restart), with the fate of the

@@ -23,21 +23,21 @@ pub enum NodeEvent {
     /// The node was (re)connected. Log: `up`.
     Up,
     /// A new connection met another data history than the one before. Comes before
-    /// [`GenerationChanged`](Self::GenerationChanged), which needs a batch, and names the history
+    /// [`HistoryChanged`](Self::HistoryChanged), which needs a batch, and names the history
     /// that the new server continues, so that holders learn at once the fate of their grants. A
     /// node that does not send it reports that with its next batch.
     Switched {
         /// The history that it has now.
-        generation: u64,
+        history_id: u64,
         /// The one that it went on from, if it knows.
         predecessor: Option<Predecessor>,
     },
     /// The node's data history is another one than before, so it may have forgotten what it
-    /// granted. Log: `generation_changed` with `cause`.
+    /// granted. Log: `history_changed` with `cause`.
     #[non_exhaustive]
-    GenerationChanged {
+    HistoryChanged {
         /// The cause, as far as the client can see it.
-        cause: GenerationCause,
+        cause: HistoryCause,
     },
     /// The node grants nothing for this long; holders may re-assert their leases. Log:
     /// `quarantine_begun` with `remaining_ms` and `began_empty`.
@@ -58,15 +58,15 @@ pub enum NodeEvent {
         /// How many in one batch.
         leases: u64,
     },
-    /// The min-replicas check is off, weaker than required, or cannot be read. Log: `guard_absent`
-    /// with `why`.
+    /// The min-replicas check is off, weaker than required, or cannot be read. Log:
+    /// `min_replicas_missing` with `why`.
     #[non_exhaustive]
-    GuardAbsent {
+    MinReplicasMissing {
         /// What is wrong, and the command that corrects it.
         why: Arc<str>,
     },
-    /// The min-replicas check is strong enough again. Log: `guard_restored`.
-    GuardRestored,
+    /// The min-replicas check is strong enough again. Log: `min_replicas_restored`.
+    MinReplicasRestored,
     /// Clients of this node do not agree on how long a quarantine lasts (`max_ttl` and the failover
     /// window), or this one had a longer one before. The longest counts, until one to two such
     /// lengths after the last client that asked for it (quarantine 7). Set the same `max_ttl`
@@ -115,7 +115,7 @@ pub enum NodeEvent {
 /// Why a node's data history is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GenerationCause {
+pub enum HistoryCause {
     /// The server process is a new one at the same address; its data may be whole.
     Restart,
     /// Another server answers: a replica was promoted, or the address leads elsewhere now.
@@ -126,7 +126,7 @@ pub enum GenerationCause {
     Unknown,
 }
 
-impl GenerationCause {
+impl HistoryCause {
     fn word(self) -> &'static str {
         match self {
             Self::Restart => "restart",
@@ -156,13 +156,8 @@ impl NodeEvent {
             // lease logs the fate of its write after a switch.
             Self::Changed(_) | Self::Down | Self::Switched { .. } => {}
             Self::Up => say!(info, "up", "node connected"),
-            Self::GenerationChanged { cause } => {
-                say!(
-                    warn,
-                    "generation_changed",
-                    "node has a new data history",
-                    cause = cause.word()
-                );
+            Self::HistoryChanged { cause } => {
+                say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
             Self::QuarantineBegun { remaining, began_empty } => {
                 let why = if *began_empty { EMPTY } else { "after a restart or failover" };
@@ -178,11 +173,16 @@ impl NodeEvent {
             Self::Reasserted { leases } => {
                 say!(info, "reasserted", "holders re-asserted their leases", leases = *leases);
             }
-            Self::GuardAbsent { why } => {
-                say!(warn, "guard_absent", "min-replicas check off or too weak", why = &**why);
+            Self::MinReplicasMissing { why } => {
+                say!(
+                    warn,
+                    "min_replicas_missing",
+                    "min-replicas check off or too weak",
+                    why = &**why
+                );
             }
-            Self::GuardRestored => {
-                say!(info, "guard_restored", "min-replicas check is strong enough again");
+            Self::MinReplicasRestored => {
+                say!(info, "min_replicas_restored", "min-replicas check is strong enough again");
             }
             Self::SettingsDisagree { ours, node: kept } => say!(
                 warn,
@@ -251,8 +251,8 @@ mod tests {
         let all = [
             (NodeEvent::Up, "up", ""),
             (
-                NodeEvent::GenerationChanged { cause: GenerationCause::DataLost },
-                "generation_changed",
+                NodeEvent::HistoryChanged { cause: HistoryCause::DataLost },
+                "history_changed",
                 "cause=\"data lost\"",
             ),
             (
@@ -267,8 +267,8 @@ mod tests {
             ),
             (NodeEvent::QuarantineEnded, "quarantine_ended", ""),
             (NodeEvent::Reasserted { leases: 7 }, "reasserted", "leases=7"),
-            (NodeEvent::GuardAbsent { why }, "guard_absent", "why=\"because\""),
-            (NodeEvent::GuardRestored, "guard_restored", ""),
+            (NodeEvent::MinReplicasMissing { why }, "min_replicas_missing", "why=\"because\""),
+            (NodeEvent::MinReplicasRestored, "min_replicas_restored", ""),
             (
                 NodeEvent::SettingsDisagree { ours: span, node: 2 * span },
                 "settings_disagree",

@@ -17,7 +17,7 @@
 //!   once, and lets no batch grow beyond what may be stored at once;
 //! - holds a yes back until as many replicas have it as its caller asked for
 //!   (durability 1); others go on;
-//! - watches the facts of each batch: clock steps, new generations, two nodes on one server
+//! - watches the facts of each batch: clock steps, new histories, two nodes on one server
 //!   (clocks 4, quarantine 7, overview 8).
 
 mod alarm;
@@ -46,9 +46,9 @@ pub(crate) use self::sink::Sink;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
+use crate::node::counters::{Counters, NodeMetrics};
+use crate::node::health::NodeHealth;
 use crate::node::mailbox::Stamp;
-use crate::node::probe::Probe;
-use crate::node::tally::{NodeMetrics, Tally};
 use crate::node::{LockNode, NodeEvent};
 use crate::op::{Batch, Facts, Op, Replies, Reply, Terms};
 use crate::receipt::Server;
@@ -113,15 +113,15 @@ pub(crate) struct Lane {
     node: Arc<dyn LockNode>,
     index: usize,
     settings: LaneSettings,
-    tally: Arc<Tally>,
+    counters: Arc<Counters>,
     load: Arc<Load>,
     queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
-        let (tally, load, queue) = (Arc::default(), Arc::default(), Mutex::default());
-        Self { node, index, settings, tally, load, queue }
+        let (counters, load, queue) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, counters, load, queue }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
@@ -135,7 +135,7 @@ impl Lane {
 
     /// What this lane has counted.
     pub(crate) fn metrics(&self) -> NodeMetrics {
-        self.tally.snapshot(self.node.name())
+        self.counters.snapshot(self.node.name())
     }
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
@@ -168,9 +168,9 @@ impl Lane {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
-            probe: Probe::new(self.node.name(), &self.settings, &self.tally),
+            health: NodeHealth::new(self.node.name(), &self.settings, &self.counters),
             settings: self.settings.clone(),
-            tally: Arc::clone(&self.tally),
+            counters: Arc::clone(&self.counters),
             rx,
             again: VecDeque::new(),
             owed: OwedQueue::default(),
@@ -186,7 +186,7 @@ impl Lane {
     }
 
     fn refuse_busy(&self, job: Job) {
-        self.tally.refuse(NodeFault::Busy);
+        self.counters.refuse(NodeFault::Busy);
         let why = format!("{QUEUE_MAX} requests wait already");
         refuse(job, NodeFault::Busy, why, self.settings.env.now());
     }
@@ -243,9 +243,9 @@ type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
 struct Worker {
     node: Arc<dyn LockNode>,
     index: usize,
-    probe: Probe,
+    health: NodeHealth,
     settings: LaneSettings,
-    tally: Arc<Tally>,
+    counters: Arc<Counters>,
     rx: mpsc::Receiver<Job>,
     /// What was taken from the queue and leaves with a later batch, before what is queued.
     again: VecDeque<Job>,

@@ -22,7 +22,7 @@ pub(crate) struct Lineage {
 
 #[derive(Debug, Default)]
 struct Line {
-    /// The present generation, for a look without the lock; 0 if none is known.
+    /// The present history, for a look without the lock; 0 if none is known.
     present: AtomicU64,
     seen: Mutex<Vec<Server>>,
 }
@@ -45,15 +45,15 @@ impl Lineage {
     /// was replaced.
     pub(crate) fn hear(&self, node: usize, server: Server) -> bool {
         let line = &self.lines[node];
-        if line.present.load(Ordering::Acquire) == server.generation && server.generation != 0 {
+        if line.present.load(Ordering::Acquire) == server.history_id && server.history_id != 0 {
             return false;
         }
         let mut seen = line.seen();
-        if seen.last().is_some_and(|now| now.generation == server.generation) {
+        if seen.last().is_some_and(|now| now.history_id == server.history_id) {
             return false;
         }
         // Never back to a server whose successor is known: it is stale, whatever it believes.
-        if shared(server.generation, &seen).is_some() {
+        if shared(server.history_id, &seen).is_some() {
             return false;
         }
         if seen.len() >= SEEN {
@@ -63,7 +63,7 @@ impl Lineage {
             self.switches.fetch_add(1, Ordering::AcqRel);
         }
         seen.push(server);
-        line.present.store(server.generation, Ordering::Release);
+        line.present.store(server.history_id, Ordering::Release);
         true
     }
 
@@ -72,7 +72,7 @@ impl Lineage {
         self.switches.load(Ordering::Acquire) == 0
     }
 
-    /// The node's present generation.
+    /// The node's present history.
     pub(crate) fn present(&self, node: usize) -> u64 {
         self.lines[node].present.load(Ordering::Acquire)
     }
@@ -80,7 +80,7 @@ impl Lineage {
     /// What became of a write on the node.
     pub(crate) fn fate(&self, node: usize, write: Written) -> Fate {
         let line = &self.lines[node];
-        if line.present.load(Ordering::Acquire) == write.generation {
+        if line.present.load(Ordering::Acquire) == write.history_id {
             return Fate::Standing;
         }
         fate(write, &line.seen())
@@ -92,9 +92,9 @@ mod tests {
     use super::*;
     use crate::receipt::Predecessor;
 
-    fn server(generation: u64, before: Option<(u64, u64)>) -> Server {
-        let predecessor = before.map(|(generation, offset)| Predecessor { generation, offset });
-        Server { generation, predecessor }
+    fn server(history_id: u64, before: Option<(u64, u64)>) -> Server {
+        let predecessor = before.map(|(history_id, offset)| Predecessor { history_id, offset });
+        Server { history_id, predecessor }
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         assert!(!lineage.hear(0, server(2, None)));
         assert!(!lineage.hear(0, server(1, None)));
         assert_eq!(lineage.present(0), 2);
-        let write = |offset| Written { generation: 1, offset: Some(offset) };
+        let write = |offset| Written { history_id: 1, offset: Some(offset) };
         assert_eq!(lineage.fate(0, write(49)), Fate::Survived);
         assert_eq!(lineage.fate(0, write(50)), Fate::Lost);
         assert!(!lineage.is_calm());
@@ -127,7 +127,7 @@ mod tests {
         for g in 1..=40 {
             lineage.hear(0, server(g, (g > 1).then(|| (g - 1, 1_000))));
         }
-        let fate = |generation| lineage.fate(0, Written { generation, offset: Some(1) });
+        let fate = |history_id| lineage.fate(0, Written { history_id, offset: Some(1) });
         assert_eq!(fate(39), Fate::Survived);
         assert_eq!(fate(2), Fate::Unknown);
     }

@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use self::order::{Place, Waiting};
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
-use super::redis::encode::Guarding;
+use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::faults;
 use super::redis::session::Session;
@@ -60,7 +60,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     fn changed(&self) -> watch::Receiver<u64>;
 
     /// Whether [`ServerFacts`] must hold the min-replicas settings.
-    fn wants_guard_facts(&self) -> bool {
+    fn wants_min_replicas_facts(&self) -> bool {
         true
     }
 
@@ -95,8 +95,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// What the min-replicas check makes of every batch sent after `accept`: for how long a master
     /// that was replaced may still accept writes, and which replicas must have acknowledged. By
     /// default none.
-    fn guarding(&self) -> Guarding {
-        Guarding::ALONE
+    fn group_terms(&self) -> GroupTerms {
+        GroupTerms::ALONE
     }
 }
 
@@ -285,7 +285,7 @@ impl<R: Resolver> Link<R> {
         let mut changed = shared.changed.clone();
         tokio::select! {
             biased;
-            passed = current.barriers.pass(after.generation, level, known, deadline) => passed,
+            passed = current.barriers.pass(after.history_id, level, known, deadline) => passed,
             () = moved_on(&mut changed, current.epoch) => {
                 not_durable("the Sentinels took this master down before replicas had it".to_owned())
             }
@@ -362,9 +362,9 @@ impl<R: Resolver> Shared<R> {
         NodeError::not_executed(NodeFault::Unreachable, detail)
     }
 
-    fn guarding(&self) -> Guarding {
+    fn group_terms(&self) -> GroupTerms {
         let trust_fresh = self.options.trust_fresh;
-        Guarding { trust_fresh, ..self.resolver.guarding() }
+        GroupTerms { trust_fresh, ..self.resolver.group_terms() }
     }
 
     fn ended(&self, epoch: u64, outcome: Result<Arc<Current>, NodeError>) {

@@ -79,7 +79,7 @@ struct Data {
     records: Records,
     /// How many ops were executed that may have written.
     written: u64,
-    /// In which generation the last of them was; `None` before the first.
+    /// In which history the last of them was; `None` before the first.
     history: Option<u64>,
 }
 
@@ -137,17 +137,17 @@ impl MemoryNode {
     }
 
     fn execute(&self, batch: &Batch) -> Replies {
-        let mut guard = self.state();
-        let clock = self.clock(&guard);
-        let state = &mut *guard;
-        if let Some(rest) = state.data.marker.and_then(|m| m.closed(clock.now)) {
+        let mut state = self.state();
+        let clock = self.clock(&state);
+        let inner = &mut *state;
+        if let Some(rest) = inner.data.marker.and_then(|m| m.closed(clock.now)) {
             let detail = format!("closed for another {rest:?} at most");
             let error = NodeError::not_executed(NodeFault::HandingOver, detail);
             return Replies::fail(batch.ops.len(), &error);
         }
-        let (generation, identity) = (state.generation(), state.identity());
-        let nature = Nature { generation, windows: state.windows };
-        let h = Header::open(&mut state.data.marker, nature, clock, batch.terms, batch.not_after);
+        let (history_id, identity) = (inner.history_id(), inner.identity());
+        let nature = Nature { history_id, windows: inner.windows };
+        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, batch.not_after);
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -156,28 +156,28 @@ impl MemoryNode {
                 if h.late && !op.is_undo() {
                     return Err(NodeError::past_deadline());
                 }
-                Ok(state.data.apply(&h, op, &mut hints))
+                Ok(inner.data.apply(&h, op, &mut hints))
             })
             .collect();
         let confirming = batch.ops.iter().filter(|op| op.is_confirming()).count() as u64;
         let writes = if h.late { 0 } else { confirming };
-        state.data.written += writes;
-        state.data.history = Some(generation);
-        let (predecessor, written) = (state.predecessor, state.data.written);
-        drop(guard);
+        inner.data.written += writes;
+        inner.data.history = Some(history_id);
+        let (predecessor, written) = (inner.predecessor, inner.data.written);
+        drop(state);
         for key in hints {
             self.tell(NodeEvent::Changed(key));
         }
         let facts = Facts {
             node_micros: h.micros,
-            generation,
+            history_id,
             since: h.since,
             identity,
             quarantine: h.quarantine,
             quarantine_len: h.quarantine_len,
             quarantine_asked: h.quarantine_asked,
             quarantine_raised: h.quarantine_raised,
-            new_generation: h.new_generation,
+            new_history: h.new_history,
             marker_missing: h.marker_missing,
             began_empty: h.began_empty,
             predecessor,
@@ -188,9 +188,9 @@ impl MemoryNode {
 }
 
 impl State {
-    fn generation(&self) -> u64 {
+    fn history_id(&self) -> u64 {
         #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::ProcessAsGeneration) {
+        if crate::bugs::on(crate::bugs::Bug::ProcessAsHistory) {
             return self.seed;
         }
         self.seed.wrapping_add(self.lives)
@@ -253,9 +253,9 @@ impl LockNode for MemoryNode {
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         Box::pin(async move {
             let state = self.state();
-            let now = (state.identity(), state.generation());
+            let now = (state.identity(), state.history_id());
             drop(state);
-            let (fault, detail) = if now != (after.identity, after.generation) {
+            let (fault, detail) = if now != (after.identity, after.history_id) {
                 (NodeFault::NotDurable, "the node was restarted since".to_owned())
             } else if level > Durability::Primary && level != Durability::AllReplicas {
                 (NodeFault::Unsupported, format!("a node in memory has no replicas, not {level}"))

@@ -10,12 +10,12 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast;
 
 use super::NodeEvent;
-use super::redis::encode::Guarding;
+use super::redis::encode::GroupTerms;
 use super::redis::facts::ServerFacts;
 use super::redis::min_replicas::max_lag_at;
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
-use crate::sentinel::min_replicas::{GuardFacts, GuardRule, LAG_SLACK, MinReplicas};
+use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicas, MinReplicasFacts, MinReplicasRule};
 use crate::time::Moment;
 
 /// Longest time for one other server to be connected to and asked.
@@ -27,14 +27,14 @@ const READ_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Judge {
     /// The node's name.
     name: Arc<str>,
-    rule: GuardRule,
+    rule: MinReplicasRule,
     last: Mutex<Last>,
 }
 
 /// What was seen last.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
-    pub(crate) facts: Option<GuardFacts>,
+    pub(crate) facts: Option<MinReplicasFacts>,
     /// L of the master, as it follows from the facts.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
@@ -59,8 +59,8 @@ impl Last {
         }
         self.wrong.clone_from(&wrong);
         Some(match wrong {
-            Some(why) => NodeEvent::GuardAbsent { why: why.into() },
-            None => NodeEvent::GuardRestored,
+            Some(why) => NodeEvent::MinReplicasMissing { why: why.into() },
+            None => NodeEvent::MinReplicasRestored,
         })
     }
 }
@@ -74,11 +74,11 @@ pub(crate) struct Group {
 }
 
 impl Judge {
-    pub(crate) fn new(name: Arc<str>, rule: GuardRule) -> Self {
+    pub(crate) fn new(name: Arc<str>, rule: MinReplicasRule) -> Self {
         Self { name, rule, last: Mutex::default() }
     }
 
-    pub(crate) fn rule(&self) -> &GuardRule {
+    pub(crate) fn rule(&self) -> &MinReplicasRule {
         &self.rule
     }
 
@@ -88,7 +88,7 @@ impl Judge {
 
     /// What a batch is sent with: L is that of whichever server was the master before, so the
     /// largest of any server of the group counts.
-    pub(crate) fn guarding(&self) -> Guarding {
+    pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.lock();
         // No master that this node let vote has a larger lag.
         let longest = self.rule.max_lag + LAG_SLACK;
@@ -97,7 +97,7 @@ impl Judge {
         let known = read.map(|lag| lag.min(self.rule.max_lag) + LAG_SLACK).fold(own, Duration::max);
         let all_read = last.lags_known && last.lags.values().all(|(lag, _)| lag.is_some());
         let unread = if all_read { known } else { known.max(longest) };
-        Guarding {
+        GroupTerms {
             failover_window: known,
             unread_window: unread,
             widest_window: known.max(longest),
@@ -114,7 +114,7 @@ impl Judge {
         group: Group,
         events: &broadcast::Sender<NodeEvent>,
     ) -> Result<(), NodeError> {
-        let facts = guard_facts(server);
+        let facts = min_replicas_facts(server);
         let verdict = self.rule.judge(&facts, group.down_after, group.replicas);
         let wrong = self.rule.wrong(&facts, group.down_after);
         let mut last = self.lock();
@@ -132,8 +132,9 @@ impl Judge {
         }
         last.facts = Some(facts);
         last.window = Some(verdict.window);
-        last.error =
-            verdict.fault.map(|words| NodeError::not_executed(NodeFault::GuardMissing, words));
+        last.error = verdict
+            .fault
+            .map(|words| NodeError::not_executed(NodeFault::MinReplicasMissing, words));
         let error = last.error.clone();
         drop(last);
         if let Some(event) = told {
@@ -180,8 +181,8 @@ impl Judge {
     }
 }
 
-fn guard_facts(server: &ServerFacts) -> GuardFacts {
-    GuardFacts {
+fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
+    MinReplicasFacts {
         good_replicas: server.good_replicas,
         connected_replicas: None,
         min_replicas: server.min_replicas,
@@ -191,7 +192,7 @@ fn guard_facts(server: &ServerFacts) -> GuardFacts {
 
 /// How many replicas must have acknowledged, and how lately in seconds, before the server may
 /// grant: as it is set there, else as required; none where the check is off.
-fn good_replicas(rule: &GuardRule, facts: Option<&GuardFacts>) -> (u32, u64) {
+fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {
         MinReplicas::Require => rule.replicas,
@@ -208,7 +209,7 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     fn judge(lags: &[(&str, Option<u64>)]) -> Judge {
-        let rule = GuardRule { max_lag: S(5), ..GuardRule::default() };
+        let rule = MinReplicasRule { max_lag: S(5), ..MinReplicasRule::default() };
         let judge = Judge::new("group".into(), rule);
         let mut last = judge.lock();
         last.window = Some(S(3));
@@ -223,8 +224,8 @@ mod tests {
     #[test]
     fn the_largest_lag_of_any_server_of_the_group_counts() {
         let windows = |lags| {
-            let guarding = judge(lags).guarding();
-            (guarding.failover_window.as_secs(), guarding.unread_window.as_secs())
+            let group_terms = judge(lags).group_terms();
+            (group_terms.failover_window.as_secs(), group_terms.unread_window.as_secs())
         };
         assert_eq!(windows(&[]), (3, 7), "nobody has named the others yet");
         assert_eq!(windows(&[("a:1", Some(1)), ("b:1", Some(2))]), (4, 4));
@@ -253,20 +254,20 @@ mod tests {
         let endpoint = Endpoint::parse("redis://127.0.0.1:1").unwrap();
         judge.lock().master = None;
         judge.read_others(&[endpoint], Moment::default()).await;
-        let guarding = judge.guarding();
-        assert_eq!((guarding.failover_window, guarding.unread_window), (S(4), S(4)));
+        let group_terms = judge.group_terms();
+        assert_eq!((group_terms.failover_window, group_terms.unread_window), (S(4), S(4)));
     }
 
     #[test]
     fn replicas_are_counted_where_the_server_counts_them() {
-        let rule = |policy| GuardRule { policy, ..GuardRule::default() };
-        let facts = |replicas, lag: Option<u64>| GuardFacts {
+        let rule = |policy| MinReplicasRule { policy, ..MinReplicasRule::default() };
+        let facts = |replicas, lag: Option<u64>| MinReplicasFacts {
             good_replicas: Some(1),
             connected_replicas: None,
             min_replicas: replicas,
             max_lag: lag.map(S),
         };
-        let (off, on) = (GuardFacts::default(), facts(Some(2), Some(3)));
+        let (off, on) = (MinReplicasFacts::default(), facts(Some(2), Some(3)));
         let require = rule(MinReplicas::Require);
         assert_eq!(good_replicas(&require, None), (0, 0));
         assert_eq!(good_replicas(&require, Some(&off)), (0, 0));

@@ -7,22 +7,22 @@
 mod barrier;
 #[cfg(feature = "test-util")]
 pub(crate) mod contract;
+pub(crate) mod counters;
 mod event;
 mod failover;
 #[cfg(feature = "test-util")]
 pub(crate) mod fault;
+mod health;
 pub(crate) mod lane;
 pub(crate) mod lineage;
 mod link;
 pub(crate) mod mailbox;
 pub(crate) mod memory;
 mod min_replicas;
-mod probe;
 mod recall;
 mod redis;
 mod sentinel;
 pub mod spi;
-pub(crate) mod tally;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-pub use self::event::{GenerationCause, NodeEvent};
+pub use self::counters::NodeMetrics;
+pub use self::event::{HistoryCause, NodeEvent};
 pub use self::failover::FailoverTimes;
 pub use self::redis::{RedisNode, RedisNodeBuilder};
-pub use self::tally::NodeMetrics;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies};

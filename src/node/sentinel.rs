@@ -42,7 +42,8 @@ use crate::time::Moment;
 /// # }
 /// ```
 ///
-/// **Guard.** By default the node does not vote ([`NodeFault::GuardMissing`]) while the master
+/// **Min-replicas check.** By default the node does not vote
+/// ([`NodeFault::MinReplicasMissing`]) while the master
 /// lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or one that breaks
 /// the rule `max_lag + 2 s ≤ down-after`. Only this check bounds how long a master that was
 /// replaced may still accept writes, and the quarantine after a failover is as long as the longest
@@ -63,7 +64,7 @@ use crate::time::Moment;
 /// and the other Sentinels. Master: its identity and its min-replicas settings, on each new
 /// connection and every ten seconds of use.
 ///
-/// [`NodeFault::GuardMissing`]: crate::error::NodeFault::GuardMissing
+/// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {
     name: Arc<str>,
     link: Link<Finder>,

@@ -46,8 +46,8 @@ pub(crate) struct Facts {
     pub(crate) max_ttl: Duration,
     /// E, as the application has it.
     pub(crate) clock_error: Duration,
-    /// A grant and a release on each node and, if there are several, on all together.
-    pub(crate) probes: Vec<Probe>,
+    /// A trial lock on each node and, if there are several, on all together.
+    pub(crate) trials: Vec<Trial>,
 }
 
 /// A group as its Sentinels tell it.
@@ -175,9 +175,9 @@ pub(crate) const COMMANDS: &[&str] = &[
     "SUBSCRIBE palisade:changed",
 ];
 
-/// The min-replicas guard of a server, with what was read.
+/// The min-replicas check of a server, with what was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Guard {
+pub(crate) enum MinReplicas {
     /// With so many replicas, where CONFIG may be read.
     On(Option<u64>, String),
     Off(String),
@@ -254,7 +254,7 @@ impl Kept {
 
 /// What a grant and a release of a name that nobody uses came to.
 #[derive(Clone, Debug)]
-pub(crate) struct Probe {
+pub(crate) struct Trial {
     /// The node's name, or `all nodes`.
     pub(crate) subject: String,
     pub(crate) came_to: Outcome,
@@ -406,22 +406,22 @@ impl Server {
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
     }
 
-    /// Its min-replicas guard, as far as it may be known.
-    pub(crate) fn guard(&self) -> Guard {
-        match (self.number("min-replicas-to-write"), self.number("min-replicas-max-lag")) {
+    /// Its min-replicas check. `INFO` has the field only while both settings are above zero.
+    pub(crate) fn min_replicas(&self) -> MinReplicas {
+        let (needed, lag) = ("min-replicas-to-write", "min-replicas-max-lag");
+        let why = match (self.number(needed), self.number(lag)) {
             (Ok(k), Ok(lag)) => {
                 let read = format!("min-replicas-to-write {k}, min-replicas-max-lag {lag}");
-                if k > 0 && lag > 0 { Guard::On(Some(k), read) } else { Guard::Off(read) }
+                let on = k > 0 && lag > 0;
+                return if on { MinReplicas::On(Some(k), read) } else { MinReplicas::Off(read) };
             }
-            (Err(why), _) | (_, Err(why)) => match self.info.ok() {
-                // Told only while both settings are above zero.
-                Some(info) if info.contains_key("min_slaves_good_slaves") => {
-                    Guard::On(None, format!("INFO: guard on ({why})"))
-                }
-                Some(_) => Guard::Off(format!("INFO: no min_slaves_good_slaves ({why})")),
-                None => Guard::Unknown(why),
-            },
+            (Err(why), _) | (_, Err(why)) => why,
+        };
+        let Some(info) = self.info.ok() else { return MinReplicas::Unknown(why) };
+        if info.contains_key("min_slaves_good_slaves") {
+            return MinReplicas::On(None, format!("INFO: check on ({why})"));
         }
+        MinReplicas::Off(format!("INFO: no min_slaves_good_slaves ({why})"))
     }
 
     /// A command to it as a person would type it.

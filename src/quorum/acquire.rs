@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
 use crate::op::{Op, Reply};
 use crate::quorum::fence::{Settled, settle};
-use crate::quorum::majority::{Tally, Verdict, majority};
+use crate::quorum::majority::{VoteCount, VoteResult, majority};
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -149,10 +149,10 @@ impl Acquire {
     fn decide_grants(&mut self, now: Moment) -> Step {
         let yes = self.count(|v| matches!(v, Vote::Granted(_)));
         let open = if now < self.by { self.silent() } else { 0 };
-        match (Tally { n: self.n(), yes, no: self.n() - yes - open }).verdict() {
-            Verdict::Pending => Step::Wait(self.by),
-            Verdict::Lost => self.lose(now),
-            Verdict::Won => {
+        match (VoteCount { n: self.n(), yes, no: self.n() - yes - open }).result() {
+            VoteResult::Pending => Step::Wait(self.by),
+            VoteResult::Lost => self.lose(now),
+            VoteResult::Won => {
                 let grants = self.votes.iter().filter_map(|v| match v {
                     Vote::Granted(f) => Some(*f),
                     _ => None,
@@ -199,13 +199,13 @@ impl Acquire {
         } else {
             0
         };
-        match (Tally { n: self.n(), yes, no: self.n() - yes - open }).verdict() {
-            Verdict::Pending => Step::Wait(self.by),
-            Verdict::Won => {
+        match (VoteCount { n: self.n(), yes, no: self.n() - yes - open }).result() {
+            VoteResult::Pending => Step::Wait(self.by),
+            VoteResult::Won => {
                 self.phase = Phase::Over;
                 Step::Decided(Ok(FencingToken::new(token)))
             }
-            Verdict::Lost => self.lose(now),
+            VoteResult::Lost => self.lose(now),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::error::NodeOutcome;
 use crate::op::Reply;
-use crate::quorum::majority::{Tally, Verdict};
+use crate::quorum::majority::{VoteCount, VoteResult};
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
@@ -74,10 +74,12 @@ impl Machine for Extend {
         let n = self.votes.len();
         let (yes, refused) = (count(&NodeOutcome::Granted), count(&NodeOutcome::Refused));
         let no = n - yes - count(&NodeOutcome::Silent);
-        Progress::Decided(match (Tally { n, yes, no }).verdict() {
-            Verdict::Won => Extension::Until(self.new),
-            _ if (Tally { n, yes: refused, no: 0 }).verdict() == Verdict::Won => Extension::Lost,
-            Verdict::Lost if count(&NodeOutcome::Silent) == 0 => {
+        Progress::Decided(match (VoteCount { n, yes, no }).result() {
+            VoteResult::Won => Extension::Until(self.new),
+            _ if (VoteCount { n, yes: refused, no: 0 }).result() == VoteResult::Won => {
+                Extension::Lost
+            }
+            VoteResult::Lost if count(&NodeOutcome::Silent) == 0 => {
                 Extension::Unknown(self.votes.clone())
             }
             _ if now >= self.deadline => return self.too_late(),

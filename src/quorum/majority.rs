@@ -9,7 +9,7 @@ const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 
 /// Running count of a vote by yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct VoteCount {
     /// How many vote.
     pub n: usize,
     /// Said yes.
@@ -20,7 +20,7 @@ pub struct Tally {
 
 /// Three-valued result of a vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum VoteResult {
     /// Both are still possible.
     Pending,
     /// A majority said yes.
@@ -29,16 +29,16 @@ pub enum Verdict {
     Lost,
 }
 
-impl Tally {
+impl VoteCount {
     /// What the count so far means.
-    pub const fn verdict(self) -> Verdict {
+    pub const fn result(self) -> VoteResult {
         let need = majority(self.n);
         if self.yes >= need {
-            Verdict::Won
+            VoteResult::Won
         } else if self.no > self.n - need {
-            Verdict::Lost
+            VoteResult::Lost
         } else {
-            Verdict::Pending
+            VoteResult::Pending
         }
     }
 }

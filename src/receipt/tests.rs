@@ -8,16 +8,16 @@ const A: u64 = 0xa;
 const B: u64 = 0xb;
 const C: u64 = 0xc;
 
-fn first(generation: u64) -> Server {
-    Server { generation, predecessor: None }
+fn first(history_id: u64) -> Server {
+    Server { history_id, predecessor: None }
 }
 
-fn from(generation: u64, before: u64, offset: u64) -> Server {
-    Server { generation, predecessor: Some(Predecessor { generation: before, offset }) }
+fn from(history_id: u64, before: u64, offset: u64) -> Server {
+    Server { history_id, predecessor: Some(Predecessor { history_id: before, offset }) }
 }
 
-fn of(generation: u64, offset: u64, seen: &[Server]) -> Fate {
-    fate(Written { generation, offset: Some(offset) }, seen)
+fn of(history_id: u64, offset: u64, seen: &[Server]) -> Fate {
+    fate(Written { history_id, offset: Some(offset) }, seen)
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn what_cannot_be_shown_is_unknown() {
     assert_eq!(of(A, 1, &[first(A), first(B)]), Fate::Unknown);
     assert_eq!(of(A, 1, &[first(A), from(B, C, 100)]), Fate::Unknown);
     // No ROLE, no offset.
-    let blind = Written { generation: A, offset: None };
+    let blind = Written { history_id: A, offset: None };
     assert_eq!(fate(blind, &[first(A), from(B, A, 100)]), Fate::Unknown);
     assert_eq!(fate(blind, &[first(A)]), Fate::Standing);
 }
@@ -65,12 +65,12 @@ fn a_switch_that_nobody_saw_makes_it_unknown() {
 
 #[test]
 fn there_and_back_is_not_as_if_nothing_had_happened() {
-    // A → B → A: the first server again, promoted anew, so under a new generation.
+    // A → B → A: the first server again, promoted anew, so under a new history.
     let again = 0xa2;
     let seen = [first(A), from(B, A, 100), from(again, B, 150)];
     assert_eq!(of(A, 99, &seen), Fate::Survived);
     assert_eq!(of(A, 140, &seen), Fate::Lost, "it was resynchronised with B");
-    // Back on the very generation, with no known relation: that data is where it was.
+    // Back on the very history, with no known relation: that data is where it was.
     assert_eq!(of(A, 99, &[first(A), first(B), first(A)]), Fate::Standing);
     assert_eq!(of(B, 99, &[first(A), first(B), first(A)]), Fate::Unknown);
 }
@@ -87,7 +87,7 @@ fn garbage_that_goes_round_in_a_circle_ends() {
 #[derive(Clone, Debug)]
 enum Event {
     Write,
-    /// A copy of the history of `generation` (counted back from the present one), `lag` writes
+    /// A copy of the history of `history` (counted back from the present one), `lag` writes
     /// behind its end, becomes the server. Whether it says what it went on from, and whether our
     /// client sees it.
     Switch {
@@ -109,7 +109,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #[test]
     fn no_verdict_contradicts_the_data(events in prop::collection::vec(event(), 1..60)) {
-        // Generation g is number g of `logs`; a log is all that its history holds.
+        // History g is number g of `logs`; a log is all that its history holds.
         let mut logs: Vec<Vec<usize>> = vec![Vec::new()];
         let mut seen = vec![first(1)];
         let mut receipts = Vec::new();
@@ -121,7 +121,7 @@ proptest! {
                     let log = logs.last_mut().expect("never empty");
                     log.push(id);
                     let offset = Some(log.len() as u64);
-                    receipts.push((id, Written { generation: logs.len() as u64, offset }));
+                    receipts.push((id, Written { history_id: logs.len() as u64, offset }));
                     // Whoever writes there sees it.
                     if seen.last() != Some(&now) {
                         seen.push(now);
@@ -133,8 +133,8 @@ proptest! {
                     let log = logs[of][..keep].to_vec();
                     logs.push(log);
                     let fork = (of as u64 + 1, keep as u64 + 1);
-                    let generation = logs.len() as u64;
-                    now = if tells { from(generation, fork.0, fork.1) } else { first(generation) };
+                    let history_id = logs.len() as u64;
+                    now = if tells { from(history_id, fork.0, fork.1) } else { first(history_id) };
                     missed |= !tells || !sees || back > 0;
                     if sees {
                         seen.push(now);

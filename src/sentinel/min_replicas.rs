@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 pub(crate) const LAG_SLACK: Duration = Duration::from_secs(2);
 
 /// The assumed L of a server without the check; nothing enforces it.
-const UNGUARDED: Duration = Duration::from_secs(15);
+const UNCHECKED: Duration = Duration::from_secs(15);
 
 /// Whether a master without a sufficient min-replicas check may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -33,7 +33,7 @@ pub enum MinReplicas {
 
 /// How strong the check must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GuardRule {
+pub(crate) struct MinReplicasRule {
     /// What to do if it is not.
     pub policy: MinReplicas,
     /// At least so many replicas must have acknowledged …
@@ -45,7 +45,7 @@ pub(crate) struct GuardRule {
     pub window: Option<Duration>,
 }
 
-impl Default for GuardRule {
+impl Default for MinReplicasRule {
     /// One replica, ten seconds (the server's own default for the lag), required.
     fn default() -> Self {
         Self {
@@ -61,9 +61,10 @@ impl Default for GuardRule {
 ///
 /// # Errors
 /// No replicas, or a lag that is no whole number of seconds between one and 3600.
-pub(crate) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
+pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
-        let rule = "at least 1 replica; to go without the check say guard(MinReplicas::Off)";
+        let rule =
+            "at least 1 replica; to go without the check say min_replicas_check(MinReplicas::Off)";
         return Err(ConfigError::new("min_replicas", "0 replicas", rule));
     }
     let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
@@ -77,7 +78,7 @@ pub(crate) fn check_guard(replicas: u32, max_lag: Duration) -> Result<(), Config
 /// The settings and counts that a master reports.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct GuardFacts {
+pub struct MinReplicasFacts {
     /// `min_slaves_good_slaves`: replicas that acknowledged in time. Reported only while the check
     /// is on, so `None` means off.
     pub good_replicas: Option<u32>,
@@ -89,7 +90,7 @@ pub struct GuardFacts {
     pub max_lag: Option<Duration>,
 }
 
-impl GuardFacts {
+impl MinReplicasFacts {
     /// From the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`, the latter
     /// `None` if the server does not allow it.
     pub fn parse(info: &str, config: Option<&[(String, String)]>) -> Self {
@@ -122,7 +123,7 @@ impl GuardFacts {
     }
 }
 
-impl fmt::Display for GuardFacts {
+impl fmt::Display for MinReplicasFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |v: Option<u64>| {
             v.map_or_else(|| "unknown (CONFIG not allowed)".to_owned(), |v| v.to_string())
@@ -144,7 +145,7 @@ impl fmt::Display for GuardFacts {
 
 /// What follows from the facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Checked {
     /// What is wrong and the command that mends it; `None` if nothing is.
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
@@ -153,22 +154,22 @@ pub(crate) struct Verdict {
     pub window: Duration,
 }
 
-impl GuardRule {
+impl MinReplicasRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels show them.
     pub(crate) fn judge(
         &self,
-        facts: &GuardFacts,
+        facts: &MinReplicasFacts,
         down_after: Option<Duration>,
         replicas: Option<u32>,
-    ) -> Verdict {
+    ) -> Checked {
         if self.policy == MinReplicas::Off {
-            return Verdict { fault: None, warning: None, window: self.hope() };
+            return Checked { fault: None, warning: None, window: self.hope() };
         }
         let wrong = self.wrong(facts, down_after);
         if self.policy == MinReplicas::Warn {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
-            return Verdict { fault: None, warning, window: self.hope() };
+            return Checked { fault: None, warning, window: self.hope() };
         }
         // Where CONFIG is closed only `INFO` shows that the check is on, not how strong it is: it
         // may vote, and the script counts the replicas by what is asked for here.
@@ -176,12 +177,12 @@ impl GuardRule {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
         };
-        Verdict { fault: wrong, warning: two_halves(facts, replicas), window }
+        Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
     /// L where no check bounds it.
     fn hope(&self) -> Duration {
-        self.window.unwrap_or(UNGUARDED)
+        self.window.unwrap_or(UNCHECKED)
     }
 
     /// L of a server with the check that does not show its settings.
@@ -190,14 +191,18 @@ impl GuardRule {
     }
 
     /// What is wrong with the check and the command that corrects it; nothing under `Off`.
-    pub(crate) fn wrong(&self, facts: &GuardFacts, down_after: Option<Duration>) -> Option<String> {
+    pub(crate) fn wrong(
+        &self,
+        facts: &MinReplicasFacts,
+        down_after: Option<Duration>,
+    ) -> Option<String> {
         if self.policy == MinReplicas::Off {
             return None;
         }
         self.weakness(facts).or_else(|| lag_rule(facts, self.max_lag, down_after))
     }
 
-    fn weakness(&self, facts: &GuardFacts) -> Option<String> {
+    fn weakness(&self, facts: &MinReplicasFacts) -> Option<String> {
         let (k, lag) = (self.replicas, self.max_lag.as_secs());
         let mend = format!(
             "on every server of the group, replicas too, run: CONFIG SET min-replicas-to-write {k} \
@@ -218,7 +223,11 @@ impl GuardRule {
 
 /// `max_lag + 2 s ≤ down-after`: else the old master still writes when the new one begins
 /// (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
-fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -> Option<String> {
+fn lag_rule(
+    facts: &MinReplicasFacts,
+    asked: Duration,
+    down_after: Option<Duration>,
+) -> Option<String> {
     let down_after = down_after?;
     let lag = facts.max_lag.unwrap_or(asked);
     if lag.saturating_add(LAG_SLACK) <= down_after {
@@ -256,7 +265,7 @@ fn lag_rule(facts: &GuardFacts, asked: Duration, down_after: Option<Duration>) -
 }
 
 /// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
-fn two_halves(facts: &GuardFacts, replicas: Option<u32>) -> Option<String> {
+fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
     // Wider than what servers report: no number of theirs overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
@@ -287,18 +296,18 @@ mod tests {
         ]
     }
 
-    fn rule(policy: MinReplicas, replicas: u32, lag: u64) -> GuardRule {
-        GuardRule { policy, replicas, max_lag: S(lag), window: None }
+    fn rule(policy: MinReplicas, replicas: u32, lag: u64) -> MinReplicasRule {
+        MinReplicasRule { policy, replicas, max_lag: S(lag), window: None }
     }
 
-    fn facts(k: &str, lag: &str) -> GuardFacts {
-        GuardFacts::parse(INFO_ON, Some(&config(k, lag)))
+    fn facts(k: &str, lag: &str) -> MinReplicasFacts {
+        MinReplicasFacts::parse(INFO_ON, Some(&config(k, lag)))
     }
 
     #[test]
     fn a_guard_that_is_strong_enough_bounds_the_window() {
         let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "2"), Some(S(5)), Some(2));
-        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(4) });
+        assert_eq!(verdict, Checked { fault: None, warning: None, window: S(4) });
         // max_lag + 2 s = down-after is just enough.
         let edge = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "3"), Some(S(5)), Some(2));
         assert_eq!(edge.fault, None);
@@ -308,8 +317,8 @@ mod tests {
     #[test]
     fn absent_or_weak_guards_name_the_command() {
         let cases = [
-            (GuardFacts::parse(INFO_OFF, Some(&config("0", "10"))), "check is off"),
-            (GuardFacts::parse(INFO_OFF, None), "check is off"),
+            (MinReplicasFacts::parse(INFO_OFF, Some(&config("0", "10"))), "check is off"),
+            (MinReplicasFacts::parse(INFO_OFF, None), "check is off"),
             (facts("1", "2"), "min-replicas-to-write is 1, 2 is asked for"),
             (facts("2", "9"), "min-replicas-max-lag is 9, at most 3 is asked for"),
         ];
@@ -337,12 +346,12 @@ mod tests {
 
     #[test]
     fn closed_config_takes_what_was_asked_for() {
-        let facts = GuardFacts::parse(INFO_ON, None);
+        let facts = MinReplicasFacts::parse(INFO_ON, None);
         assert!(facts.is_on());
         assert!(facts.to_string().contains("unknown (CONFIG not allowed)"), "{facts}");
         let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts, Some(S(5)), Some(2));
-        assert_eq!(verdict, Verdict { fault: None, warning: None, window: S(5) });
-        let stated = GuardRule { window: Some(S(15)), ..rule(MinReplicas::Require, 1, 3) };
+        assert_eq!(verdict, Checked { fault: None, warning: None, window: S(5) });
+        let stated = MinReplicasRule { window: Some(S(15)), ..rule(MinReplicas::Require, 1, 3) };
         assert_eq!(stated.judge(&facts, Some(S(5)), Some(2)).window, S(15));
         let long = rule(MinReplicas::Require, 1, 20).judge(&facts, None, None);
         assert_eq!(long.window, S(22));

@@ -43,7 +43,7 @@ struct Shared {
     events: Arc<Events>,
     seen: Mutex<Seen>,
     /// Grows when the present connection must not be used any longer.
-    generation: watch::Sender<u64>,
+    history_id: watch::Sender<u64>,
 }
 
 impl Watch {
@@ -59,7 +59,7 @@ impl Watch {
             asker: AsyncMutex::new(asker),
             events,
             seen: Mutex::new(Seen::default()),
-            generation: watch::Sender::new(0),
+            history_id: watch::Sender::new(0),
         });
         Self { shared, poll_every, env, task: Mutex::new(None) }
     }
@@ -81,7 +81,7 @@ impl Watch {
 
     /// Grows whenever another master or epoch was decided upon.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
-        self.shared.generation.subscribe()
+        self.shared.history_id.subscribe()
     }
 
     /// Within a runtime, because a node may be built outside of one; anew if that runtime ended.
@@ -129,10 +129,10 @@ impl Shared {
                 seen.master = Some(master.clone());
                 drop(seen);
                 if !same {
-                    self.generation.send_modify(|g| *g += 1);
+                    self.history_id.send_modify(|g| *g += 1);
                 }
             }
-            // Sentinels that cannot be asked do not make a living master less of one: the guard
+            // Sentinels that cannot be asked do not make a living master less of one: the check
             // (L) bounds what it may do if it was replaced unseen. So the connection stays.
             Err(e) => seen.error = Some(e.clone()),
         }

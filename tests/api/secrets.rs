@@ -96,7 +96,7 @@ async fn a_password_is_never_shown() {
     let port = master.port().to_string();
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
     let group = |at: String| {
-        let node = SentinelNode::builder("orders", [at]).guard(MinReplicas::Require);
+        let node = SentinelNode::builder("orders", [at]).min_replicas_check(MinReplicas::Require);
         node.sentinel_deadline(Duration::from_millis(500))
     };
     for (to_data, to_sentinels) in [(true, false), (false, true), (true, true)] {

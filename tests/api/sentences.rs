@@ -52,7 +52,7 @@ fn watched(master: &str, port: u16) -> Server {
 
 fn group(sentinel: &Server) -> SentinelNodeBuilder {
     let node = SentinelNode::builder("orders", [sentinel.addr()]);
-    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
+    node.min_replicas_check(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ const HELD: Duration = Duration::from_secs(29);
 /// One handle over one group, without a guard that could refuse anything.
 fn redlock(groups: &Groups, group: usize) -> Redlock {
     let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
-    let node = node.guard(MinReplicas::Off).trust_fresh(true).build().unwrap();
+    let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
     let node_deadline = Duration::from_secs(1);
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }

@@ -168,7 +168,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
         let (key, retention) = ("r".into(), Duration::from_secs(1));
         let ops = vec![Op::Lookup { key, retention, fingerprint: None, born: None }];
         let facts = node.call(Batch { terms, not_after: None, ops }, soon()).await.facts.unwrap();
-        BarrierPoint { identity: facts.identity, generation: facts.generation }
+        BarrierPoint { identity: facts.identity, history_id: facts.history_id }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());
     let first = point().await;

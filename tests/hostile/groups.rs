@@ -27,7 +27,7 @@ pub(crate) const PHASES: &[Phase] = &[
 
 fn group(sentinels: &[&Fake], deadline: Duration) -> SentinelNode {
     let all = sentinels.iter().map(|s| s.at.clone());
-    let node = SentinelNode::builder(NAME, all).guard(MinReplicas::Off);
+    let node = SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off);
     let node = node.sentinel_username("joe").sentinel_password(PASSWORD).trust_fresh(true);
     let node = node.sentinel_deadline(deadline).poll_every(Duration::from_millis(100));
     node.build().expect("addresses and ranges")

@@ -114,7 +114,7 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
 /// itself is. Without a window the quarantines are short.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
-    let node = node(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO);
+    let node = node(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
     let node = node.build().unwrap();
     (Arc::new(node), group_hooks(&groups), groups)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::error::NodeFault;
-use palisade::node::{GenerationCause, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
+use palisade::node::{HistoryCause, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Durability, Redlock};
 use tokio::sync::broadcast;
 
@@ -55,9 +55,9 @@ async fn until(
     }
 }
 
-fn cause(event: &NodeEvent) -> Option<GenerationCause> {
+fn cause(event: &NodeEvent) -> Option<HistoryCause> {
     match event {
-        NodeEvent::GenerationChanged { cause, .. } => Some(*cause),
+        NodeEvent::HistoryChanged { cause, .. } => Some(*cause),
         _ => None,
     }
 }
@@ -75,7 +75,7 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     assert_eq!(server.cli(&["flushall"]), "OK");
     let told = until(&redlock, &mut events, "other", |e| *e == NodeEvent::QuarantineEnded).await;
     let at = |what: &dyn Fn(&NodeEvent) -> bool| told.iter().position(what).expect("told");
-    let lost = at(&|e| cause(e) == Some(GenerationCause::DataLost));
+    let lost = at(&|e| cause(e) == Some(HistoryCause::DataLost));
     let begun = at(
         &|e| matches!(e, NodeEvent::QuarantineBegun { remaining, .. } if *remaining <= 2 * SECOND),
     );
@@ -90,10 +90,10 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     server.restart();
     let told = until(&redlock, &mut events, "third", |e| *e == NodeEvent::QuarantineEnded).await;
     let causes: Vec<_> = told.iter().filter_map(cause).collect();
-    assert_eq!(causes, [GenerationCause::Restart], "{told:?}");
+    assert_eq!(causes, [HistoryCause::Restart], "{told:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.quarantines, m.switches), (2, 0), "{m:?}");
-    assert!(m.generations >= 3, "{m:?}");
+    assert!(m.histories >= 3, "{m:?}");
     drop(held);
 }
 
@@ -140,7 +140,7 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     groups.break_("failover", 0, &[]);
     let told = until(&redlock, &mut events, "m", |e| *e == NodeEvent::QuarantineEnded).await;
     let causes: Vec<_> = told.iter().filter_map(cause).collect();
-    assert_eq!(causes, [GenerationCause::Promotion], "{told:?}");
+    assert_eq!(causes, [HistoryCause::Promotion], "{told:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
     // A replica that is silent: the wait for it is counted, and its fault by kind.
@@ -152,5 +152,5 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     assert!(mutex.try_acquire().await.is_err());
     let m = &redlock.metrics()[0];
     assert!(m.barriers_failed >= 1, "{m:?}");
-    assert!(!m.faults.contains_key(&NodeFault::GuardMissing), "{m:?}");
+    assert!(!m.faults.contains_key(&NodeFault::MinReplicasMissing), "{m:?}");
 }

@@ -150,7 +150,8 @@ async fn one_of_three_sentinels_prevents_nothing() {
     ];
     let trials = lies.into_iter().map(|lie| {
         let all = [liar(lie.clone()), sentinels[0].addr(), sentinels[1].addr()];
-        let node = SentinelNode::builder(NAME, all).guard(MinReplicas::Off).trust_fresh(true);
+        let node =
+            SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off).trust_fresh(true);
         let node = node.poll_every(Duration::from_millis(200)).build();
         let node = Arc::new(node.expect("addresses and a range"));
         let (expected, what) = (master.addr(), format!("{lie:?}"));

@@ -61,7 +61,7 @@ fn granted(got: &Result<Reply, NodeError>) -> bool {
 }
 
 fn missing(got: &Result<Reply, NodeError>) -> bool {
-    got.as_ref().is_err_and(|e| e.fault() == NodeFault::GuardMissing)
+    got.as_ref().is_err_and(|e| e.fault() == NodeFault::MinReplicasMissing)
 }
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -116,9 +116,9 @@ async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended()
     until(&node, "mended", granted).await.unwrap();
     let told = heard(&mut events);
     let absent = told.iter().position(
-        |e| matches!(e, NodeEvent::GuardAbsent { why, .. } if why.contains("check is off")),
+        |e| matches!(e, NodeEvent::MinReplicasMissing { why, .. } if why.contains("check is off")),
     );
-    let restored = told.iter().position(|e| *e == NodeEvent::GuardRestored);
+    let restored = told.iter().position(|e| *e == NodeEvent::MinReplicasRestored);
     assert!(absent.is_some() && absent < restored, "{told:?}");
 }
 
@@ -171,15 +171,15 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     let (master, _replica) = pair();
     let node = || RedisNode::builder(master.url()).trust_fresh(true);
     until(&node().build().unwrap(), "off by default", granted).await.unwrap();
-    let lax = node().min_replicas(1, LAG).guard(MinReplicas::Warn).build().unwrap();
+    let lax = node().min_replicas(1, LAG).min_replicas_check(MinReplicas::Warn).build().unwrap();
     let mut events = lax.events();
     until(&lax, "warned", granted).await.unwrap();
     let told = heard(&mut events);
-    assert!(matches!(&told[..], [NodeEvent::GuardAbsent { .. }, NodeEvent::Up]), "{told:?}");
+    assert!(matches!(&told[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]), "{told:?}");
     // To name a strength is to ask for it.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
-    assert_eq!(e.fault(), NodeFault::GuardMissing, "{e}");
+    assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
     set(&master.addr(), "1", "1");
     until(&strict, "set by hand", granted).await.unwrap();
     set(&master.addr(), "0", "1");

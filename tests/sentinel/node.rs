@@ -95,7 +95,7 @@ async fn finds_the_master_and_tells_about_it() {
     assert!(info.contains(&format!("run_id:{}", status.run_id.unwrap())));
     assert!(info.contains(&format!("master_replid:{}", status.replication_id.unwrap())));
     assert_eq!(status.failover_window, Some(Duration::from_secs(3)));
-    assert_eq!(status.guard.unwrap().min_replicas, Some(1));
+    assert_eq!(status.min_replicas.unwrap().min_replicas, Some(1));
     assert_eq!(status.last_error, None);
     assert_eq!(node.name(), Arc::from(groups.name(0)));
 
@@ -213,7 +213,7 @@ async fn each_misconfiguration_has_its_own_fault_and_sentence() {
         ),
         (
             group().min_replicas(2, Duration::from_secs(1)).build().unwrap(),
-            NodeFault::GuardMissing,
+            NodeFault::MinReplicasMissing,
             "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 1",
         ),
     ];
@@ -295,11 +295,11 @@ async fn a_node_without_guard_votes_only_where_that_was_asked_for() {
     let strict = node(&groups);
     let replies = call(&strict, acquire("k"), Duration::from_secs(1)).await;
     let text = fault(&replies).to_string();
-    assert_eq!(fault(&replies).fault(), NodeFault::GuardMissing, "{text}");
+    assert_eq!(fault(&replies).fault(), NodeFault::MinReplicasMissing, "{text}");
     assert!(text.contains("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"), "{text}");
     assert_eq!(strict.status().last_error.as_ref(), Some(fault(&replies)));
     for policy in [MinReplicas::Warn, MinReplicas::Off] {
-        let lax = builder(&groups).guard(policy).build().unwrap();
+        let lax = builder(&groups).min_replicas_check(policy).build().unwrap();
         until(&lax, "without guard", granted).await;
         assert_eq!(lax.status().failover_window, Some(Duration::from_secs(15)));
     }
@@ -318,8 +318,9 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
     until(&node, "guarded", granted).await;
     let master = groups.servers(0)[0].clone();
     assert_eq!(cli(&master, &["CONFIG", "SET", "min-replicas-to-write", "0"]), "OK");
-    let missing =
-        |r: &Replies| r.items[0].as_ref().is_err_and(|e| e.fault() == NodeFault::GuardMissing);
+    let missing = |r: &Replies| {
+        r.items[0].as_ref().is_err_and(|e| e.fault() == NodeFault::MinReplicasMissing)
+    };
     until(&node, "noticed", missing).await;
     assert_eq!(cli(&master, &["CONFIG", "SET", "min-replicas-to-write", "1"]), "OK");
     until(&node, "mended", granted).await;
@@ -336,7 +337,8 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
 /// Without a window the quarantines are short. Restarts of a group are among the tests of users.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
-    let node = builder(&groups).guard(MinReplicas::Off).failover_window(Duration::ZERO);
+    let node =
+        builder(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
     let node = node.build().unwrap();
     (Arc::new(node), group_hooks(&groups))
 }

@@ -9,7 +9,7 @@ use super::*;
 pub(crate) fn node(sentinel: &str) -> SentinelNodeBuilder {
     provider();
     let node = SentinelNode::builder("orders", [sentinel]);
-    node.guard(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
+    node.min_replicas_check(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
 /// Has the Sentinel watch this master, from now on.

@@ -36,7 +36,7 @@ fn an_operator_looks_at_the_rights_of_the_application() {
     let ward = Ward::new();
     user(&ward, "app", &minimal_profile());
     user(&ward, "ops", "~* &* +@all");
-    let patient = patient(&ward, "ops").arg("--rights-of").arg("app").arg("--no-probe");
+    let patient = patient(&ward, "ops").arg("--rights-of").arg("app").arg("--no-trial");
     let report = patient.examine();
     let of = |i| ("permissions", ward.server(i));
     for (check, subject) in [of(0), of(1), of(2)] {
@@ -132,11 +132,11 @@ fn what_is_closed_is_unknown_and_no_fault() {
         user(&ward, name, rules);
         // No lock is taken: without CONFIG the library judges the lag by what the application asks
         // for, and says itself what is wrong then.
-        let patient = patient(&ward, name).arg("--no-probe");
+        let patient = patient(&ward, name).arg("--no-trial");
         let report = patient.examine();
         let wrong = |v| v == Error || v == Warning;
         let faults: Vec<_> = report.findings.iter().filter(|f| wrong(f.verdict)).collect();
-        let open = ward.patient().arg("--no-probe").examine();
+        let open = ward.patient().arg("--no-trial").examine();
         let new = faults.iter().filter(|f| {
             let known = |o: &&Finding| o.check == f.check && o.subject == f.subject;
             !open.findings.iter().filter(known).any(|o| wrong(o.verdict))
@@ -154,7 +154,7 @@ fn what_is_closed_is_unknown_and_no_fault() {
     // Trying, too, finds what is missing, and leaves nothing behind.
     for less in ["-hset", "-publish", "-script|load"] {
         user(&ward, "less", &format!("{} {less}", minimal_profile()));
-        let report = patient(&ward, "less").arg("--no-probe").examine();
+        let report = patient(&ward, "less").arg("--no-trial").examine();
         let severity = if less == "-publish" { Warning } else { Error };
         for i in 0..3 {
             let found = report.of("permissions", &ward.server(i));
@@ -178,7 +178,7 @@ fn the_shipped_users_are_enough_to_be_examined() {
         .arg("--sentinel-user")
         .arg("palisade")
         .secret("PALISADE_SENTINEL_PASSWORD", &password)
-        .arg("--no-probe");
+        .arg("--no-trial");
     let report = patient.examine();
     let wrong = |f: &&Finding| f.verdict == Error || f.verdict == Warning;
     let wrong: Vec<_> = report.findings.iter().filter(wrong).collect();
@@ -212,9 +212,9 @@ fn passwords_are_used_and_never_shown() {
         let bare = bare.clone().secret("PALISADE_PASSWORD", PASSWORD);
         bare.secret("PALISADE_SENTINEL_PASSWORD", SENTINELS)
     };
-    let report = good().arg("--no-probe").examine();
+    let report = good().arg("--no-trial").examine();
     assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));
-    let run = good().run(&["--no-probe"]);
+    let run = good().run(&["--no-trial"]);
     assert_eq!(run.code, 0, "{}", run.out);
     // Wrong ones are not shown either, and are distinguished from right ones.
     let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", "wr0ng");
@@ -223,14 +223,14 @@ fn passwords_are_used_and_never_shown() {
     let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", SENTINELS);
     let wrong = wrong.secret("PALISADE_PASSWORD", "wr0ng");
     assert_eq!(wrong.run(&[]).code, 2);
-    let report = wrong.arg("--no-probe").examine();
+    let report = wrong.arg("--no-trial").examine();
     for i in 0..3 {
         let found = report.of("unreachable", &format!("{NAME} {}", lab.servers[i].addr()));
         assert_eq!(found.verdict, Error, "{found:#?}");
     }
     // In the address of a lone node, a good one and a misplaced one.
     let url = format!("redis://:{PASSWORD}@{}", lab.servers[0].addr());
-    let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-probe", "--json"]);
+    let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-trial", "--json"]);
     assert!(run.out.contains(&lab.servers[0].addr()), "{}", run.out);
     let url = format!("redis://joe:{PASSWORD}/0");
     assert_eq!(Patient::default().hides(PASSWORD).run(&["--node", &url]).code, 64);

@@ -22,7 +22,7 @@ impl Bench {
     pub(crate) fn new(patient: Patient) -> Self {
         // What nobody can grant shows as one more error wherever a setting is wrong: the lock that
         // is taken on trial has tests of its own.
-        let patient = patient.arg("--no-probe");
+        let patient = patient.arg("--no-trial");
         let report = patient.examine();
         assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));
         Self { good: report.complaints(), patient }

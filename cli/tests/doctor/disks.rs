@@ -89,7 +89,7 @@ fn an_empty_server_that_is_started_again_by_itself() {
     let notify = format!("NOTIFY_SOCKET={}", path.display());
     let args = [&notify, "redis-server", "--supervised", "systemd", "--save", ""];
     let server = Server::start_program("env", &args);
-    let report = Patient::default().arg("--node").arg(&server.url()).arg("--no-probe").examine();
+    let report = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial").examine();
     let found = report.of("persistence", &format!("node {}", server.addr()));
     assert_eq!(found.verdict, Error, "{found:#?}");
     assert!(found.says.contains("its supervisor restarts it at once"), "{found:#?}");

@@ -26,7 +26,7 @@ fn a_replica_dies_and_a_master_is_replaced() {
     assert!(says.contains("Sentinels that know it"), "{says}");
     // While it happens two call themselves master; afterwards nothing is wrong with either.
     ward.groups.break_("failover", 0, &[]);
-    let patient = ward.patient().arg("--no-probe");
+    let patient = ward.patient().arg("--no-trial");
     wait_for("a new master and nothing wrong", || {
         let report = patient.examine();
         let named = report.findings.iter().find(|f| f.check == "not-master");
@@ -50,7 +50,7 @@ fn three_groups_of_which_one_is_gone() {
     for id in ["b1", "b2", "b3", "sb1", "sb2", "sb3"] {
         groups.break_("kill", 1, &["--server", id]);
     }
-    let report = patient.arg("--no-probe").examine();
+    let report = patient.arg("--no-trial").examine();
     let errors = report.all(Error);
     let gone = |f: &&&crate::doctor::Finding| f.subject.starts_with(&groups.name(1));
     assert!(errors.len() >= 3, "{errors:#?}");

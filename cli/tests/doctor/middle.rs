@@ -177,7 +177,7 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     // Seen from another machine, 127.0.0.1 is none of ours.
     let Some(ip) = own_address() else { return };
     let elsewhere = Proxy::between((ip, 0).into(), &ward.sentinels[0]);
-    let report = Patient::group(&ward.name, &[elsewhere.addr()]).arg("--no-probe").examine();
+    let report = Patient::group(&ward.name, &[elsewhere.addr()]).arg("--no-trial").examine();
     let errors = report.all(Error);
     let subject = format!("{} Sentinel {}", ward.name, elsewhere.addr());
     assert_eq!(errors.len(), 1, "{errors:#?}");

@@ -88,7 +88,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
 #[test]
 fn a_lone_node_is_examined_too() {
     let server = Server::start(&["--appendonly", "yes"]);
-    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-probe");
+    let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial");
     let report = patient.examine();
     let subject = format!("node {}", server.addr());
     for check in ["persistence", "appendfsync", "eviction", "clock-skew", "version", "permissions"]

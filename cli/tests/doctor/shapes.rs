@@ -11,7 +11,7 @@ use crate::support::proxy::{Proxy, answer};
 use crate::support::server::Server;
 
 fn patient(lab: &Lab) -> Patient {
-    Patient::group(NAME, &lab.sentinel_addrs()).arg("--no-probe")
+    Patient::group(NAME, &lab.sentinel_addrs()).arg("--no-trial")
 }
 
 fn sentinel(lab: &Lab, i: usize) -> String {
@@ -149,7 +149,7 @@ fn nodes_that_are_not_apart() {
     };
     let all = boxes(3);
     let over = |urls: &[String]| {
-        let bare = Patient::default().arg("--no-probe");
+        let bare = Patient::default().arg("--no-trial");
         urls.iter().fold(bare, |p, url| p.arg("--node").arg(url))
     };
     let urls: Vec<_> = all.iter().map(Server::url).collect();

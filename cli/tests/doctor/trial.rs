@@ -12,18 +12,18 @@ use crate::support::server::Server;
 #[test]
 fn a_group_grants_until_a_setting_forbids_it() {
     let ward = Ward::new();
-    let probe = || ward.patient().examine().of("probe", &ward.name).clone();
-    assert_eq!(probe().verdict, Fine, "{:#?}", probe());
+    let trial = || ward.patient().examine().of("trial", &ward.name).clone();
+    assert_eq!(trial().verdict, Fine, "{:#?}", trial());
     ward.set(0, "min-replicas-to-write", "0");
-    let found = probe();
+    let found = trial();
     assert_eq!((found.verdict, found.says.contains("a setting is changed")), (Error, true));
     ward.set(0, "min-replicas-to-write", "1");
-    assert_eq!(probe().verdict, Fine, "{:#?}", probe());
+    assert_eq!(trial().verdict, Fine, "{:#?}", trial());
     // More replicas than there are: every write is refused.
     ward.set(0, "min-replicas-to-write", "3");
-    assert_eq!(probe().verdict, Error, "{:#?}", probe());
+    assert_eq!(trial().verdict, Error, "{:#?}", trial());
     ward.set(0, "min-replicas-to-write", "1");
-    assert_eq!(probe().verdict, Fine, "{:#?}", probe());
+    assert_eq!(trial().verdict, Fine, "{:#?}", trial());
     // Nothing of it is left, but the memory that orders tokens.
     let keys = cli(&ward.servers[0], &["KEYS", "*doctor*"]);
     assert!(keys.lines().all(|k| k.is_empty() || k.ends_with(":fence")), "{keys}");
@@ -37,7 +37,7 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     let report = patient.examine();
     let found = report.of("not-initialised", &subject);
     assert_eq!(found.verdict, Warning, "{found:#?}");
-    assert!(report.findings.iter().all(|f| f.check != "probe"), "{report:#?}");
+    assert!(report.findings.iter().all(|f| f.check != "trial"), "{report:#?}");
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
     let mend = format!("palisade init --node {}", server.url());
     assert_eq!(found.mend, [mend.as_str()]);
@@ -46,7 +46,7 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     assert!(init.status.success(), "{init:?}");
     let report = patient.examine();
     assert_eq!(report.of("not-initialised", &subject).verdict, Fine);
-    assert_eq!(report.of("probe", &subject).verdict, Fine);
+    assert_eq!(report.of("trial", &subject).verdict, Fine);
 }
 
 #[test]
@@ -55,12 +55,12 @@ fn a_node_in_quarantine_says_so_until_it_ends() {
     let patient = Patient::default().arg("--node").arg(&server.url()).arg("--max-ttl").arg("5");
     let subject = format!("node {}", server.addr());
     keep(&server, 5_000, 60_000);
-    let found = patient.examine().of("probe", &subject).clone();
+    let found = patient.examine().of("trial", &subject).clone();
     assert_eq!(found.verdict, Warning, "{found:#?}");
     assert!(found.says.contains("grants nothing yet"), "{found:#?}");
     // It ends by itself.
     crate::lab::wait_for("the end of the quarantine", || {
-        patient.examine().of("probe", &subject).verdict == Fine
+        patient.examine().of("trial", &subject).verdict == Fine
     });
 }
 
@@ -77,7 +77,7 @@ fn keep(server: &Server, length: u64, agreed: u64) {
 fn a_quarantine_that_is_longer_than_asked_for() {
     let server = Server::start(&["--appendonly", "yes"]);
     let patient = |max_ttl: &str| {
-        let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-probe");
+        let patient = Patient::default().arg("--node").arg(&server.url()).arg("--no-trial");
         patient.arg("--max-ttl").arg(max_ttl).examine()
     };
     let subject = format!("node {}", server.addr());

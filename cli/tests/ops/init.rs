@@ -49,7 +49,7 @@ async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits()
     let refused =
         redlock.mutex("job").build().unwrap().try_acquire().await.unwrap_err().to_string();
     assert!(refused.contains("if the whole deployment is new, run `palisade init`"), "{refused}");
-    let report = palisade(&["doctor", "--node", &server.url(), "--no-probe"]);
+    let report = palisade(&["doctor", "--node", &server.url(), "--no-trial"]);
     assert!(unwrapped(&report).contains("palisade init --node"), "{}", words(&report));
     let out = palisade(&["init", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));

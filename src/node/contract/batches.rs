@@ -105,9 +105,9 @@ async fn facts_are_steady(b: Bench) {
     let first = b.facts().await;
     let next = b.facts().await;
     b.check(first.node_micros > 0, "a node reports its clock", &first);
-    b.check(next.generation == first.generation, "the generation stays", &(&first, &next));
+    b.check(next.history_id == first.history_id, "the history_id stays", &(&first, &next));
     b.check(next.identity == first.identity, "the identity stays", &(&first, &next));
-    b.check(!next.new_generation, "a known generation is not new", &next);
+    b.check(!next.new_history, "a known history_id is not new", &next);
     b.check(next.quarantine.is_zero(), "a node that settled grants", &next);
     b.check(next.quarantine_len >= b.terms.max_ttl, "a quarantine spans max_ttl", &next);
 }

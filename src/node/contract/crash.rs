@@ -46,8 +46,8 @@ async fn refuses_grants(b: &Bench) {
 async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     let before = b.facts().await;
     let first = after(&b, b.hooks.restart_empty.as_ref()).await;
-    b.check(first.new_generation, "the first batch reports the new data history", &first);
-    b.check(first.generation != before.generation, "a restart changes the generation", &first);
+    b.check(first.new_history, "the first batch reports the new data history", &first);
+    b.check(first.history_id != before.history_id, "a restart changes the generation", &first);
     b.check(first.identity != before.identity, "a restart changes the identity", &first);
     b.check(first.quarantine_len >= b.terms.max_ttl, "a quarantine spans max_ttl", &first);
     b.check(first.quarantine <= first.quarantine_len, "the rest is within it", &first);
@@ -57,7 +57,7 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.expect(inspect(&k), Reply::Holder(None), "inspect is served in quarantine").await;
     absent(&b, &b.key(), "lookup is served in quarantine").await;
     let second = b.facts().await;
-    b.check(!second.new_generation, "a generation is new once", &second);
+    b.check(!second.new_history, "a history_id is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
     // The marker's floor is 2E and a quarantine above the clock at the first batch after the loss.
@@ -132,7 +132,7 @@ async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
-    b.check(facts.new_generation, "a restart is a new generation", &facts);
+    b.check(facts.new_history, "a restart is a new generation", &facts);
     refuses_grants(&b).await;
     let own = b.ask(acquire(&k, a, LONG)).await;
     let quarantined = matches!(own, Reply::Quarantined { .. });
@@ -179,7 +179,7 @@ async fn a_flushed_node_is_quarantined(b: Bench) {
     b.granted(acquire(&k, a, b.terms.max_ttl), "a free lock is granted").await;
     let before = b.facts().await;
     let facts = after(&b, b.hooks.flush.as_ref()).await;
-    b.check(facts.new_generation, "a missing marker is a new generation", &facts);
+    b.check(facts.new_history, "a missing marker is a new generation", &facts);
     let same = Arc::ptr_eq(&facts.identity, &before.identity) || facts.identity == before.identity;
     b.check(same, "a flush keeps the process", &facts);
     refuses_grants(&b).await;

@@ -71,7 +71,7 @@ async fn a_closed_node_answers_nothing_and_opens_by_itself(b: Bench) {
         b.check(tries < 500, "a closed node opens by itself", &replies.items);
         sleep(Duration::from_millis(20)).await;
     };
-    let same = (after.generation, after.since) == (before.generation, before.since);
+    let same = (after.history_id, after.since) == (before.history_id, before.since);
     b.check(same && after.quarantine.is_zero(), "and goes on as before", &(before, after));
     b.expect(complete(&r, a, ballot, b"v"), Reply::Done, "the claimant completes").await;
     b.expect(extend(&k, a, LONG, t), Reply::Done, "the holder extends").await;
@@ -85,7 +85,7 @@ async fn a_node_that_takes_over_goes_on(b: Bench) {
     let ballot = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     let before = b.facts().await;
     let after = handed_over(&b).await;
-    b.check(after.generation != before.generation, "a handover begins a new history", &after);
+    b.check(after.history_id != before.history_id, "a handover begins a new history", &after);
     b.check(after.since == before.since, "what it knows goes back as far as before", &after);
     b.check(after.quarantine.is_zero(), "there is no quarantine", &after);
     let new = b.granted(acquire(&b.lock(), c, LONG), "an unused name is granted at once").await;

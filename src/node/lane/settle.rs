@@ -10,8 +10,8 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
 use crate::node::barrier::{confirm, must_last};
+use crate::node::counters::Count;
 use crate::node::mailbox::Stamp;
-use crate::node::tally::Count;
 use crate::op::{Facts, Holder, QuarantineId, Reply, Terms};
 use crate::receipt::{Server, Written};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
@@ -23,7 +23,7 @@ impl Worker {
         self.clock = Some(spoken.clock());
         self.doubt.known(facts.node_micros);
         let node = &self.node;
-        let objection = self.probe.judge(facts, *sent, *received, &|| node.address());
+        let objection = self.health.judge(facts, *sent, *received, &|| node.address());
         // First: what was confirmed before is judged before a new confirmation takes its place.
         self.settings.witness.hear(self.index, server(facts));
         objection
@@ -65,7 +65,7 @@ impl Worker {
             }
             let reply = self.judged(reply, &asked, facts.as_ref(), objection.as_ref());
             let named = asked.reasserts.filter(|_| reply == Ok(Reply::Done));
-            count.reply(&reply, named.is_some_and(|owner| self.probe.reasserts(owner)));
+            count.reply(&reply, named.is_some_and(|owner| self.health.reasserts(owner)));
             if let Some(owed) = asked.owed {
                 self.settle_owed(owed, reply.is_ok(), facts.as_ref());
             }
@@ -79,8 +79,8 @@ impl Worker {
                 }
             }
         }
-        self.probe.reasserted(count.reassertions());
-        self.tally.add(count);
+        self.health.reasserted(count.reassertions());
+        self.counters.add(count);
         if let Some(facts) = &facts {
             self.settings.witness.late(self.index, server(facts));
         }
@@ -164,7 +164,7 @@ impl Worker {
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
         let after = replied.map(|facts| BarrierPoint {
             identity: Arc::clone(&facts.identity),
-            generation: facts.generation,
+            history_id: facts.history_id,
         });
         let stamp = Stamp {
             at: Moment::default(),
@@ -172,10 +172,10 @@ impl Worker {
             server: replied.map(|facts| Arc::clone(&facts.identity)),
         };
         let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
-        let (index, tally) = (self.index, Arc::clone(&self.tally));
+        let (index, counters) = (self.index, Arc::clone(&self.counters));
         Box::pin(async move {
             let confirmed = confirm(&*node, &*env, after, level, deadline).await;
-            tally.waited(confirmed.is_ok());
+            counters.waited(confirmed.is_ok());
             let stamp = Stamp { at: env.now(), ..stamp };
             for (asker, reply) in held {
                 asker.post_kept(reply, confirmed.clone(), stamp.clone());
@@ -194,11 +194,11 @@ fn is_yes(reply: &Reply) -> bool {
 }
 
 fn server(facts: &Facts) -> Server {
-    Server { generation: facts.generation, predecessor: facts.predecessor }
+    Server { history_id: facts.history_id, predecessor: facts.predecessor }
 }
 
 fn written(facts: &Facts) -> Written {
-    Written { generation: facts.generation, offset: facts.offset }
+    Written { history_id: facts.history_id, offset: facts.offset }
 }
 
 /// The answer of a node in quarantine that may be of an earlier data history. It may have forgotten
@@ -213,7 +213,7 @@ fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Op
     let longest = terms.max_ttl + longer + 2 * terms.clock_error;
     let rest = holder.and_then(|h| h.remaining);
     let written_since = rest.is_some_and(|rest| rest + age > longest);
-    let id = QuarantineId { history: facts.generation, since: facts.since };
+    let id = QuarantineId { history: facts.history_id, since: facts.since };
     let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
     (!written_since).then_some(Reply::Quarantined { remaining, id, began_empty })
 }

@@ -24,7 +24,7 @@ impl<R: Resolver> Shared<R> {
     /// on and not from the first request after it. Nothing is lost if it fails.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
-        if let Err(cause) = session.touch(terms, self.guarding()).await {
+        if let Err(cause) = session.touch(terms, self.group_terms()).await {
             tracing::debug!(node = &*self.options.name, %cause, "marker not touched");
         }
     }
@@ -35,8 +35,8 @@ impl<R: Resolver> Shared<R> {
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
-            let guard = self.resolver.wants_guard_facts();
-            let facts = current.session.look_again(guard).await?;
+            let min_replicas = self.resolver.wants_min_replicas_facts();
+            let facts = current.session.look_again(min_replicas).await?;
             self.accept(&current.at, &facts)
         });
         let cause = match outcome.await {
@@ -69,8 +69,8 @@ impl<R: Resolver> Shared<R> {
         let endpoint = self.resolver.resolve(deadline).await?;
         let at = endpoint.to_string();
         self.state().trying = Some(at.as_str().into());
-        let guard = self.resolver.wants_guard_facts();
-        let session = Session::open(&endpoint, self.events.clone(), guard).await;
+        let min_replicas = self.resolver.wants_min_replicas_facts();
+        let session = Session::open(&endpoint, self.events.clone(), min_replicas).await;
         let session = session.map_err(|e| {
             let hint = if e.fault() == F::Unreachable { self.resolver.hint() } else { "" };
             e.at(&at, hint)
@@ -105,10 +105,10 @@ impl<R: Resolver> Shared<R> {
     /// Tells that the server has another data history than the one before; also of a server that
     /// may not vote, for what it says of its history is as true.
     fn met(&self, session: &Session) {
-        let Some((generation, predecessor)) = session.history() else { return };
-        let before = self.state().met.replace(generation);
-        if before.is_some_and(|before| before != generation) {
-            let _ = self.events.send(NodeEvent::Switched { generation, predecessor });
+        let Some((history_id, predecessor)) = session.history() else { return };
+        let before = self.state().met.replace(history_id);
+        if before.is_some_and(|before| before != history_id) {
+            let _ = self.events.send(NodeEvent::Switched { history_id, predecessor });
         }
     }
 

@@ -33,7 +33,7 @@ impl<R: Resolver> Shared<R> {
         let (sent, waits) = oneshot::channel();
         loop {
             if let Some(current) = self.usable(batch.terms)
-                && let Some(sent) = current.session.send(Arc::clone(&batch), self.guarding())
+                && let Some(sent) = current.session.send(Arc::clone(&batch), self.group_terms())
             {
                 return Place::Sent((current, sent));
             }
@@ -91,7 +91,7 @@ impl<R: Resolver> Shared<R> {
             if sent.is_closed() {
                 continue;
             }
-            let left = current.session.send(batch, self.guarding());
+            let left = current.session.send(batch, self.group_terms());
             let left = left.map(|left| (Arc::clone(current), left)).ok_or_else(|| {
                 let detail = "the server broke the new connection at once";
                 NodeError::not_executed(NodeFault::Disconnected, detail)

@@ -6,7 +6,7 @@
 if kind == 'c' then
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end
   local ballot = tonumber(ARGV[a + 2])
-  -- The ballot below which nothing is accepted. A promise of an earlier generation may have been
+  -- The ballot below which nothing is accepted. A promise of an earlier history may have been
   -- lost with newer ones, which were all below the floor.
   local promised = b.floor > fence and h[6] ~= b.id and b.floor or fence
   if promised > ballot or (promised == ballot and h[1] ~= ARGV[a + 1]) then

@@ -6,7 +6,7 @@
 -- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
 --          acquire with its proposal for a fence): the clock in µs, negative if the server keeps a
 --          backlog for replicas. Else a list: the clock, the marker as it is now,
---          bits: 1 the marker was written because the generation is new, 2 there was none before,
+--          bits: 1 the marker was written because the history is new, 2 there was none before,
 --          4 its length was raised, 8 the server keeps a backlog, then per op:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a

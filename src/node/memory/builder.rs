@@ -69,7 +69,7 @@ impl MemoryNodeBuilder {
             data: Data::default(),
         };
         if !self.quarantined {
-            state.data.marker = Some(Marker::born(state.generation()));
+            state.data.marker = Some(Marker::born(state.history_id()));
         }
         MemoryNode(Arc::new(Shared {
             name,

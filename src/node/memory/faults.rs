@@ -41,9 +41,9 @@ impl MemoryNode {
         let now = self.clock(&self.state()).now;
         self.reborn(|state| {
             // The history that begins.
-            let generation = state.seed.wrapping_add(state.lives + 1);
+            let history_id = state.seed.wrapping_add(state.lives + 1);
             if let Some(marker) = &mut state.data.marker {
-                marker.go_on(generation, now);
+                marker.go_on(history_id, now);
             }
         });
     }
@@ -61,7 +61,7 @@ impl MemoryNode {
         MemorySnapshot(self.state().data.clone())
     }
 
-    /// The node goes back to `snapshot` in a new generation: it lost its last writes, or a replica
+    /// The node goes back to `snapshot` in a new history: it lost its last writes, or a replica
     /// that lagged behind was promoted.
     pub fn restore(&self, snapshot: MemorySnapshot) {
         self.reborn(|state| state.data = snapshot.0);
@@ -92,11 +92,11 @@ impl MemoryNode {
         change(&mut state);
         state.lives += 1;
         let offset = state.data.written + 1;
-        state.predecessor = state.data.history.map(|generation| Predecessor { generation, offset });
-        let (generation, predecessor) = (state.generation(), state.predecessor);
+        state.predecessor = state.data.history.map(|history_id| Predecessor { history_id, offset });
+        let (history_id, predecessor) = (state.history_id(), state.predecessor);
         drop(state);
         self.tell(NodeEvent::Down);
         self.tell(NodeEvent::Up);
-        self.tell(NodeEvent::Switched { generation, predecessor });
+        self.tell(NodeEvent::Switched { history_id, predecessor });
     }
 }

@@ -11,7 +11,7 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     /// The data history the marker was written in.
-    pub(super) generation: u64,
+    pub(super) history_id: u64,
     /// When it was written, on the expiry clock; zero = since ever (a node born empty).
     pub(super) since: u64,
     /// No fence below this is handed out: more than any clock can have proposed before.
@@ -38,9 +38,9 @@ pub(super) enum Handover {
 
 impl Marker {
     /// A node that was created this moment: nothing can have been granted, nothing forgotten.
-    pub(super) fn born(generation: u64) -> Self {
+    pub(super) fn born(history_id: u64) -> Self {
         Self {
-            generation,
+            history_id,
             since: 0,
             floor: 0,
             quarantine: Duration::ZERO,
@@ -63,8 +63,8 @@ impl Marker {
 
     /// Goes on in a history whose data are certainly complete.
     #[cfg(feature = "test-util")]
-    pub(super) fn go_on(&mut self, generation: u64, now: u64) {
-        self.generation = generation;
+    pub(super) fn go_on(&mut self, history_id: u64, now: u64) {
+        self.history_id = history_id;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
     }
 
@@ -127,7 +127,7 @@ pub(super) struct Windows {
 /// What a node brings to each batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
-    pub(super) generation: u64,
+    pub(super) history_id: u64,
     pub(super) windows: Windows,
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Header {
     /// What this batch asked it to be, and whether that was longer than what another had asked.
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
-    pub(super) new_generation: bool,
+    pub(super) new_history: bool,
     /// There was no marker at all.
     pub(super) marker_missing: bool,
     pub(super) began_empty: bool,
@@ -153,13 +153,13 @@ pub(super) struct Header {
     pub(super) late: bool,
     /// Leases given before a handover may have ended early.
     pub(super) settling: bool,
-    generation: u64,
+    history_id: u64,
     window: Duration,
     terms: Terms,
 }
 
 impl Header {
-    /// Checks the marker against the node's generation and sets it if it is not from here.
+    /// Checks the marker against the node's history and sets it if it is not from here.
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
@@ -167,10 +167,10 @@ impl Header {
         terms: Terms,
         not_after: Option<u64>,
     ) -> Self {
-        let Nature { generation, windows } = nature;
+        let Nature { history_id, windows } = nature;
         let q = terms.max_ttl + windows.read;
         let marker_missing = marker.is_none();
-        let known = marker.filter(|m| m.generation == generation);
+        let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(*marker, nature, clock, &terms));
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
@@ -202,12 +202,12 @@ impl Header {
             quarantine_len: m.quarantine,
             quarantine_asked: q,
             quarantine_raised,
-            new_generation: known.is_none(),
+            new_history: known.is_none(),
             marker_missing,
             began_empty: m.began_empty,
             late,
             settling,
-            generation,
+            history_id,
             window: windows.longest,
             terms,
         }
@@ -215,7 +215,7 @@ impl Header {
 
     /// The name of this history's quarantine.
     pub(super) fn id(&self) -> QuarantineId {
-        QuarantineId { history: self.generation, since: self.since }
+        QuarantineId { history: self.history_id, since: self.since }
     }
 
     /// The answer of a node that grants nothing yet.
@@ -307,7 +307,7 @@ impl Header {
 /// The marker of a history before its first batch.
 fn begin(
     before: Option<Marker>,
-    Nature { generation, windows }: Nature,
+    Nature { history_id, windows }: Nature,
     clock: Clock,
     terms: &Terms,
 ) -> Marker {
@@ -324,7 +324,7 @@ fn begin(
         lead
     };
     Marker {
-        generation,
+        history_id,
         since: clock.now,
         floor: clock.micros.saturating_add(micros(lead)),
         quarantine,

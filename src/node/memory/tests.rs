@@ -102,12 +102,12 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     let (node, hand) = node();
     let before = fence(&ask(&node, acquire("a", 1, EPOCH + 5)));
     assert_eq!(before, EPOCH + 5);
-    assert!(!facts(&node, TERMS).new_generation);
+    assert!(!facts(&node, TERMS).new_history);
     let old = facts(&node, TERMS);
 
     node.restart_empty();
     let new = facts(&node, TERMS);
-    assert!(new.new_generation && new.generation != old.generation);
+    assert!(new.new_history && new.history_id != old.history_id);
     assert_ne!(new.identity, old.identity);
     assert_eq!((new.quarantine, new.quarantine_len), (MAX_TTL, MAX_TTL));
     assert_eq!(rest(&ask(&node, acquire("a", 1, 0))), MAX_TTL);

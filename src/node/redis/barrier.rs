@@ -61,7 +61,7 @@ struct Server {
 
 /// Somebody waits for a round.
 struct Wish {
-    generation: u64,
+    history_id: u64,
     deadline: Moment,
     done: oneshot::Sender<Result<Round, NodeError>>,
 }
@@ -84,14 +84,14 @@ impl Barriers {
     }
 
     /// Waits until the replicas that `level` asks for have what the process granted in this
-    /// generation; how many have it. `known`: which replicas there are, where somebody says so;
+    /// history; how many have it. `known`: which replicas there are, where somebody says so;
     /// else as many as were ever seen to follow, and those that are attached.
     ///
     /// # Cancellation safety
     /// May be dropped; the round goes on for others.
     pub(crate) async fn pass(
         &self,
-        generation: u64,
+        history_id: u64,
         level: Durability,
         known: Option<Known>,
         deadline: Moment,
@@ -111,7 +111,7 @@ impl Barriers {
             }
         };
         loop {
-            let round = self.round(wanted, generation, deadline).await?;
+            let round = self.round(wanted, history_id, deadline).await?;
             self.connected.store(round.connected(), Ordering::Relaxed);
             let most = self.most.fetch_max(round.online(), Ordering::Relaxed).max(round.online());
             if !told {
@@ -138,9 +138,9 @@ impl Barriers {
     }
 
     /// The next round for `k` replicas.
-    async fn round(&self, k: u32, generation: u64, deadline: Moment) -> Result<Round, NodeError> {
+    async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
-        self.submit(k, Wish { generation, deadline, done });
+        self.submit(k, Wish { history_id, deadline, done });
         round.await.unwrap_or_else(|_| {
             let detail = "the task that waits for replicas ended with its runtime";
             Err(NodeError::maybe_executed(NodeFault::Disconnected, detail))
@@ -215,7 +215,7 @@ impl Waiter {
                 match &round {
                     Ok(round) if !self.is_final(round, &wish, now) => waiting.push(wish),
                     // The waiter is gone: nothing to do.
-                    Ok(round) if round.generation == wish.generation => {
+                    Ok(round) if round.history_id == wish.history_id => {
                         let _ = wish.done.send(Ok(round.clone()));
                     }
                     Ok(_) => {
@@ -235,7 +235,7 @@ impl Waiter {
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
-            || round.generation != wish.generation
+            || round.history_id != wish.history_id
             || wish.deadline.since(now) < LAST
     }
 

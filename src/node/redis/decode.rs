@@ -124,14 +124,14 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
     let quarantine_len = Duration::from_millis(seen.quarantine);
     Facts {
         node_micros,
-        generation: seen.generation,
+        history_id: seen.history_id,
         since: seen.since,
         identity: Arc::clone(identity),
         quarantine: seen.left(node_micros),
         quarantine_len,
         // What was asked is not in the answer; who asked puts it in.
         quarantine_asked: quarantine_len,
-        new_generation: bits & 1 != 0,
+        new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
         began_empty: seen.began_empty,
         quarantine_raised: bits & 4 != 0,
@@ -172,7 +172,7 @@ fn reply(
             | Op::ExtendClaim { .. },
             QUARANTINED,
         ) => {
-            let id = QuarantineId { history: facts.generation, since: facts.since };
+            let id = QuarantineId { history: facts.history_id, since: facts.since };
             let began_empty = facts.began_empty;
             Reply::Quarantined { remaining: facts.quarantine, id, began_empty }
         }

@@ -17,7 +17,7 @@ const RUN_MAX: usize = 1_000;
 
 /// What a node adds to the terms of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guarding {
+pub(crate) struct GroupTerms {
     /// L: how long a server of this node that is replaced may go on accepting writes, by all
     /// servers whose settings were read.
     pub(crate) failover_window: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Guarding {
     pub(crate) good_replicas: (u32, u64),
 }
 
-impl Guarding {
+impl GroupTerms {
     /// A node without replicas.
     pub(crate) const ALONE: Self = Self {
         failover_window: Duration::ZERO,
@@ -54,7 +54,7 @@ impl Guarding {
 }
 
 /// Encodes the batch for a server whose marker was last seen so.
-pub(crate) fn batch(batch: &Batch, guarding: Guarding, seen: Option<&Seen>) -> Cmd {
+pub(crate) fn batch(batch: &Batch, group_terms: GroupTerms, seen: Option<&Seen>) -> Cmd {
     let n = batch.ops.len();
     // As long as nothing is known somebody may wait for a hint there.
     let awaited = seen.is_none_or(Seen::is_awaited);
@@ -65,7 +65,7 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding, seen: Option<&Seen>) -> C
     for op in &batch.ops {
         keys(&mut cmd, op, awaited);
     }
-    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, guarding)?))) {
+    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, group_terms)?))) {
         Some((marker, (from, until))) => cmd.arg(marker).arg(from).arg(until),
         None => cmd.arg("").arg(0).arg(0),
     };
@@ -73,13 +73,13 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding, seen: Option<&Seen>) -> C
     let fence_life = millis(
         terms.max_ttl.saturating_add(token_lead(terms.clock_error)).saturating_add(FENCE_SLACK),
     );
-    let (needed, age) = guarding.good_replicas;
+    let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
         "{needed} {age} {} {} {} {fence_life} {} {}",
-        asked_quarantine(terms, guarding),
-        millis(terms.max_ttl.saturating_add(guarding.longest_window())),
+        asked_quarantine(terms, group_terms),
+        millis(terms.max_ttl.saturating_add(group_terms.longest_window())),
         micros(terms.clock_error),
-        u8::from(guarding.trust_fresh),
+        u8::from(group_terms.trust_fresh),
         batch.not_after.unwrap_or(0),
     ));
     for run in runs(&batch.ops) {
@@ -89,8 +89,8 @@ pub(crate) fn batch(batch: &Batch, guarding: Guarding, seen: Option<&Seen>) -> C
 }
 
 /// The quarantine's length that is asked for, as the script is given it.
-pub(super) fn asked_quarantine(terms: &Terms, guarding: Guarding) -> u64 {
-    millis(guarding.quarantine(terms))
+pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
+    millis(group_terms.quarantine(terms))
 }
 
 pub(super) fn micros(d: Duration) -> u64 {

@@ -79,12 +79,12 @@ pub(super) struct Introduced {
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
-    guard_facts: bool,
+    min_replicas_facts: bool,
 ) -> Result<Introduced, NodeError> {
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
-    let looked = look(wire, &secrets, guard_facts);
+    let looked = look(wire, &secrets, min_replicas_facts);
     let rest = wire.ask(&[redis::cmd("ROLE"), script::load()]);
     // All of them have left; now the first that is refused says why.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
@@ -101,16 +101,17 @@ pub(super) async fn introduce(
     Ok(Introduced { facts, tells_offset })
 }
 
-/// Asks at once what can change during a connection; `guard_facts` the min-replicas settings too.
+/// Asks what can change during a connection, in one round trip; with `min_replicas_facts` also the
+/// min-replicas settings.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,
-    guard_facts: bool,
+    min_replicas_facts: bool,
 ) -> impl Future<Output = Result<ServerFacts, NodeError>> + use<> {
     let mut commands: Vec<_> = ["server", "replication", "memory"]
         .map(|section| redis::cmd("INFO").arg(section).take())
         .into();
-    if guard_facts {
+    if min_replicas_facts {
         commands.push(redis::cmd("CONFIG").arg("GET").arg("min-replicas-*").take());
     }
     let (answers, secrets) = (wire.ask(&commands), secrets.clone());
@@ -207,7 +208,7 @@ pub(super) fn is_history(id: &str) -> bool {
 }
 
 /// The identity of a data history: what the script cuts out of its `replid`.
-pub(super) fn generation(replid: &str) -> Option<u64> {
+pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }
 
@@ -216,7 +217,7 @@ fn predecessor(replication: &str) -> Option<Predecessor> {
     let before = field(replication, "master_replid2").filter(|id| is_history(id))?;
     // -1 if there is none.
     let offset = field(replication, "second_repl_offset")?.parse().ok()?;
-    Some(Predecessor { generation: generation(before)?, offset })
+    Some(Predecessor { history_id: history_id(before)?, offset })
 }
 
 fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
@@ -272,7 +273,7 @@ mod tests {
             predecessor(&format!("master_replid2:{id2}\r\nsecond_repl_offset:{offset}\r\n"))
         };
         let id = "00000000000000ff0123456789abcdef01234567";
-        assert_eq!(ids(id, "2951"), Some(Predecessor { generation: 255, offset: 2951 }));
+        assert_eq!(ids(id, "2951"), Some(Predecessor { history_id: 255, offset: 2951 }));
         assert_eq!(ids(&"0".repeat(40), "-1"), None);
         assert_eq!(ids("ff", "2951"), None);
         assert_eq!(predecessor("role:master\r\n"), None);

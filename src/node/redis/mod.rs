@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 use self::barrier::replicas::Known;
-use self::encode::Guarding;
+use self::encode::GroupTerms;
 use self::facts::ServerFacts;
 use super::link::{self, Link, LinkOptions, Resolver};
 use super::min_replicas::{Group, Judge};
@@ -28,7 +28,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies};
-use crate::sentinel::min_replicas::{GuardRule, MinReplicas, check_guard};
+use crate::sentinel::min_replicas::{MinReplicas, MinReplicasRule, check_min_replicas};
 use crate::time::Moment;
 
 /// Longest `failover_window`: as the longest lease.
@@ -63,7 +63,7 @@ impl RedisNode {
             allow_eviction: false,
             failover_window: Duration::ZERO,
             min_replicas: None,
-            guard: None,
+            check: None,
             connect_timeout: Duration::from_secs(1),
             replicas: None,
             env: Arc::new(SystemEnv),
@@ -119,7 +119,7 @@ pub struct RedisNodeBuilder {
     allow_eviction: bool,
     failover_window: Duration,
     min_replicas: Option<(u32, Duration)>,
-    guard: Option<MinReplicas>,
+    check: Option<MinReplicas>,
     connect_timeout: Duration,
     replicas: Option<u32>,
     env: Arc<dyn Env>,
@@ -213,8 +213,8 @@ impl RedisNodeBuilder {
     /// a server with replicas of which one may take its place; give then a
     /// [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. Default: a lone
     /// server's check is not read; with this, [`MinReplicas::Require`] unless
-    /// [`guard`](Self::guard) says otherwise. Judged on each new connection and every ten seconds
-    /// of use.
+    /// [`min_replicas_check`](Self::min_replicas_check) says otherwise.
+    /// Judged on each new connection and every ten seconds of use.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
         self.min_replicas = Some((replicas, max_lag));
         self
@@ -223,8 +223,8 @@ impl RedisNodeBuilder {
     /// What to do while the check is off or weaker than required. Default: [`MinReplicas::Off`], or
     /// `Require` once [`min_replicas`](Self::min_replicas) was given (1 replica and 10 s if it was
     /// not).
-    pub fn guard(mut self, policy: MinReplicas) -> Self {
-        self.guard = Some(policy);
+    pub fn min_replicas_check(mut self, policy: MinReplicas) -> Self {
+        self.check = Some(policy);
         self
     }
 
@@ -270,7 +270,7 @@ impl RedisNodeBuilder {
         }
         let name: Arc<str> = self.name.unwrap_or_else(|| endpoint.to_string()).into();
         if let Some((replicas, max_lag)) = self.min_replicas {
-            check_guard(replicas, max_lag)?;
+            check_min_replicas(replicas, max_lag)?;
         }
         let options = LinkOptions {
             trust_fresh: self.trust_fresh,
@@ -282,7 +282,7 @@ impl RedisNodeBuilder {
         let fixed = Fixed {
             endpoint,
             window: self.failover_window,
-            judge: Judge::new(Arc::clone(&name), rule(self.min_replicas, self.guard)),
+            judge: Judge::new(Arc::clone(&name), rule(self.min_replicas, self.check)),
             replicas: self.replicas,
             never: watch::Sender::new(0),
         };
@@ -291,11 +291,11 @@ impl RedisNodeBuilder {
 }
 
 /// How strong the check has to be: off unless it was set.
-fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> GuardRule {
-    let usual = GuardRule::default();
+fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> MinReplicasRule {
+    let usual = MinReplicasRule::default();
     let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };
     let (replicas, max_lag) = strength.unwrap_or((usual.replicas, usual.max_lag));
-    GuardRule { policy: policy.unwrap_or(asked_for), replicas, max_lag, ..usual }
+    MinReplicasRule { policy: policy.unwrap_or(asked_for), replicas, max_lag, ..usual }
 }
 
 /// The resolver of a standalone server: always the same address.
@@ -316,7 +316,7 @@ impl Resolver for Fixed {
         self.never.subscribe()
     }
 
-    fn wants_guard_facts(&self) -> bool {
+    fn wants_min_replicas_facts(&self) -> bool {
         self.judge.rule().policy != MinReplicas::Off
     }
 
@@ -337,9 +337,14 @@ impl Resolver for Fixed {
         Ok(self.replicas.map(|count| Known { count, ..Known::default() }))
     }
 
-    fn guarding(&self) -> Guarding {
-        let judged = self.judge.guarding();
+    fn group_terms(&self) -> GroupTerms {
+        let judged = self.judge.group_terms();
         let window = self.window;
-        Guarding { failover_window: window, unread_window: window, widest_window: window, ..judged }
+        GroupTerms {
+            failover_window: window,
+            unread_window: window,
+            widest_window: window,
+            ..judged
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! The one script, put together from its files. One call runs a whole batch, so that clock and
-//! generation are read once and the order of the ops is kept.
+//! history are read once and the order of the ops is kept.
 
 use std::sync::LazyLock;
 

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::encode::{self, Guarding};
-use super::facts::generation;
+use super::encode::{self, GroupTerms};
+use super::facts::history_id;
 use crate::op::{Batch, Op};
 
 /// Beyond this length it says that a planned handover goes on (quarantine 11).
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     at: u64,
     /// E, by which the script found that it is one of ours.
     clock_error: Duration,
-    pub(super) generation: u64,
+    pub(super) history_id: u64,
     /// In ms, as the marker has them.
     pub(super) since: u64,
     pub(super) quarantine: u64,
@@ -55,7 +55,7 @@ impl Seen {
         Some(Self {
             at,
             clock_error,
-            generation: generation(replid).filter(|_| fits)?,
+            history_id: history_id(replid).filter(|_| fits)?,
             since: number(42, 54)?,
             floor: number(56, 71)?,
             quarantine: number(73, 81)?,
@@ -89,8 +89,8 @@ impl Seen {
 
     /// Between which readings of the server's clock, in µs and both included, the script has
     /// nothing to check for this batch; nothing if it has to in any case.
-    pub(super) fn window(&self, batch: &Batch, guarding: Guarding) -> Option<(u64, u64)> {
-        let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, guarding));
+    pub(super) fn window(&self, batch: &Batch, group_terms: GroupTerms) -> Option<(u64, u64)> {
+        let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
         // A plausible marker stays one as time goes by, and may not be one to others.
         if self.text.len() != PLAIN || terms.clock_error != self.clock_error {
             return None;
@@ -145,7 +145,7 @@ mod tests {
             wait: false,
         };
         let ops = proposals.iter().map(acquire).collect();
-        seen.window(&Batch { terms: TERMS, not_after, ops }, Guarding::ALONE)
+        seen.window(&Batch { terms: TERMS, not_after, ops }, GroupTerms::ALONE)
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
         let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
         let batch = Batch { terms: other, not_after: None, ops: Vec::new() };
-        assert_eq!(seen(3_600_000, 30_000, 50_000, "n").window(&batch, Guarding::ALONE), None);
+        assert_eq!(seen(3_600_000, 30_000, 50_000, "n").window(&batch, GroupTerms::ALONE), None);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::broadcast;
 
-use super::encode::{self, Guarding};
-use super::facts::{Introduced, ServerFacts, generation, introduce, look};
+use super::encode::{self, GroupTerms};
+use super::facts::{Introduced, ServerFacts, history_id, introduce, look};
 use super::hints::Hints;
 use super::seen::Seen;
 use super::{decode, faults, script};
@@ -32,7 +32,7 @@ pub(crate) struct Session {
     facts: ServerFacts,
     /// Whether `ROLE` is answered, so that writes get receipts.
     tells_offset: bool,
-    generation: Option<u64>,
+    history_id: Option<u64>,
     /// What the last batch said; the first one supposes that a backlog is kept.
     backlog: AtomicBool,
     /// The marker as the last answer showed it.
@@ -48,22 +48,24 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects and asks the server who it is. `guard_facts` reads the min-replicas settings too.
+    /// Connects and asks the server who it is; with `min_replicas_facts` also for its
+    /// min-replicas settings.
     /// The caller holds the deadline.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeEvent>,
-        guard_facts: bool,
+        min_replicas_facts: bool,
     ) -> Result<Self, NodeError> {
         let secrets = endpoint.secrets();
         let wire = endpoint.wire(|| script::load().get_packed_command()).await;
         let wire = wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &secrets))?;
-        let Introduced { facts, tells_offset } = introduce(&wire, endpoint, guard_facts).await?;
+        let Introduced { facts, tells_offset } =
+            introduce(&wire, endpoint, min_replicas_facts).await?;
         Ok(Self {
             wire,
             secrets,
             tells_offset,
-            generation: generation(&facts.replid),
+            history_id: history_id(&facts.replid),
             facts,
             backlog: AtomicBool::new(true),
             seen: Mutex::default(),
@@ -82,12 +84,15 @@ impl Session {
 
     /// The data history as the script will report it, and the one that it continues.
     pub(crate) fn history(&self) -> Option<(u64, Option<Predecessor>)> {
-        Some((self.generation?, self.facts.predecessor))
+        Some((self.history_id?, self.facts.predecessor))
     }
 
-    /// Asks again what it said of itself; `guard_facts` the min-replicas settings too.
-    pub(crate) async fn look_again(&self, guard_facts: bool) -> Result<ServerFacts, NodeError> {
-        look(&self.wire, &self.secrets, guard_facts).await
+    /// Asks again what it said of itself; `min_replicas_facts` the min-replicas settings too.
+    pub(crate) async fn look_again(
+        &self,
+        min_replicas_facts: bool,
+    ) -> Result<ServerFacts, NodeError> {
+        look(&self.wire, &self.secrets, min_replicas_facts).await
     }
 
     /// Whether nothing may be sent on it any more.
@@ -129,10 +134,10 @@ impl Session {
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
-        guarding: Guarding,
+        group_terms: GroupTerms,
     ) -> Result<(), NodeError> {
         let nothing = Arc::new(Batch { terms, not_after: None, ops: Vec::new() });
-        let Some(sent) = self.send(nothing, guarding) else { return Ok(()) };
+        let Some(sent) = self.send(nothing, group_terms) else { return Ok(()) };
         let facts = sent.answer().await?.facts;
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;
         Ok(())
@@ -140,10 +145,14 @@ impl Session {
 
     /// Puts a batch on its way, behind all that were sent before. `None`: the connection is lost,
     /// and nothing was sent. To be called within a runtime.
-    pub(crate) fn send(self: &Arc<Self>, batch: Arc<Batch>, guarding: Guarding) -> Option<Sent> {
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        batch: Arc<Batch>,
+        group_terms: GroupTerms,
+    ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let cmd = encode::batch(&batch, guarding, seen.as_deref());
+        let cmd = encode::batch(&batch, group_terms, seen.as_deref());
         let mut bytes = cmd.get_packed_command();
         // A history that nobody can go on from needs no receipts.
         let receipt = self.tells_offset
@@ -154,7 +163,7 @@ impl Session {
         }
         let wanted = 1 + usize::from(receipt);
         let reply = self.wire.send(bytes, wanted, Some(Arc::clone(&batch)))?;
-        Some(Sent { session: Arc::clone(self), reply, batch, guarding, seen })
+        Some(Sent { session: Arc::clone(self), reply, batch, group_terms, seen })
     }
 }
 
@@ -163,7 +172,7 @@ pub(crate) struct Sent {
     session: Arc<Session>,
     reply: Reply,
     batch: Arc<Batch>,
-    guarding: Guarding,
+    group_terms: GroupTerms,
     /// What the batch expected to find.
     seen: Option<Arc<Seen>>,
 }
@@ -171,7 +180,7 @@ pub(crate) struct Sent {
 impl Sent {
     /// What became of it. A fault of the connection or the server as a whole is `Err`.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
-        let Self { session, reply, batch, guarding, seen } = self;
+        let Self { session, reply, batch, group_terms, seen } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
         let mut answers = reply.await.map_err(calling)?.into_iter();
         let answer = match answers.next().unwrap_or(Value::Nil).extract_error() {
@@ -187,7 +196,7 @@ impl Sent {
         // A refusal to show the offset is no fault: there is no receipt then.
         let offset = answers.next().as_ref().and_then(decode::offset);
         session.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
-        let lost = (guarding.longest_window(), batch.terms.clock_error);
+        let lost = (group_terms.longest_window(), batch.terms.clock_error);
         let identity = &session.facts.run_id;
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
         *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
@@ -196,14 +205,14 @@ impl Sent {
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl
-                .saturating_add(guarding.widest_window.max(guarding.failover_window));
+                .saturating_add(group_terms.widest_window.max(group_terms.failover_window));
             facts.offset = offset;
-            if Some(facts.generation) == session.generation {
+            if Some(facts.history_id) == session.history_id {
                 facts.predecessor = session.facts.predecessor;
             }
             let touched = session.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(first) = touched.filter(|first| first.generation == facts.generation) {
-                facts.new_generation |= first.new_generation;
+            if let Some(first) = touched.filter(|first| first.history_id == facts.history_id) {
+                facts.new_history |= first.new_history;
                 facts.marker_missing |= first.marker_missing;
                 facts.quarantine_raised |= first.quarantine_raised;
             }

@@ -10,7 +10,7 @@ use super::settings::{self, Settings};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::node::link::{Link, LinkOptions};
-use crate::sentinel::min_replicas::{MinReplicas, check_guard};
+use crate::sentinel::min_replicas::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -79,26 +79,26 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// How strong the min-replicas guard has to be: at least `replicas` (1 by default, at least 1;
+    /// How strong the min-replicas check has to be: at least `replicas` (1 by default, at least 1;
     /// none is [`MinReplicas::Off`]) with acknowledgements not older than `max_lag` (10 s by
     /// default; whole seconds, one second to one hour). With an odd number of servers n, `n / 2`
     /// replicas exclude that two halves of the group both satisfy it.
     pub fn min_replicas(self, replicas: u32, max_lag: Duration) -> Self {
         self.try_set(|s| {
-            check_guard(replicas, max_lag)?;
+            check_min_replicas(replicas, max_lag)?;
             s.rule.replicas = replicas;
             s.rule.max_lag = max_lag;
             Ok(())
         })
     }
 
-    /// What to do while the guard is absent or weaker than asked. Default
+    /// What to do while the check is absent or weaker than asked. Default
     /// [`MinReplicas::Require`].
-    pub fn guard(self, policy: MinReplicas) -> Self {
+    pub fn min_replicas_check(self, policy: MinReplicas) -> Self {
         self.set(|s| s.rule.policy = policy)
     }
 
-    /// For how long a replaced master may go on accepting writes, where the guard gives no bound:
+    /// For how long a replaced master may go on accepting writes, where the check gives no bound:
     /// with [`MinReplicas::Warn`] or `Off`. Default 15 s: a master that was cut off is demoted
     /// about eleven seconds after the *heal*. How long the cut itself lasts nobody knows, so this
     /// is a hope and not a bound. Where `CONFIG GET` is not allowed it is the least that is counted

@@ -14,7 +14,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::link::Resolver;
 use crate::node::min_replicas::{Group, Judge};
 use crate::node::redis::barrier::replicas::{Known, Place};
-use crate::node::redis::encode::Guarding;
+use crate::node::redis::encode::GroupTerms;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::{BoxFuture, FailoverTimes, NodeEvent};
 use crate::sentinel::address::Address;
@@ -72,7 +72,7 @@ impl Finder {
             replication_id: looked.replid,
             sentinels_known: seen.known,
             sentinels_reachable: seen.reachable,
-            guard: judged.facts,
+            min_replicas: judged.facts,
             failover_window: judged.window,
             last_error: seen.error.or(judged.error),
         }
@@ -80,7 +80,7 @@ impl Finder {
 
     pub(super) fn failover(&self) -> Option<FailoverTimes> {
         let down_after = self.group().down_after?;
-        Some(FailoverTimes { down_after, window: self.judge.guarding().failover_window })
+        Some(FailoverTimes { down_after, window: self.judge.group_terms().failover_window })
     }
 
     fn group(&self) -> Group {
@@ -165,7 +165,7 @@ impl Resolver for Finder {
         Ok(Some(Known { count, named }))
     }
 
-    fn guarding(&self) -> Guarding {
-        self.judge.guarding()
+    fn group_terms(&self) -> GroupTerms {
+        self.judge.group_terms()
     }
 }

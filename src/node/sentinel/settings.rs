@@ -10,7 +10,7 @@ use crate::name::check_name;
 use crate::sentinel::address::Address;
 use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
-use crate::sentinel::min_replicas::GuardRule;
+use crate::sentinel::min_replicas::MinReplicasRule;
 use crate::tls::Tls;
 
 /// Everything there is to set. Not printable: it holds passwords.
@@ -19,7 +19,7 @@ pub(super) struct Settings {
     pub(super) sentinels: Vec<Address>,
     pub(super) access: Access,
     pub(super) data: DataLogin,
-    pub(super) rule: GuardRule,
+    pub(super) rule: MinReplicasRule,
     pub(super) trust_fresh: bool,
     pub(super) allow_eviction: bool,
     pub(super) within: Duration,
@@ -83,7 +83,7 @@ impl Settings {
             sentinels: list,
             access: Access::default(),
             data: DataLogin::default(),
-            rule: GuardRule::default(),
+            rule: MinReplicasRule::default(),
             trust_fresh: false,
             allow_eviction: false,
             within: Duration::from_millis(250),

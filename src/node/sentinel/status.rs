@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::NodeError;
-use crate::sentinel::min_replicas::GuardFacts;
+use crate::sentinel::min_replicas::MinReplicasFacts;
 
 /// A snapshot of what a [`SentinelNode`](super::SentinelNode) knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct SentinelStatus {
     /// How many of them answered the last time.
     pub sentinels_reachable: usize,
     /// The min-replicas settings of that master.
-    pub guard: Option<GuardFacts>,
+    pub min_replicas: Option<MinReplicasFacts>,
     /// L: for how long a replaced master may still accept writes, as the quarantine counts it.
     pub failover_window: Option<Duration>,
     /// Why no master is agreed upon, why the master may not vote, or why it cannot be reached.

@@ -1,7 +1,7 @@
 //! Examines a deployment and says what would lose locks, why, and which command mends it.
 //!
 //! It reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's marker)
-//! and, unless `probe(false)` is set, takes and releases one lock of a name that nobody uses on
+//! and, unless `trial(false)` is set, takes and releases one lock of a name that nobody uses on
 //! each node that is not new. It changes nothing else. What it
 //! may not read is *unknown*: neither good nor bad.
 //!
@@ -40,9 +40,9 @@
 //!    comment; a test holds both sides together.
 
 mod checks;
-mod probe;
 mod report;
 mod table;
+mod trial;
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub struct Doctor {
     clock_error: Option<Duration>,
     max_lag: Option<Duration>,
     whose: Option<String>,
-    probe: bool,
+    trial: bool,
 }
 
 impl Doctor {
@@ -96,7 +96,7 @@ impl Doctor {
             clock_error: None,
             max_lag: None,
             whose: None,
-            probe: true,
+            trial: true,
         }
     }
 
@@ -135,8 +135,8 @@ impl Doctor {
 
     /// Whether a lock of a random name is taken and released on each node that is not new; default
     /// true. Without it nothing is written anywhere.
-    pub fn probe(mut self, probe: bool) -> Self {
-        self.probe = probe;
+    pub fn trial(mut self, trial: bool) -> Self {
+        self.trial = trial;
         self
     }
 
@@ -150,10 +150,10 @@ impl Doctor {
     /// Whatever is wrong with the deployment is in the report.
     ///
     /// # Cancellation safety
-    /// Dropped at any await nothing goes on but, for at most its ttl, the probe's lock.
+    /// Dropped at any await nothing goes on but, for at most its ttl, the trial's lock.
     pub async fn examine(&self) -> Result<Report, ConfigError> {
         self.check()?;
-        let plan = probe::Plan::new(self)?;
+        let plan = trial::Plan::new(self)?;
         let access = self.deployment.access()?;
         let ways = self.deployment.ways(&access, self.whose.as_deref());
         let (groups, nodes) =
@@ -164,14 +164,14 @@ impl Doctor {
             ttl: self.ttl,
             max_ttl: self.max_ttl,
             clock_error: self.error_bound(),
-            probes: Vec::new(),
+            trials: Vec::new(),
         };
-        // After everything was read: the probe itself must not show in what is judged.
-        if self.probe && facts.any_reached() {
+        // After everything was read: the trial itself must not show in what is judged.
+        if self.trial && facts.any_reached() {
             // A lock would mark a new deployment as one that was used, and `init` would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
             let new = new.map(|(name, _)| name).collect();
-            facts.probes = plan.run(&new).await;
+            facts.trials = plan.run(&new).await;
         }
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }

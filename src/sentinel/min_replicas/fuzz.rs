@@ -1,4 +1,5 @@
-//! Whatever a server says of its guard: no overflow, and what cannot be read never makes it strong.
+//! Whatever a server says of its min-replicas check: no overflow, and a setting that cannot be read
+//! never counts as strong.
 
 use proptest::prelude::*;
 
@@ -22,14 +23,14 @@ fn any_text() -> impl Strategy<Value = String> {
 
 #[test]
 fn the_largest_numbers_of_a_server_overflow_nothing() {
-    let facts = GuardFacts {
+    let facts = MinReplicasFacts {
         good_replicas: Some(u32::MAX),
         connected_replicas: Some(u32::MAX),
         // The largest that a server can be set to.
         min_replicas: Some((1 << 31) - 1),
         max_lag: Some(Duration::from_secs(1)),
     };
-    let verdict = GuardRule::default().judge(&facts, Some(Duration::MAX), Some(u32::MAX));
+    let verdict = MinReplicasRule::default().judge(&facts, Some(Duration::MAX), Some(u32::MAX));
     assert_eq!(verdict.fault, None);
     assert!(verdict.warning.is_some_and(|w| w.contains("2147483648 would exclude")));
 }
@@ -44,13 +45,13 @@ proptest! {
         (down_after, replicas) in (any_span(), any_count()),
         (asked, asked_lag) in (1_u32..5, 1_u64..=3_600),
     ) {
-        let facts = GuardFacts {
+        let facts = MinReplicasFacts {
             good_replicas: good,
             connected_replicas: connected,
             min_replicas: k,
             max_lag: lag,
         };
-        let rule = GuardRule {
+        let rule = MinReplicasRule {
             policy: MinReplicas::Require,
             replicas: asked,
             max_lag: Duration::from_secs(asked_lag),
@@ -73,7 +74,7 @@ proptest! {
         let info = format!("# Replication\r\n{head}\r\nmin_slaves_good_slaves:{good}\r\n");
         let pairs = [("min-replicas-to-write".to_owned(), k.clone()),
             ("min-replicas-max-lag".to_owned(), lag.clone())];
-        let facts = GuardFacts::parse(&info, Some(&pairs));
+        let facts = MinReplicasFacts::parse(&info, Some(&pairs));
         prop_assert_eq!(facts.min_replicas, k.parse().ok());
         prop_assert_eq!(facts.max_lag, lag.parse().ok().map(Duration::from_secs));
         if let Some(n) = facts.good_replicas {

@@ -20,7 +20,7 @@ async fn examine(sentinels: &[&Fake], within: Duration) -> Report {
     let at = sentinels.iter().map(|s| s.at.clone());
     let deployment = Deployment::new().groups(at, [NAME]).password(PASSWORD);
     let deployment = deployment.sentinel_password(PASSWORD).timeout(within);
-    Doctor::new(deployment).probe(false).examine().await.expect("it makes sense")
+    Doctor::new(deployment).trial(false).examine().await.expect("it makes sense")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

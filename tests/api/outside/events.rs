@@ -21,7 +21,7 @@ async fn scene(master: &Server) -> Scene {
     let view = Arc::new(Mutex::new(View { master: master.addr(), ..View::default() }));
     let sentinels = ['a', 'b', 'c'].map(|id| sentinel(id, &view));
     let node = SentinelNode::builder(NAME, sentinels.iter().map(|s| s.at.clone()));
-    let node = node.guard(MinReplicas::Off).trust_fresh(true);
+    let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true);
     let node = node.poll_every(Duration::from_secs(60)).build();
     let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");

@@ -202,12 +202,12 @@ async fn no_renewal_swallows_a_verdict() {
             }
         });
     }
-    let written = || held.iter().map(|guard| guard.receipts()[0].generation);
+    let written = || held.iter().map(|guard| guard.receipts()[0].history_id);
     let mut life = 0;
     for turn in 0..=SWITCHES {
         // Each has a write of its own in this data history of the node.
         let before = life;
-        while life == before || written().any(|generation| generation != life) {
+        while life == before || written().any(|history_id| history_id != life) {
             sleep(Duration::from_millis(2)).await;
             life = written().next().unwrap_or(before);
         }
@@ -219,7 +219,7 @@ async fn no_renewal_swallows_a_verdict() {
     // A write that the earlier server confirmed and that arrived late may be reported twice.
     let told = |guard: &LockGuard| {
         let next = || futures_util::FutureExt::now_or_never(guard.failover()).flatten();
-        std::iter::from_fn(next).map(|told| told.generation).collect::<BTreeSet<_>>().len()
+        std::iter::from_fn(next).map(|told| told.history_id).collect::<BTreeSet<_>>().len()
     };
     let swallowed: usize = held.iter().map(|guard| SWITCHES - told(guard)).sum();
     assert_eq!(swallowed, 0, "of {}", HELD * SWITCHES);

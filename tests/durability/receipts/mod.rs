@@ -26,7 +26,7 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
 /// A handle over one group, whose replaced masters are taken to stop within `window` (the guard is
 /// off, so that what is not replicated is granted all the same).
 fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
-    let node = node.guard(MinReplicas::Off).failover_window(window).build().unwrap();
+    let node = node.min_replicas_check(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
 }
 
@@ -79,7 +79,7 @@ async fn a_holder_learns_that_its_lock_survived_without_asking() {
 
     let told = verdict(&guard).await.expect("still held");
     assert_eq!(told.fate, Fate::Survived);
-    assert_eq!((told.generation, told.offset), (before.generation, before.offset));
+    assert_eq!((told.history_id, told.offset), (before.history_id, before.offset));
     assert_eq!(fate(&guard), Fate::Survived);
     assert!(guard.is_valid());
     // It came of the connection alone: no renewal ran over there, only the look at the marker.

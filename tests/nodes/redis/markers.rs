@@ -101,13 +101,13 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
     ];
     for (what, marker) in forged {
         let (got, left) = met(&server, &node, &marker).await;
-        assert!(got.marker_missing && got.new_generation, "{what} was believed: {got:?}");
+        assert!(got.marker_missing && got.new_history, "{what} was believed: {got:?}");
         assert!(got.began_empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
         assert!(left.starts_with(&replid) && left.len() == 111, "{what}: {left}");
         // It has healed.
         let next = facts(&node, TERMS).await;
-        assert!(!next.marker_missing && !next.new_generation, "{what}: {next:?}");
+        assert!(!next.marker_missing && !next.new_history, "{what}: {next:?}");
         assert_eq!(next.since, got.since, "{what}");
     }
     for other in
@@ -164,11 +164,11 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     ];
     for (what, fields) in believed {
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
-        assert!(!got.marker_missing && !got.new_generation, "{what} was refused: {got:?}");
+        assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
         // The same from another server: what it knew stays known.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
-        assert!(got.new_generation && !got.marker_missing, "{what} was refused: {got:?}");
+        assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }
     let closed = Fields { rest: format!("n c{}", ahead(600_000)), ..honest(at - DAY, 20_000) };
     server.cli(&["set", "palisade:generation", &closed.text(&replid)]);
@@ -193,8 +193,8 @@ async fn a_forged_marker_is_reported_as_lost_data() {
         let (mut lost, mut begun) = (false, None);
         while begun.is_none() || !lost {
             match events.recv().await.expect("the handle is there").1 {
-                NodeEvent::GenerationChanged { cause, .. } => {
-                    lost = cause == palisade::node::GenerationCause::DataLost;
+                NodeEvent::HistoryChanged { cause, .. } => {
+                    lost = cause == palisade::node::HistoryCause::DataLost;
                 }
                 NodeEvent::QuarantineBegun { remaining, .. } => begun = Some(remaining),
                 _ => {}

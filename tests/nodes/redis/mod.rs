@@ -27,7 +27,7 @@ use palisade::{FencingToken, node::spi::OwnerToken};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// The quarantine after a new generation, so long that no test can sit it out by accident.
+/// The quarantine after a new history, so long that no test can sit it out by accident.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
 /// One that is over soon.
@@ -261,7 +261,7 @@ async fn flushall_is_quarantined() {
     server.cli(&["flushall"]);
     let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await;
     assert_quarantined(got.items[0].clone());
-    assert!(got.facts.unwrap().new_generation);
+    assert!(got.facts.unwrap().new_history);
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let before = marker(&server);
     one(&node, SHORT, waiting("k", b)).await.unwrap();
     let after = marker(&server);
-    assert_eq!(after[..5], before[..5], "a new generation was written");
+    assert_eq!(after[..5], before[..5], "a new history_id was written");
     let until: u64 = after[5].parse().unwrap();
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");

@@ -79,7 +79,7 @@ known_bugs! {
     failure_releases: FailureReleases in FAILOVERS,
     late_grants_stay: LateGrantsStay in MIXED,
     drift_forgotten: DriftForgotten in MIXED,
-    process_as_generation: ProcessAsGeneration in ORDERS,
+    process_as_history: ProcessAsHistory in ORDERS,
     quarantine_short: QuarantineShort in ORDERS,
     quarantine_not_kept: QuarantineNotKept in FAILOVERS,
     no_floor: NoFloor in TOKENS,

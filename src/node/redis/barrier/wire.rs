@@ -39,7 +39,7 @@ pub(super) struct Round {
     /// of it.
     pub(super) offset: u64,
     /// The data history, as batches report it.
-    pub(super) generation: u64,
+    pub(super) history_id: u64,
 }
 
 impl Round {
@@ -158,12 +158,12 @@ fn read(before: &str, have: &Value, info: &str) -> Result<Round, NodeError> {
     let Value::Int(have) = have else { return Err(garbage("WAIT answered no number")) };
     let have = u32::try_from(*have).map_err(|_| garbage("WAIT answered no number of replicas"))?;
     let offset = field(before, "master_repl_offset").and_then(|n| n.parse().ok());
-    let generation = field(info, "master_replid")
+    let history_id = field(info, "master_replid")
         .filter(|id| is_history(id))
         .and_then(|id| u64::from_str_radix(&id[..16], 16).ok());
-    match (attached(info), offset, generation) {
-        (Some(attached), Some(offset), Some(generation)) => {
-            Ok(Round { have, attached, offset, generation })
+    match (attached(info), offset, history_id) {
+        (Some(attached), Some(offset), Some(history_id)) => {
+            Ok(Round { have, attached, offset, history_id })
         }
         _ => Err(garbage("INFO lacks the replicas, the offset or replid")),
     }
@@ -185,7 +185,7 @@ mod tests {
     fn a_round_is_read_whole_or_is_a_fault() {
         let replid = "00000000000000ff0123456789abcdef01234567";
         let good = read(BEFORE, &Value::Int(1), &info("master", replid, "2")).unwrap();
-        let numbers = (good.have, good.connected(), good.online(), good.offset, good.generation);
+        let numbers = (good.have, good.connected(), good.online(), good.offset, good.history_id);
         assert_eq!(numbers, (1, 2, 1, 40, 255));
         let fault = |have: &Value, info: &str| {
             let e = read(BEFORE, have, info).unwrap_err();

@@ -53,7 +53,7 @@ fn a_batch_is_read_in_order() {
     all.extend([Value::Int(4), Value::Int(2), Value::Int(-1), Value::Int(0)]);
     let got = read(Value::Array(all), &ops()).unwrap();
     let facts = got.facts.unwrap();
-    assert_eq!((facts.generation, facts.new_generation), (255, true));
+    assert_eq!((facts.history_id, facts.new_history), (255, true));
     assert_eq!(facts.quarantine, Duration::from_millis(70));
     let items: Vec<Reply> = got.items.into_iter().map(Result::unwrap).collect();
     let record = StoredRecord { token: FencingToken::new(4), value: Some(b"result"[..].into()) };
@@ -159,8 +159,8 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let (got, still) = expected(&ops).unwrap();
     assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done), Ok(Reply::Granted { fence: 7 })]);
     let facts = got.facts.unwrap();
-    assert_eq!((facts.node_micros, facts.generation, facts.since), (2_000_000, 255, 7));
-    assert_eq!((facts.quarantine, facts.new_generation), (Duration::ZERO, false));
+    assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
+    assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
     assert_eq!(still, seen);
     // It is no answer to other kinds, nor where nothing was expected.
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());

@@ -26,8 +26,8 @@ fn judge(group: &Group) -> Finding {
     let sentinels = count(group.sentinels.iter().map(|s| s.at.as_str()));
     let servers = count(group.servers.iter().map(|s| s.at.as_str()));
     let (all, majority) = (group.sentinels.len(), group.sentinels.len() / 2 + 1);
-    let guard = group.master().and_then(|m| m.number("min-replicas-to-write").ok()).unwrap_or(1);
-    let enough = usize::try_from(guard).unwrap_or(usize::MAX).saturating_add(1);
+    let needed = group.master().and_then(|m| m.number("min-replicas-to-write").ok()).unwrap_or(1);
+    let enough = usize::try_from(needed).unwrap_or(usize::MAX).saturating_add(1);
     let read = format!("servers on {}; Sentinels on {}", list(&servers), list(&sentinels));
     let mut wrong = Vec::new();
     for (host, n) in &sentinels {

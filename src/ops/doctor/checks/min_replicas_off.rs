@@ -1,13 +1,13 @@
 //! The master refuses writes without its replicas.
 
-use super::super::facts::{Facts, Guard, Server};
+use super::super::facts::{Facts, MinReplicas, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
 pub(super) const CHECK: Check = Check {
     id: "min-replicas-off",
     severity: Severity::Error,
-    title: "the master has the min-replicas guard",
+    title: "the master has the min-replicas check",
     why: "a master that is cut off goes on granting locks: two masters for 26 s in a partition of \
           15 s, and all of its 14 934 confirmed writes lost at the heal (measured)",
     run,
@@ -20,17 +20,17 @@ fn run(facts: &Facts) -> Vec<Finding> {
 }
 
 fn judge(subject: String, master: &Server) -> Finding {
-    match master.guard() {
-        Guard::On(_, read) => Finding::fine(subject, read),
-        Guard::Unknown(why) => Finding::unknown(subject, why),
-        Guard::Off(read) => {
-            let says = "the guard is off: writes are taken without a single replica";
+    match master.min_replicas() {
+        MinReplicas::On(_, read) => Finding::fine(subject, read),
+        MinReplicas::Unknown(why) => Finding::unknown(subject, why),
+        MinReplicas::Off(read) => {
+            let says = "the check is off: writes are taken without a single replica";
             Finding::error(subject, says, read).mend(switch_on(master))
         }
     }
 }
 
-/// What switches the guard on: the settings that are zero, or both where that is not known.
+/// What switches the check on: the settings that are zero, or both where that is not known.
 pub(super) fn switch_on(server: &Server) -> Vec<String> {
     let wanted = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
     let off = wanted.iter().filter(|(name, _)| server.number(name).unwrap_or(0) == 0);
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn where_config_is_closed_info_tells() {
         with("min-replicas-off", close_config, |all| {
-            assert!(all[0].read.contains("guard on (CONFIG not allowed)"), "{all:?}");
+            assert!(all[0].read.contains("check on (CONFIG not allowed)"), "{all:?}");
         });
         let found = broken("min-replicas-off", |f| {
             close_config(f);

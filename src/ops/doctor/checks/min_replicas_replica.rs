@@ -1,6 +1,6 @@
-//! The next master has the guard, too.
+//! The next master has the check, too.
 
-use super::super::facts::{Facts, Group, Guard, Server};
+use super::super::facts::{Facts, Group, MinReplicas, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 use super::min_replicas_off::switch_on;
@@ -8,9 +8,9 @@ use super::min_replicas_off::switch_on;
 pub(super) const CHECK: Check = Check {
     id: "min-replicas-replica",
     severity: Severity::Error,
-    title: "every replica has the min-replicas guard of its master",
+    title: "every replica has the min-replicas check of its master",
     why: "set on the master alone (CONFIG SET), it is 0 on the next one: the first failover takes \
-          the guard away, silently (seen)",
+          the check away, silently (seen)",
     run,
 };
 
@@ -23,18 +23,18 @@ fn run(facts: &Facts) -> Vec<Finding> {
 }
 
 fn judge(subject: String, replica: &Server, master: Option<&Server>) -> Finding {
-    match (replica.guard(), master.map(Server::guard)) {
-        (Guard::Unknown(why), _) => Finding::unknown(subject, why),
-        (Guard::Off(read), _) => {
+    match (replica.min_replicas(), master.map(Server::min_replicas)) {
+        (MinReplicas::Unknown(why), _) => Finding::unknown(subject, why),
+        (MinReplicas::Off(read), _) => {
             let says = "promoted, it would take writes without any replica";
             Finding::error(subject, says, read).mend(switch_on(replica))
         }
-        (Guard::On(Some(k), read), Some(Guard::On(Some(asked), _))) if k < asked => {
-            let says = format!("its guard asks for {k}, the master's for {asked}");
+        (MinReplicas::On(Some(k), read), Some(MinReplicas::On(Some(asked), _))) if k < asked => {
+            let says = format!("its check asks for {k}, the master's for {asked}");
             let mend = replica.set("min-replicas-to-write", &asked.to_string());
             Finding::error(subject, says, read).mend(mend)
         }
-        (Guard::On(_, read), _) => Finding::fine(subject, read),
+        (MinReplicas::On(_, read), _) => Finding::fine(subject, read),
     }
 }
 

@@ -44,7 +44,7 @@ fn judge(group: &Group) -> Finding {
         "min-replicas-to-write {k}, {replicas} replicas and {sentinels} Sentinels on {} boxes",
         boxes.len()
     );
-    // Without any guard, or where two halves can both satisfy it, that is what is reported.
+    // Without any check, or where two halves can both satisfy it, that is what is reported.
     let halves = replicas.saturating_add(1) >= k.saturating_add(1).saturating_mul(2);
     let Some(outside) = outside.filter(|n| *n > sentinels / 2 && k > 0 && !halves) else {
         return Finding::fine(&group.name, read);

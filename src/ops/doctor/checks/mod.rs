@@ -21,7 +21,6 @@ mod not_initialised;
 mod not_master;
 mod permissions;
 mod persistence;
-mod probe;
 mod quarantine_long;
 mod quorum_low;
 mod reachable;
@@ -34,6 +33,7 @@ mod sentinel_disagreement;
 mod sentinel_sight;
 mod stale_sentinels;
 mod tilt;
+mod trial;
 mod ttl_too_short;
 mod two_halves;
 mod two_masters;
@@ -65,7 +65,7 @@ pub(crate) struct Check {
 #[rustfmt::skip] // one a line
 pub(crate) const CHECKS: &[Check] = &[
     reachable::CHECK,
-    probe::CHECK,
+    trial::CHECK,
     not_initialised::CHECK,
     same_server::CHECK,
     not_master::CHECK,

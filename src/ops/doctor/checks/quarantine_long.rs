@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
-use crate::sentinel::min_replicas::{GuardRule, LAG_SLACK};
+use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicasRule};
 
 pub(super) const CHECK: Check = Check {
     id: "quarantine-long",
@@ -22,7 +22,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let groups = facts.groups.iter().filter_map(|group| {
         let master = group.master()?;
         // Who cannot read the settings takes L to be that long.
-        let unread = GuardRule::default().max_lag + LAG_SLACK;
+        let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
         let window = group.window().map_or(unread, |window| window.max(unread));
         Some(judge(group.name.clone(), master, max_ttl, window))
     });

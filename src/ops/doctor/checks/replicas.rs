@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warning,
     title: "replicas follow the master closely and take no writes",
     why: "a replica without link or with old data loses grants when it is promoted, and does not \
-          count for the guard; what is written to a replica is granted by nobody",
+          count for the check; what is written to a replica is granted by nobody",
     run,
 };
 

@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     title: "a replica that was away for a moment needs no full copy",
     why: "with a backlog of 1 MB (the default) a replica that was away for seconds needs a full \
           copy; with a small output buffer it is cut off again and again; until it is back the \
-          min-replicas guard refuses writes (NOREPLICAS)",
+          min-replicas check refuses writes (NOREPLICAS)",
     run,
 };
 

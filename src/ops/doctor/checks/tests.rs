@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::facts::{
-    COMMANDS, Clock, Facts, Fields, Group, Kept, Marker, Outcome, Probe, Read, Role, Sentinel,
-    Server,
+    COMMANDS, Clock, Facts, Fields, Group, Kept, Marker, Outcome, Read, Role, Sentinel, Server,
+    Trial,
 };
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
@@ -25,7 +25,7 @@ pub(crate) fn good() -> Facts {
         ttl: Some(Duration::from_secs(15)),
         max_ttl: Duration::from_secs(15),
         clock_error: Duration::from_secs(2),
-        probes: vec![Probe {
+        trials: vec![Trial {
             subject: "orders-a".into(),
             came_to: Outcome::Granted {
                 granted: Duration::from_millis(3),

@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     id: "two-halves",
     severity: Severity::Warning,
     title: "fewer than 2(1 + k) servers with min-replicas-to-write k",
-    why: "with more, a cut can leave the old master k replicas and the new one as many: the guard \
+    why: "with more, a cut can leave the old master k replicas and the new one as many: the check \
           is content on both sides, and both grant",
     run,
 };
@@ -35,12 +35,12 @@ fn judge(group: &Group) -> Finding {
     let again = ids.len() - ids.iter().collect::<BTreeSet<_>>().len();
     let servers = (group.servers.len() - again) as u64;
     let read = format!("min-replicas-to-write {k}, {servers} servers");
-    // Without any guard that is what is told.
+    // Without any check that is what is told.
     if k == 0 || servers < k.saturating_add(1).saturating_mul(2) {
         return Finding::fine(&group.name, read);
     }
     let enough = (servers / 2).to_string();
-    let says = format!("two halves can each satisfy the guard; {enough} would exclude that");
+    let says = format!("two halves can each satisfy the check; {enough} would exclude that");
     let mend = group.servers.iter().flat_map(|s| s.set("min-replicas-to-write", &enough));
     Finding::warning(&group.name, says, read).mend(mend)
 }

@@ -58,7 +58,7 @@ impl Args {
     fn redlock(&self, votes: UnboundedSender<(Nanos, What)>) -> Result<Locks, Failure> {
         let mut node = SentinelNode::builder(&*self.group, self.sentinel.clone());
         if self.defeat {
-            node = node.guard(MinReplicas::Off).failover_window(Duration::ZERO);
+            node = node.min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
         }
         let max_ttl = Duration::from_millis(self.max_ttl);
         let builder = Redlock::builder().ttl(max_ttl).max_ttl(max_ttl).prefix(PREFIX);

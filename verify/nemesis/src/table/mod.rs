@@ -5,15 +5,15 @@
 //! nemesis table                       all rows, for people
 //! nemesis table --json                one line of JSON a row
 //! nemesis table --only freeze         one of them
-//! nemesis table --guards              what plain writes suffer under which guard, too
+//! nemesis table --plain              what plain writes suffer under which setting, too
 //! ```
 
 pub(crate) mod client;
 mod facts;
 mod fault;
 mod group;
-mod guards;
 mod old;
+mod plain;
 mod receipts;
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     json: bool,
     /// Plain writes under each guard, too: seven minutes more.
     #[arg(long)]
-    guards: bool,
+    plain: bool,
     /// Only rows whose name contains this; may be given again.
     #[arg(long)]
     only: Vec<String>,
@@ -72,14 +72,14 @@ pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
 async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut stop = Stop(Signals::new()?);
     let named = |f: &Fault| args.wants(f.name());
-    let guarded = |f: &Fault| guards::GUARDS.iter().any(|g| args.wants(&g.with(*f)));
-    let any = ALL.iter().any(named) || (args.guards && guards::FAULTS.iter().any(guarded));
+    let guarded = |f: &Fault| plain::SETTINGS.iter().any(|g| args.wants(&g.with(*f)));
+    let any = ALL.iter().any(named) || (args.plain && plain::FAULTS.iter().any(guarded));
     if !any {
         let rows: Vec<_> = ALL.iter().map(|f| f.name()).collect();
         return Err(format!("no row of that name; there are: {}", rows.join(", ")).into());
     }
     let good = library(args, out, &mut stop).await?;
-    let guarded = !args.guards || guards(args, out, &mut stop).await?;
+    let guarded = !args.plain || plain_writes(args, out, &mut stop).await?;
     if !args.json {
         println!("\n{}", if good && guarded { "no promise was broken" } else { "NOT GOOD" });
     }
@@ -120,17 +120,17 @@ async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failu
     Ok(good)
 }
 
-async fn guards(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failure> {
+async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failure> {
     let (mut good, mut first) = (true, !args.json);
-    for guard in guards::GUARDS {
-        for fault in guards::FAULTS {
-            if !args.wants(&guard.with(fault)) {
+    for setting in plain::SETTINGS {
+        for fault in plain::FAULTS {
+            if !args.wants(&setting.with(fault)) {
                 continue;
             }
-            let row = guards::row(guard, fault, out, stop).await?;
+            let row = plain::row(setting, fault, out, stop).await?;
             good &= row.doubts.is_empty();
             if std::mem::take(&mut first) {
-                println!("\nplain writes, without the library\n{}", guards::Row::head());
+                println!("\nplain writes, without the library\n{}", plain::Row::head());
             }
             if args.json {
                 println!("{}", serde_json::to_string(&row)?);
@@ -138,7 +138,7 @@ async fn guards(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failur
                 println!("{}", row.line());
             }
             for words in &row.doubts {
-                eprintln!("    {}: {}: {words}", row.guard, row.fault);
+                eprintln!("    {}: {}: {words}", row.setting, row.fault);
             }
         }
     }

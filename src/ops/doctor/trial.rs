@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Doctor;
-use super::facts::{Outcome, Probe};
+use super::facts::{Outcome, Trial};
 use crate::Redlock;
 use crate::env::{Env, SystemEnv};
 use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
 use crate::lock::TryAcquire;
 use crate::node::spi::LockNode;
 
-/// Lease of the probe's lock: if we die it is gone after this.
+/// Lease of the trial's lock: if we die it is gone after this.
 const TTL: Duration = Duration::from_secs(5);
 /// Longest that a node may take.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl Plan {
     }
 
     /// Tries each node by itself, all at once, then all together; none that is to be left alone.
-    pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Probe> {
+    pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let first_lone = self.nodes.len() - self.lone;
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -65,17 +65,17 @@ impl Plan {
         };
         let each = self.nodes.iter().enumerate().map(subject).filter(|(s, _)| !alone.contains(s));
         let each = each.map(|(subject, redlock)| async move {
-            Probe { subject, came_to: warm(&redlock).await }
+            Trial { subject, came_to: warm(&redlock).await }
         });
-        let mut probes = join_all(each).await;
+        let mut trials = join_all(each).await;
         if let Some(all) = self.all.as_ref().filter(|_| alone.is_empty()) {
             let came_to = match all {
                 Ok(redlock) => warm(redlock).await,
                 Err(e) => Outcome::Refused { why: e.to_string(), misconfigured: true },
             };
-            probes.push(Probe { subject: "nodes".to_owned(), came_to });
+            trials.push(Trial { subject: "nodes".to_owned(), came_to });
         }
-        probes
+        trials
     }
 }
 

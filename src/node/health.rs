@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use crate::error::{NodeError, NodeFault};
+use crate::node::counters::Counters;
 use crate::node::lane::LaneSettings;
-use crate::node::tally::Tally;
-use crate::node::{GenerationCause, NodeEvent};
+use crate::node::{HistoryCause, NodeEvent};
 use crate::op::Facts;
 use crate::time::{Drift, Moment};
 use crate::token::OwnerToken;
@@ -37,21 +37,21 @@ impl Reading {
 }
 
 /// Watches one node's facts.
-pub(crate) struct Probe {
+pub(crate) struct NodeHealth {
     name: Arc<str>,
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
-    generation: Option<u64>,
+    history_id: Option<u64>,
     in_quarantine: bool,
     /// Owners whose leases are back in this data history of the node.
     reasserted: BTreeSet<OwnerToken>,
     /// The disagreement reported last: ours and the node's.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<(Arc<str>, NodeEvent)>,
-    tally: Arc<Tally>,
+    counters: Arc<Counters>,
     /// The last reading of the node's clock.
     last: Option<Reading>,
     /// Two older ones, between one and two ttl old while the node is used: what a clock gains
@@ -61,8 +61,8 @@ pub(crate) struct Probe {
     discounted: Option<Moment>,
 }
 
-impl Probe {
-    pub(crate) fn new(name: Arc<str>, s: &LaneSettings, tally: &Arc<Tally>) -> Self {
+impl NodeHealth {
+    pub(crate) fn new(name: Arc<str>, s: &LaneSettings, counters: &Arc<Counters>) -> Self {
         Self {
             name,
             drift: s.drift,
@@ -70,12 +70,12 @@ impl Probe {
             max_ttl: s.terms.max_ttl,
             identity: None,
             address: None,
-            generation: None,
+            history_id: None,
             in_quarantine: false,
             reasserted: BTreeSet::new(),
             disagreed: None,
             events: s.events.clone(),
-            tally: Arc::clone(tally),
+            counters: Arc::clone(counters),
             last: None,
             anchors: [None; 2],
             discounted: None,
@@ -92,9 +92,9 @@ impl Probe {
         address: &dyn Fn() -> Option<Arc<str>>,
     ) -> Option<NodeError> {
         let same_process = self.identity.as_ref() == Some(&facts.identity);
-        if self.generation != Some(facts.generation) || facts.new_generation {
+        if self.history_id != Some(facts.history_id) || facts.new_history {
             let address = if same_process { self.address.clone() } else { address() };
-            self.generation(facts, same_process, address);
+            self.history_id(facts, same_process, address);
         }
         self.quarantine(facts);
         self.settings(facts);
@@ -118,31 +118,31 @@ impl Probe {
         }
     }
 
-    fn generation(&mut self, facts: &Facts, same_process: bool, address: Option<Arc<str>>) {
-        let known = self.generation.is_some();
+    fn history_id(&mut self, facts: &Facts, same_process: bool, address: Option<Arc<str>>) {
+        let known = self.history_id.is_some();
         let moved = self.identity.is_some() && self.address != address;
-        if self.generation != Some(facts.generation) || facts.marker_missing {
-            self.tally.generation();
+        if self.history_id != Some(facts.history_id) || facts.marker_missing {
+            self.counters.history_id();
         }
         if moved {
-            self.tally.switched();
+            self.counters.switched();
         }
-        if known || facts.new_generation {
+        if known || facts.new_history {
             let cause = if known && facts.marker_missing {
-                GenerationCause::DataLost
+                HistoryCause::DataLost
             } else if !known || same_process {
-                GenerationCause::Unknown
+                HistoryCause::Unknown
             } else if moved {
-                GenerationCause::Promotion
+                HistoryCause::Promotion
             } else {
-                GenerationCause::Restart
+                HistoryCause::Restart
             };
-            self.tell(NodeEvent::GenerationChanged { cause });
+            self.tell(NodeEvent::HistoryChanged { cause });
             // A new one begins although the last may not have ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
-        self.generation = Some(facts.generation);
+        self.history_id = Some(facts.history_id);
         self.address = address;
     }
 
@@ -154,7 +154,7 @@ impl Probe {
         }
         self.in_quarantine = quarantined;
         if quarantined {
-            self.tally.quarantine();
+            self.counters.quarantine();
             self.tell(NodeEvent::QuarantineBegun { remaining, began_empty });
         } else {
             self.reasserted.clear();
@@ -243,9 +243,9 @@ mod tests {
         }
     }
 
-    /// A probe of the node `a`.
-    fn probe(s: &LaneSettings) -> Probe {
-        Probe::new("a".into(), s, &Arc::default())
+    /// A health of the node `a`.
+    fn health(s: &LaneSettings) -> NodeHealth {
+        NodeHealth::new("a".into(), s, &Arc::default())
     }
 
     fn nowhere() -> Option<Arc<str>> {
@@ -255,13 +255,13 @@ mod tests {
     fn facts(micros: u64, identity: &str) -> Facts {
         Facts {
             node_micros: micros,
-            generation: 1,
+            history_id: 1,
             identity: identity.into(),
             quarantine: Duration::ZERO,
             quarantine_len: Duration::from_secs(30),
             quarantine_asked: Duration::from_secs(30),
             quarantine_raised: false,
-            new_generation: false,
+            new_history: false,
             marker_missing: false,
             began_empty: false,
             since: 0,
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
-        let mut p = probe(&settings());
+        let mut p = health(&settings());
         let base = 1_000_000_000;
         assert!(p.judge(&facts(base, "x"), at(0), at(1), &nowhere).is_none());
         // One second later the node's clock is 5 ms fast: within the drift budget.
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn a_slow_slew_shows_on_a_busy_lane_too() {
         let after = |gain_ppm: u64| {
-            let mut p = probe(&settings());
+            let mut p = health(&settings());
             (1..60_000_u64).step_by(10).find(|ms| {
                 let micros = 1_000_000_000 + ms * 1_000 + ms * gain_ppm / 1_000;
                 p.judge(&facts(micros, "x"), at(*ms), at(*ms), &nowhere).is_some()
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_step_is_judged_once() {
-        let mut p = probe(&settings());
+        let mut p = health(&settings());
         let stepped = |ms: u64| if ms < 5_000 { 0 } else { 2_000_000 };
         let voted = (0..60_000_u64).step_by(10).filter(|ms| {
             let micros = 1_000_000_000 + ms * 1_000 + stepped(*ms);
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_crystal_that_wanders_over_a_quiet_day_is_not_a_step() {
-        let mut p = probe(&settings());
+        let mut p = health(&settings());
         let day = 86_400_000;
         assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // 50 ppm: 4.3 s a day. Discounted, every daily job would fail on its first try.
@@ -338,16 +338,16 @@ mod tests {
 
     #[test]
     fn a_pause_of_ours_is_not_a_step() {
-        let mut p = probe(&settings());
+        let mut p = health(&settings());
         assert!(p.judge(&facts(1_000_000, "x"), at(0), at(1), &nowhere).is_none());
         // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
         assert!(p.judge(&facts(3_000_000, "x"), at(1_000), at(20_000), &nowhere).is_none());
     }
 
     /// The events sent.
-    fn told(s: &LaneSettings, run: impl FnOnce(&mut Probe)) -> Vec<NodeEvent> {
+    fn told(s: &LaneSettings, run: impl FnOnce(&mut NodeHealth)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
-        run(&mut probe(s));
+        run(&mut health(s));
         std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let s = settings();
         let begun =
             |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs), began_empty: false };
-        let changed = |cause| E::GenerationChanged { cause };
+        let changed = |cause| E::HistoryChanged { cause };
         let got = told(&s, |p| {
             let mut say = |f: Facts, ms, at_: &'static str| {
                 p.judge(&f, at(ms), at(ms), &move || Some(at_.into()));
@@ -369,28 +369,28 @@ mod tests {
             say(base.clone(), 2, "h:1");
             // FLUSHALL, seen by the batch that set the marker, and by the next one.
             let flushed = shut(&base, 30);
-            let first = Facts { new_generation: true, marker_missing: true, ..flushed.clone() };
+            let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
             // Another process at the same place, then another server.
-            let restarted = Facts { generation: 2, identity: "y".into(), ..shut(&base, 30) };
+            let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
-            let promoted = Facts { generation: 3, identity: "z".into(), ..restarted };
+            let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };
             say(promoted.clone(), 35, "h:2");
-            say(Facts { generation: 4, ..promoted }, 36, "h:2");
+            say(Facts { history_id: 4, ..promoted }, 36, "h:2");
         });
         assert_eq!(
             got,
             [
-                changed(GenerationCause::DataLost),
+                changed(HistoryCause::DataLost),
                 begun(30),
                 E::QuarantineEnded,
-                changed(GenerationCause::Restart),
+                changed(HistoryCause::Restart),
                 begun(30),
-                changed(GenerationCause::Promotion),
+                changed(HistoryCause::Promotion),
                 begun(30),
-                changed(GenerationCause::Unknown),
+                changed(HistoryCause::Unknown),
                 begun(30),
             ]
         );

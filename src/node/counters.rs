@@ -27,7 +27,7 @@ pub struct NodeMetrics {
     pub faults: BTreeMap<NodeFault, u64>,
     /// Data histories that the node showed: 1 while nothing happened, one more with each restart,
     /// promotion or loss.
-    pub generations: u64,
+    pub histories: u64,
     /// Quarantines that were met.
     pub quarantines: u64,
     /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
@@ -52,13 +52,13 @@ impl NodeMetrics {
 
 /// The counters of one lane.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     batches: AtomicU64,
     ops: AtomicU64,
     grants: AtomicU64,
     refusals: AtomicU64,
     reassertions: AtomicU64,
-    generations: AtomicU64,
+    histories: AtomicU64,
     quarantines: AtomicU64,
     keys_forgotten: AtomicU64,
     switches: AtomicU64,
@@ -105,7 +105,7 @@ impl Count {
     }
 }
 
-impl Tally {
+impl Counters {
     pub(crate) fn add(&self, count: Count) {
         let add = |to: &AtomicU64, n: u64| {
             if n > 0 {
@@ -132,8 +132,8 @@ impl Tally {
         *faults.entry(fault).or_default() += 1;
     }
 
-    pub(crate) fn generation(&self) {
-        self.generations.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn history_id(&self) {
+        self.histories.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn quarantine(&self) {
@@ -161,7 +161,7 @@ impl Tally {
             grants: read(&self.grants),
             refusals: read(&self.refusals),
             faults: self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            generations: read(&self.generations),
+            histories: read(&self.histories),
             quarantines: read(&self.quarantines),
             keys_forgotten: read(&self.keys_forgotten),
             reassertions: read(&self.reassertions),
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_counted_by_what_was_said() {
-        let tally = Tally::default();
+        let counters = Counters::default();
         let mut count = Count::default();
         let timeout = NodeError::maybe_executed(NodeFault::Timeout, "");
         for (reply, reasserts) in [
@@ -193,8 +193,8 @@ mod tests {
         ] {
             count.reply(&reply, reasserts);
         }
-        tally.add(count);
-        let m = tally.snapshot("a".into());
+        counters.add(count);
+        let m = counters.snapshot("a".into());
         assert_eq!((m.batches, m.ops, m.grants, m.refusals, m.reassertions), (1, 8, 1, 2, 1));
         assert_eq!(m.faults, BTreeMap::from([(NodeFault::Timeout, 2)]));
         assert_eq!(m.faults_total(), 2);

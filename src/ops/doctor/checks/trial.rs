@@ -1,11 +1,11 @@
 //! A lock can be taken and given back.
 
-use super::super::facts::{Facts, Outcome, Probe};
+use super::super::facts::{Facts, Outcome, Trial};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
 pub(super) const CHECK: Check = Check {
-    id: "probe",
+    id: "trial",
     severity: Severity::Error,
     title: "a lock of a name that nobody uses is granted and released",
     why: "it is what the application asks for",
@@ -13,12 +13,12 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(facts: &Facts) -> Vec<Finding> {
-    facts.probes.iter().map(judge).collect()
+    facts.trials.iter().map(judge).collect()
 }
 
-fn judge(probe: &Probe) -> Finding {
-    let subject = probe.subject.as_str();
-    match &probe.came_to {
+fn judge(trial: &Trial) -> Finding {
+    let subject = trial.subject.as_str();
+    match &trial.came_to {
         Outcome::Granted { granted, released } => {
             let ms = |d: &std::time::Duration| d.as_secs_f64() * 1_000.0;
             let read =
@@ -52,15 +52,15 @@ mod tests {
 
     #[test]
     fn each_outcome_is_reported_as_what_it_is() {
-        fine("probe");
-        let with = |came_to| broken("probe", |f| f.probes[0].came_to = came_to);
+        fine("trial");
+        let with = |came_to| broken("trial", |f| f.trials[0].came_to = came_to);
         let found = with(Outcome::Quarantined(Duration::from_millis(12_340)));
         assert_eq!((found.verdict, found.read.as_str()), (Verdict::Warning, "12.3 s are left"));
         let refused =
-            |misconfigured| with(Outcome::Refused { why: "guard absent".into(), misconfigured });
+            |misconfigured| with(Outcome::Refused { why: "check absent".into(), misconfigured });
         assert_eq!(refused(true).verdict, Verdict::Error);
         assert!(refused(true).says.contains("setting"));
-        assert_eq!(refused(false).read, "guard absent");
+        assert_eq!(refused(false).read, "check absent");
         let found = with(Outcome::NotReleased("the lease had run out".into()));
         assert_eq!(found.verdict, Verdict::Warning);
     }

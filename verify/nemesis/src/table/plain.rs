@@ -1,4 +1,4 @@
-//! The other half of the table: plain writes, without the library, under each guard that Redis
+//! The other half of the table: plain writes, without the library, under each setting that Redis
 //! offers. For how long did two servers take writes, and how many acknowledged writes were lost?
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -20,7 +20,7 @@ use crate::world::{Failure, Place};
 
 /// What is set on the servers, or asked for by the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Guard {
+pub(super) enum Setting {
     None,
     /// `min-replicas-to-write 1`, `min-replicas-max-lag 2`.
     MinReplicas,
@@ -28,12 +28,12 @@ pub(super) enum Guard {
     Wait(u8),
 }
 
-pub(super) const GUARDS: [Guard; 4] =
-    [Guard::None, Guard::MinReplicas, Guard::Wait(1), Guard::Wait(2)];
+pub(super) const SETTINGS: [Setting; 4] =
+    [Setting::None, Setting::MinReplicas, Setting::Wait(1), Setting::Wait(2)];
 pub(super) const FAULTS: [Fault; 4] =
     [Fault::Isolated, Fault::Split, Fault::Manual, Fault::Priority];
 
-impl Guard {
+impl Setting {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -52,7 +52,7 @@ impl Guard {
 /// A row.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    pub(super) guard: &'static str,
+    pub(super) setting: &'static str,
     pub(super) fault: &'static str,
     /// From the new master's first write to the last that the old one acknowledged as asked.
     pub(super) two_masters_seconds: f64,
@@ -67,14 +67,14 @@ impl Row {
     pub(super) fn head() -> String {
         format!(
             "{:14}{:26}{:>14}{:>10}{:>10}{:>10}",
-            "guard", "fault", "two masters s", "acked", "lost", "refused"
+            "setting", "fault", "two masters s", "acked", "lost", "refused"
         )
     }
 
     pub(super) fn line(&self) -> String {
         format!(
             "{:14}{:26}{:>14.2}{:>10}{:>10}{:>10}{}",
-            self.guard,
+            self.setting,
             self.fault,
             self.two_masters_seconds,
             self.acked,
@@ -85,16 +85,16 @@ impl Row {
     }
 }
 
-/// One fault under one guard, on a fresh group.
+/// One fault under one setting, on a fresh group.
 pub(super) async fn row(
-    guard: Guard,
+    setting: Setting,
     fault: Fault,
     out: &Path,
     stop: &mut Stop,
 ) -> Result<Row, Failure> {
-    let file = out.join("guards.jsonl");
+    let file = out.join("plain.jsonl");
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
-    let max_lag = if guard == Guard::MinReplicas { 2 } else { 0 };
+    let max_lag = if setting == Setting::MinReplicas { 2 } else { 0 };
     let shape = Shape {
         clients: 0,
         down_after_ms: 5_000,
@@ -105,7 +105,7 @@ pub(super) async fn row(
     };
     let mut group = Group::up(shape, ledger)?;
     fault.prepare(&group).await?;
-    let mut writer = Writer::start(&group, if let Guard::Wait(k) = guard { k } else { 0 })?;
+    let mut writer = Writer::start(&group, if let Setting::Wait(k) = setting { k } else { 0 })?;
     stop.wait(Duration::from_secs(2)).await?;
     let struck = strike(fault, &mut group, stop).await?;
     let fates = writer.end(&group)?;
@@ -121,7 +121,7 @@ pub(super) async fn row(
         doubts.push(format!("only {} writes were acknowledged", fates.acked));
     }
     Ok(Row {
-        guard: guard.name(),
+        setting: setting.name(),
         fault: fault.name(),
         two_masters_seconds: (both / 10_000_000) as f64 / 100.0,
         acked: fates.acked,

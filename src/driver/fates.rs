@@ -16,11 +16,11 @@ use crate::node::lane::Witness;
 use crate::node::lineage::Lineage;
 use crate::receipt::{Fate, Receipt, Server, Written};
 
-/// Verdicts that wait for a holder who does not ask; beyond it the oldest is dropped.
+/// Fates that wait for a holder who does not ask; beyond it the oldest is dropped.
 const WAITING: usize = 64;
 
 /// What the lanes report of servers, and the leases that it concerns.
-pub(crate) struct Verdicts {
+pub(crate) struct Fates {
     names: Vec<Arc<str>>,
     lineage: Lineage,
     /// Held while the leases of a node are judged: who has an answer of its new server waits, or
@@ -30,7 +30,7 @@ pub(crate) struct Verdicts {
     env: Arc<dyn Env>,
 }
 
-impl Verdicts {
+impl Fates {
     pub(crate) fn new(names: Vec<Arc<str>>, keeper: Arc<Keeper>, env: Arc<dyn Env>) -> Self {
         let judging = names.iter().map(|_| Mutex::default()).collect();
         Self { lineage: Lineage::new(names.len()), judging, names, keeper, env }
@@ -94,10 +94,10 @@ impl Verdicts {
 }
 
 fn receipt(node: Arc<str>, written: Written, fate: Fate) -> Receipt {
-    Receipt { node, generation: written.generation, offset: written.offset, fate }
+    Receipt { node, history_id: written.history_id, offset: written.offset, fate }
 }
 
-impl Witness for Verdicts {
+impl Witness for Fates {
     fn hear(&self, node: usize, server: Server) {
         let _judging = self.judging[node].lock().unwrap_or_else(PoisonError::into_inner);
         if self.lineage.hear(node, server) && !self.lineage.is_calm() {
@@ -106,7 +106,7 @@ impl Witness for Verdicts {
     }
 
     fn late(&self, node: usize, server: Server) {
-        if self.lineage.present(node) != server.generation {
+        if self.lineage.present(node) != server.history_id {
             self.judge_all(node);
         }
     }
