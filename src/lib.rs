@@ -1,3 +1,4 @@
+//! [changing]: crate::manual::changing_settings
 //! [consumer]: crate::manual::message_consumer
 //! [cron]: crate::manual::singleton_cron
 //! [durability]: crate::manual::durability
@@ -7,6 +8,7 @@
 //! [locks]: crate::manual::locks
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
+//! [testing]: crate::manual::testing
 //! [troubleshooting]: crate::manual::troubleshooting
 #![doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-APACHE")]
 #![doc = concat!("[architecture]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/ARCHITECTURE.md")]
