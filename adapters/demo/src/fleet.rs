@@ -35,6 +35,7 @@ pub(crate) struct Went {
 pub(crate) struct Fleet {
     words: Vec<String>,
     inner: Mutex<Inner>,
+    calmer: u32,
     delivered: Arc<AtomicU64>,
 }
 
@@ -62,8 +63,9 @@ impl Fleet {
         words.extend(["--master".to_owned(), group.name.clone()]);
         words.extend(["--sentinels".to_owned(), group.sentinels.join(",")]);
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
+        let calmer = broker.kind().calmer();
         let inner = Inner { list: Vec::new(), dice, killed: 0, died: 0, calm: false };
-        let fleet = Self { words, inner: Mutex::new(inner), delivered: Arc::default() };
+        let fleet = Self { words, inner: Mutex::new(inner), calmer, delivered: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -93,7 +95,7 @@ impl Fleet {
             let arrows = DieAt::value_variants();
             let at = arrows[inner.dice.random_range(0..arrows.len())];
             let name = at.to_possible_value().ok_or("an arrow without a name")?;
-            let after = inner.dice.random_range(1..400);
+            let after = inner.dice.random_range(1..400 * self.calmer);
             command.args(["--die-at", name.get_name(), "--after", &format!("{after}")]);
         }
         let mut process = Process::spawn(command)?;
@@ -112,7 +114,7 @@ impl Fleet {
     /// Kills one after the other, for ever; an error if no consumer can be started.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         loop {
-            let next = Instant::now() + Duration::from_millis(dice.random_range(700..2_500));
+            let next = Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
             while Instant::now() < next {
                 if let Err(e) = self.refill() {
                     return e;
