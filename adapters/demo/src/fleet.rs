@@ -35,6 +35,8 @@ pub(crate) struct Went {
 pub(crate) struct Fleet {
     words: Vec<String>,
     inner: Mutex<Inner>,
+    /// After how many messages at most a consumer dies by itself.
+    life: u32,
     calmer: u32,
     delivered: Arc<AtomicU64>,
 }
@@ -53,6 +55,7 @@ impl Fleet {
         broker: &Broker,
         group: &Group,
         ledger: &Ledger,
+        messages: usize,
         seed: u64,
     ) -> Result<Self, Failure> {
         let mut words: Vec<String> =
@@ -64,8 +67,9 @@ impl Fleet {
         words.extend(["--sentinels".to_owned(), group.sentinels.join(",")]);
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
         let calmer = broker.kind().calmer();
+        let life = (400 * calmer).min(u32::try_from(messages)?);
         let inner = Inner { list: Vec::new(), dice, killed: 0, died: 0, calm: false };
-        let fleet = Self { words, inner: Mutex::new(inner), calmer, delivered: Arc::default() };
+        let fleet = Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -95,7 +99,7 @@ impl Fleet {
             let arrows = DieAt::value_variants();
             let at = arrows[inner.dice.random_range(0..arrows.len())];
             let name = at.to_possible_value().ok_or("an arrow without a name")?;
-            let after = inner.dice.random_range(1..400 * self.calmer);
+            let after = inner.dice.random_range(1..self.life);
             command.args(["--die-at", name.get_name(), "--after", &format!("{after}")]);
         }
         let mut process = Process::spawn(command)?;

@@ -30,10 +30,14 @@ const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
 /// For how long all brokers are gone.
 const AWAY: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Who dies is thrown out of the group soon.
-const SESSION: [(&str, &str); 2] =
-    [("session.timeout.ms", "2000"), ("heartbeat.interval.ms", "300")];
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Who dies is thrown out of the group as soon as the mock cluster can: it lets the first members
+/// wait for 3 s, and forgets them if their session is shorter. Brokers that come back are found soon.
+const SETTINGS: [(&str, &str); 3] = [
+    ("session.timeout.ms", "5000"),
+    ("heartbeat.interval.ms", "500"),
+    ("reconnect.backoff.max.ms", "500"),
+];
 
 /// The cluster.
 pub(crate) struct Kafka {
@@ -124,7 +128,7 @@ fn dead_letter(letter: &OwnedMessage) -> Dead {
 
 fn config(brokers: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers);
+    config.set("bootstrap.servers", brokers).set("reconnect.backoff.max.ms", "500");
     config.set_log_level(rdkafka::config::RDKafkaLogLevel::Error);
     config
 }
@@ -138,7 +142,7 @@ pub(crate) async fn consume(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     let consumer = Consumer::builder(uri, TOPIC, GROUP, of).rules(rules);
-    let consumer = SESSION.iter().fold(consumer, |c, (name, value)| c.set(name, value)).build()?;
+    let consumer = SETTINGS.iter().fold(consumer, |c, (name, value)| c.set(name, value)).build()?;
     let asked = work.clone();
     let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
     let book =

@@ -38,14 +38,6 @@ impl Nats {
         let server = Mutex::new(server(&dir, port)?);
         let nats = Self { dir, port, server };
         nats.answers().await?;
-        let config = stream::Config {
-            name: STREAM.to_owned(),
-            // The duplicates are for the consumers: the stream itself drops hardly any.
-            duplicate_window: Duration::from_millis(1),
-            num_replicas: 1,
-            ..stream::Config::default()
-        };
-        nats.connect().await?.create_stream(config).await?;
         Ok(nats)
     }
 
@@ -60,10 +52,18 @@ impl Nats {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            let asked = async { Ok::<_, Failure>(self.connect().await?.query_account().await?) };
+            // It is made only once.
+            let config = stream::Config {
+                name: STREAM.to_owned(),
+                // The least there is: the duplicates are for the consumers.
+                duplicate_window: Duration::from_millis(100),
+                num_replicas: 1,
+                ..stream::Config::default()
+            };
+            let asked = async { Ok(self.connect().await?.create_stream(config).await?) };
             match asked.await {
                 Ok(_) => return Ok(()),
-                Err(e) if begun.elapsed() > START => return Err(e),
+                Err::<_, Failure>(e) if begun.elapsed() > START => return Err(e),
                 Err(_) => sleep(Duration::from_millis(50)).await,
             }
         }
