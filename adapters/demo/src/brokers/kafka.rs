@@ -42,8 +42,6 @@ const SETTINGS: [(&str, &str); 3] = [
 /// The cluster.
 pub(crate) struct Kafka {
     cluster: MockCluster<'static, DefaultProducerContext>,
-    /// Asks how far the group is; not a member of it.
-    observer: BaseConsumer,
 }
 
 impl Kafka {
@@ -52,8 +50,12 @@ impl Kafka {
         for topic in [TOPIC, &dead_letters(TOPIC)] {
             cluster.create_topic(topic, PARTITIONS, 3)?;
         }
-        let observer = config(&cluster.bootstrap_servers()).set("group.id", GROUP).create()?;
-        Ok(Self { cluster, observer })
+        Ok(Self { cluster })
+    }
+
+    /// Asks how far the group is; no member of it.
+    fn observer(&self) -> Result<BaseConsumer, Failure> {
+        Ok(config(&self.uri()).set("group.id", GROUP).create()?)
     }
 
     pub(crate) fn uri(&self) -> String {
@@ -84,12 +86,12 @@ impl Kafka {
     /// What is behind the committed offsets.
     pub(crate) fn left(&self) -> Result<usize, Failure> {
         block_in_place(|| {
-            let mut asked = TopicPartitionList::new();
+            let (observer, mut asked) = (self.observer()?, TopicPartitionList::new());
             asked.add_partition_range(TOPIC, 0, PARTITIONS - 1);
-            let committed = self.observer.committed_offsets(asked, PATIENCE)?;
+            let committed = observer.committed_offsets(asked, PATIENCE)?;
             let mut left = 0;
             for of in committed.elements() {
-                let (low, high) = self.observer.fetch_watermarks(TOPIC, of.partition(), PATIENCE)?;
+                let (low, high) = observer.fetch_watermarks(TOPIC, of.partition(), PATIENCE)?;
                 let done = if let Offset::Offset(done) = of.offset() { done } else { low };
                 left += usize::try_from(high - done)?;
             }
@@ -99,14 +101,13 @@ impl Kafka {
 
     pub(crate) fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         block_in_place(|| {
-            let topic = dead_letters(TOPIC);
+            let (reader, topic) = (self.observer()?, dead_letters(TOPIC));
             let (mut all, mut want) = (TopicPartitionList::new(), 0);
             for partition in 0..PARTITIONS {
                 all.add_partition_offset(&topic, partition, Offset::Beginning)?;
-                let (low, high) = self.observer.fetch_watermarks(&topic, partition, PATIENCE)?;
+                let (low, high) = reader.fetch_watermarks(&topic, partition, PATIENCE)?;
                 want += usize::try_from(high - low)?;
             }
-            let reader: BaseConsumer = config(&self.uri()).set("group.id", "reader").create()?;
             reader.assign(&all)?;
             let mut dead = Vec::new();
             while dead.len() < want {
