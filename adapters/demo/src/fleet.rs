@@ -44,6 +44,8 @@ pub(crate) struct Fleet {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
+    /// Those that die by themselves.
+    started: usize,
     killed: u64,
     died: u64,
     /// From now on nobody dies by itself.
@@ -68,7 +70,7 @@ impl Fleet {
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
-        let inner = Inner { list: Vec::new(), dice, killed: 0, died: 0, calm: false };
+        let inner = Inner { list: Vec::new(), dice, started: 0, killed: 0, died: 0, calm: false };
         let fleet = Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
@@ -96,10 +98,13 @@ impl Fleet {
         let mut command = command(&program.to_string_lossy());
         command.args(&self.words).stdout(Stdio::piped());
         if !inner.calm {
+            // Each arrow in turn, the first time soon.
             let arrows = DieAt::value_variants();
-            let at = arrows[inner.dice.random_range(0..arrows.len())];
+            let at = arrows[inner.started % arrows.len()];
             let name = at.to_possible_value().ok_or("an arrow without a name")?;
-            let after = inner.dice.random_range(1..self.life);
+            let life = if inner.started < arrows.len() { 20 } else { self.life };
+            let after = inner.dice.random_range(1..life);
+            inner.started += 1;
             command.args(["--die-at", name.get_name(), "--after", &format!("{after}")]);
         }
         let mut process = Process::spawn(command)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use palisade::idempotency::consumer;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -145,7 +145,7 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
             None => {}
             Some(Ok(message)) => group.read(message.detach()),
             Some(Err(e)) => {
-                tracing::debug!(target: "palisade::consumer", error = %e, "nothing was read");
+                report(&e);
                 let refused = !BrokerError::new("messages", e.clone()).is_passing();
                 if refused || matches!(e, KafkaError::MessageConsumptionFatal(_)) {
                     group.fail(e);
@@ -158,6 +158,15 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
         }
     }
     group.commit(consumer, CommitMode::Sync);
+}
+
+/// One broker that goes away is ordinary.
+fn report(error: &KafkaError) {
+    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
+        tracing::debug!(target: "palisade::consumer", %error, "nothing was read");
+    } else {
+        tracing::warn!(target: "palisade::consumer", %error, "nothing was read; trying again");
+    }
 }
 
 /// Pauses all partitions when too much is open, and resumes them when half of it is done.

@@ -32,10 +32,12 @@ const PARTITIONS: i32 = 8;
 const AWAY: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Who dies is thrown out of the group as soon as the mock cluster can: it lets the first members
-/// wait for 3 s, and forgets them if their session is shorter. Brokers that come back are found soon.
-const SETTINGS: [(&str, &str); 3] = [
+/// wait for 3 s, and forgets them if their session is shorter. Whom it forgets all the same asks
+/// again soon, and brokers that come back are found soon.
+const SETTINGS: [(&str, &str); 4] = [
     ("session.timeout.ms", "5000"),
     ("heartbeat.interval.ms", "500"),
+    ("max.poll.interval.ms", "8000"),
     ("reconnect.backoff.max.ms", "500"),
 ];
 
