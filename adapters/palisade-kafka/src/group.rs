@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
@@ -40,12 +40,20 @@ struct State {
     broken: Option<KafkaError>,
 }
 
+impl State {
+    fn open(&self) -> usize {
+        self.windows.values().map(|(_, window)| window.open()).sum()
+    }
+}
+
 /// Shared by the session's thread, its deliveries, and librdkafka's callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
     state: Mutex<State>,
     pub(crate) come: Notify,
+    /// Something was finished.
+    room: Condvar,
     ended: AtomicBool,
 }
 
@@ -109,6 +117,7 @@ impl Group {
     /// The message has nothing left to do.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
         self.ours(&mut self.state(), read)?.finish(read.raw.offset());
+        self.room.notify_one();
         Ok(())
     }
 
@@ -134,7 +143,14 @@ impl Group {
     /// How many messages are read and not finished, and the number of the last assignment.
     pub(crate) fn load(&self) -> (usize, u64) {
         let state = self.state();
-        (state.windows.values().map(|(_, window)| window.open()).sum(), state.terms)
+        (state.open(), state.terms)
+    }
+
+    /// Waits until there is room for one more, not longer than this; true if there is.
+    pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
+        let full = |state: &mut State| state.open() >= ahead;
+        let waited = self.room.wait_timeout_while(self.state(), wait, full);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     fn assigned(&self, list: &TopicPartitionList) {

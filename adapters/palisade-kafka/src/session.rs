@@ -1,8 +1,9 @@
 //! A member of the consumer group, and the thread that reads for it.
 //!
-//! The thread asks librdkafka for messages without a pause, whether there is room for them or not:
-//! a member that does not ask is thrown out of its group (`max.poll.interval.ms`). When there is
-//! no room the partitions are paused.
+//! A member that does not ask librdkafka for messages holds up its group and is at last thrown out
+//! of it (`max.poll.interval.ms`). So the thread asks also when there has been no room for a while,
+//! with its partitions paused. Not at once: what was fetched of a paused partition is thrown away
+//! and fetched again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use crate::message::{KeyOf, Message};
 const POLL: Duration = Duration::from_millis(500);
 /// How long librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
+/// After how long without room the partitions are paused.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How often offsets are committed.
 const COMMIT: Duration = Duration::from_millis(200);
 /// How long the end of a member may take: its last commit, and its leave.
@@ -80,6 +83,7 @@ impl consumer::Session for Session {
         let (shared, ahead) = (Arc::clone(&group), plan.ahead);
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
+            // It leaves the group: its partitions are revoked, and what is finished is committed.
             drop(consumer);
             let _ = ended.send(());
         });
@@ -134,13 +138,21 @@ impl Drop for Session {
 
 /// Reads until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
-    let mut committed = std::time::Instant::now();
+    let (mut committed, mut asked) = (Instant::now(), Instant::now());
     // The assignment for which the partitions are paused.
     let mut paused = None;
     while !group.has_ended() {
+        if committed.elapsed() >= COMMIT {
+            group.commit(consumer, CommitMode::Async);
+            committed = Instant::now();
+        }
+        if paused.is_none() && !group.has_room(ahead, TICK) && asked.elapsed() < PAUSE {
+            continue;
+        }
         if let Err(e) = throttle(consumer, group, ahead, &mut paused) {
             tracing::debug!(target: "palisade::consumer", error = %e, "not paused or resumed");
         }
+        asked = Instant::now();
         match consumer.poll(TICK) {
             None => {}
             Some(Ok(message)) => group.read(message.detach()),
@@ -152,12 +164,7 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
                 }
             }
         }
-        if committed.elapsed() >= COMMIT {
-            group.commit(consumer, CommitMode::Async);
-            committed = std::time::Instant::now();
-        }
     }
-    group.commit(consumer, CommitMode::Sync);
 }
 
 /// One broker that goes away is ordinary.
