@@ -30,10 +30,11 @@ const HANG: Duration = Duration::from_secs(120);
 
 /// A cluster with one topic, and what asks it.
 struct Kafka {
-    cluster: MockCluster<'static, DefaultProducerContext>,
     observer: BaseConsumer,
     partitions: i32,
     publisher: Publisher,
+    // Ends last: a client that goes asks it.
+    cluster: MockCluster<'static, DefaultProducerContext>,
 }
 
 impl Kafka {
@@ -45,7 +46,7 @@ impl Kafka {
         config.set("bootstrap.servers", cluster.bootstrap_servers());
         let publisher = Publisher::new(&config, TOPIC).unwrap();
         let observer = config.set("group.id", GROUP).create().unwrap();
-        Self { cluster, observer, partitions, publisher }
+        Self { observer, partitions, publisher, cluster }
     }
 
     fn builder(&self, redlock: &Redlock) -> ConsumerBuilder {
