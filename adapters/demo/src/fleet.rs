@@ -71,7 +71,8 @@ impl Fleet {
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
         let inner = Inner { list: Vec::new(), dice, started: 0, killed: 0, died: 0, calm: false };
-        let fleet = Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
+        let fleet =
+            Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -123,7 +124,8 @@ impl Fleet {
     /// Kills one after the other, for ever; an error if no consumer can be started.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         loop {
-            let next = Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
+            let next =
+                Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
             while Instant::now() < next {
                 if let Err(e) = self.refill() {
                     return e;

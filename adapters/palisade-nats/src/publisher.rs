@@ -42,12 +42,7 @@ impl Publisher {
     /// # Cancellation safety
     /// Dropped, the message may or may not be published; publishing it again with the same key is
     /// safe.
-    pub async fn publish(
-        &self,
-        key: &str,
-        made: SystemTime,
-        body: &[u8],
-    ) -> Result<(), NatsError> {
+    pub async fn publish(&self, key: &str, made: SystemTime, body: &[u8]) -> Result<(), NatsError> {
         let what = "a message is not confirmed, publish it again with the same key";
         let made = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().to_string();
         let key: HeaderValue = key.parse().map_err(|e| NatsError::request("the key", &e))?;

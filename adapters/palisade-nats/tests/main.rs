@@ -81,9 +81,9 @@ async fn duplicates_have_one_effect_and_all_are_acknowledged() {
         nats.publish(&format!("order-{}", n % 25), "10 GBP").await;
     }
     let handles = [handle(&node), handle(&node)];
-    let [a, b] = handles.each_ref().map(|h| {
-        run(builder(&nats, h), &ledger, Duration::from_millis(5), nats.drained())
-    });
+    let [a, b] = handles
+        .each_ref()
+        .map(|h| run(builder(&nats, h), &ledger, Duration::from_millis(5), nats.drained()));
     let (a, b) = tokio::join!(a, b);
     assert_eq!(ledger.effects(), [1; 25]);
     assert_eq!(a.acked + b.acked, 100, "{a:?} {b:?}");
