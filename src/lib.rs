@@ -52,6 +52,9 @@ mod token;
 mod quorum;
 // clocks and dice, handed in
 mod env;
+// what is counted, and what a call looks like to `tracing`
+mod metrics;
+mod span;
 // what the fuzz tests of parsers share
 #[cfg(test)]
 mod fuzzing;
