@@ -2,7 +2,7 @@
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make demo-rabbitmq   real invoices through RabbitMQ while consumers, broker and Redis are killed
 # make demo-streams    the same through Redis Streams
-# make test            all tests, those with real Redis servers included; what talks to servers on a
+# make test            all tests, those with real Redis servers and a Prometheus included; what talks to servers on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
@@ -61,7 +61,7 @@ demo-streams:
 	$(CARGO) run --quiet -p broker-demo -- streams $(ARGS)
 
 test:
-	@scripts/need cargo redis
+	@scripts/need cargo redis prometheus
 	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000)
