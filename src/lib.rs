@@ -5,6 +5,7 @@
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
 //! [glossary]: crate::manual::glossary
 //! [locks]: crate::manual::locks
+//! [metrics]: crate::manual::metrics
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
 //! [troubleshooting]: crate::manual::troubleshooting

@@ -55,7 +55,7 @@ impl Election {
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
-        let vacancy = Vacancy::new(self.core.meters.election(&self.name));
+        let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
         let (last, known) = (Last::Nothing, None);
         let watch = Watch { election, waiting, last, known, floor, vacancy };
         Observer { next: Some(Box::pin(watch.change())) }

@@ -249,9 +249,8 @@ impl LeaseMeters {
 /// One election, as this process takes part in it or watches it.
 #[derive(Debug)]
 pub(crate) struct ElectionMeters {
+    name: String,
     terms: Counter,
-    leaderless: Gauge,
-    vacancy: Histogram,
     pub(crate) leases: Arc<LeaseMeters>,
 }
 
@@ -259,8 +258,7 @@ impl ElectionMeters {
     fn new(name: &str) -> Self {
         Self {
             terms: Counter::new(&TERMS, &[("name", name)]),
-            leaderless: Gauge::new(&LEADERLESS, &[("name", name)]),
-            vacancy: Histogram::new(&VACANCY, &[("name", name)]),
+            name: name.to_owned(),
             leases: Arc::new(LeaseMeters::new("election", name, &LEADING)),
         }
     }
@@ -274,13 +272,16 @@ impl ElectionMeters {
 /// For how long nobody leads, as one observer sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
-    of: Arc<ElectionMeters>,
+    leaderless: Gauge,
+    vacancy: Histogram,
     since: Option<Moment>,
 }
 
 impl Vacancy {
-    pub(crate) fn new(of: Arc<ElectionMeters>) -> Self {
-        Self { of, since: None }
+    pub(crate) fn new(of: &ElectionMeters) -> Self {
+        let name = [("name", of.name.as_str())];
+        let leaderless = Gauge::new(&LEADERLESS, &name);
+        Self { leaderless, vacancy: Histogram::new(&VACANCY, &name), since: None }
     }
 
     /// The observer has looked: whether somebody leads, `None` if too few nodes could say.
@@ -288,7 +289,7 @@ impl Vacancy {
         match (led, self.since) {
             (Some(true), since) => {
                 if let Some(since) = since {
-                    self.of.vacancy.record(now.since(since).as_secs_f64());
+                    self.vacancy.record(now.since(since).as_secs_f64());
                 }
                 self.since = None;
             }
@@ -296,14 +297,14 @@ impl Vacancy {
             _ => {}
         }
         let span = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
-        self.of.leaderless.set(span);
+        self.leaderless.set(span);
     }
 }
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
         // Nobody looks any more: what was seen last is no news.
-        self.of.leaderless.set(0.0);
+        self.leaderless.set(0.0);
     }
 }
 
