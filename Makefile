@@ -20,6 +20,7 @@
 #                      the reader that every byte of a server goes through
 # make minimal         builds with the lowest versions of the dependencies (skipped offline)
 # make lint            format, clippy, rustdoc, lowest versions, licences and advisories
+# make package         packs what is published, and builds each from its own pack
 # make doc             the manual, in target/doc
 #
 # ARGS goes to the example, the tests or the bench:  make test ARGS='--test tidy'
@@ -36,9 +37,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-ADAPTERS = palisade-lapin palisade-sqlx palisade-tower broker-demo
+PUBLISHED = palisade-lapin palisade-sqlx palisade-tower
+ADAPTERS = $(PUBLISHED) broker-demo
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -129,6 +131,10 @@ lint:
 	scripts/minimal-versions
 	scripts/deny
 	@echo 'make lint: nothing to say'
+
+package:
+	@scripts/need cargo
+	$(CARGO) package -p palisade -p palisade-cli $(PUBLISHED:%=-p %)
 
 doc:
 	@scripts/need cargo

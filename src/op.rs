@@ -259,7 +259,7 @@ pub enum ClaimEnd {
 /// Names one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// The data history, as in [`Facts::history`].
+    /// The data history, as in [`Facts::history_id`].
     pub history: u64,
     /// When it began, by the node's clock and in the node's own unit.
     pub since: u64,

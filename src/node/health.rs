@@ -37,7 +37,7 @@ impl Reading {
 }
 
 /// Watches one node's facts.
-pub(crate) struct NodeHealth {
+pub(crate) struct FactCheck {
     name: Arc<str>,
     drift: Drift,
     ttl: Duration,
@@ -61,7 +61,7 @@ pub(crate) struct NodeHealth {
     discounted: Option<Moment>,
 }
 
-impl NodeHealth {
+impl FactCheck {
     pub(crate) fn new(name: Arc<str>, s: &LaneSettings, counters: &Arc<Counters>) -> Self {
         Self {
             name,
@@ -244,8 +244,8 @@ mod tests {
     }
 
     /// A health of the node `a`.
-    fn health(s: &LaneSettings) -> NodeHealth {
-        NodeHealth::new("a".into(), s, &Arc::default())
+    fn health(s: &LaneSettings) -> FactCheck {
+        FactCheck::new("a".into(), s, &Arc::default())
     }
 
     fn nowhere() -> Option<Arc<str>> {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// The events sent.
-    fn told(s: &LaneSettings, run: impl FnOnce(&mut NodeHealth)) -> Vec<NodeEvent> {
+    fn told(s: &LaneSettings, run: impl FnOnce(&mut FactCheck)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
         std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()

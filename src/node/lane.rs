@@ -47,7 +47,7 @@ use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::counters::{Counters, NodeMetrics};
-use crate::node::health::NodeHealth;
+use crate::node::health::FactCheck;
 use crate::node::mailbox::Stamp;
 use crate::node::{LockNode, NodeEvent};
 use crate::op::{Batch, Facts, Op, Replies, Reply, Terms};
@@ -169,7 +169,7 @@ impl Lane {
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
-            health: NodeHealth::new(self.node.name(), &self.settings, &self.counters),
+            health: FactCheck::new(self.node.name(), &self.settings, &self.counters),
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
             rx,
@@ -244,7 +244,7 @@ type Unsure = BTreeMap<Durability, Vec<(Asker, Reply)>>;
 struct Worker {
     node: Arc<dyn LockNode>,
     index: usize,
-    health: NodeHealth,
+    health: FactCheck,
     settings: LaneSettings,
     counters: Arc<Counters>,
     rx: mpsc::Receiver<Job>,

@@ -43,7 +43,8 @@ const EVENTS: usize = 1024;
 /// at `Replicas(k)` it does not.
 ///
 /// ```
-/// use palisade::node::{LockNode, MemoryNode};
+/// use palisade::node::{MemoryNode};
+/// use palisade::node::spi::{LockNode};
 /// let node = MemoryNode::builder().name("left").build();
 /// assert_eq!(&*node.name(), "left");
 /// assert!(node.is_empty());

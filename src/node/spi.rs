@@ -5,7 +5,7 @@
 //! [`MemoryNode`](crate::MemoryNode) is the reference, and a wrapper of another node hands on every
 //! method. Programs that only use nodes need nothing from here.
 
-pub use super::{BoxFuture, LockNode};
+pub use super::lock_node::{BoxFuture, LockNode};
 pub use crate::durability::BarrierPoint;
 #[doc(hidden)]
 pub use crate::env::Task;

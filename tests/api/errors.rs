@@ -216,7 +216,7 @@ fn sentinels() {
 fn settings_of_a_sentinel_group() {
     let group = || SentinelNode::builder("g", ["h:1"]);
     let guard = |n, lag| group().min_replicas(n, lag).build().map(drop);
-    refused(guard(0, SECOND), "min_replicas", "0 replicas", "guard(MinReplicas::Off)");
+    refused(guard(0, SECOND), "min_replicas", "0 replicas", "min_replicas_check(MinReplicas::Off)");
     refused(guard(1, 1_500 * MS), "min_replicas", "1.5s of lag", "whole seconds");
     refused(guard(1, Duration::ZERO), "min_replicas", "0ns of lag", "from one second");
     let window = group().failover_window(DAY + SECOND).build().map(drop);

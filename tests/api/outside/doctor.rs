@@ -66,11 +66,11 @@ async fn thousands_of_named_servers_do_not_move_the_deadline() {
     let view = Arc::new(Mutex::new(view));
     let all = [sentinel('a', &view), sentinel('b', &view), sentinel('c', &view)];
     let [a, b, c] = &all;
-    let begun = Instant::now();
-    let report = examine(&[a, b, c], Duration::from_secs(1)).await;
+    let (begun, within) = (Instant::now(), Duration::from_secs(4));
+    let report = examine(&[a, b, c], within).await;
     let took = begun.elapsed();
-    // Sentinels, then servers, each within its second.
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    // Sentinels, then servers, each within its timeout. One after the other would take hours.
+    assert!(took < 4 * within, "{took:?}");
     assert!(master.clients() > 0, "no number of replicas crowds out the master");
     let (text, json) = (report.to_string(), report.to_json());
     assert!(text.contains("not visited") && text.contains("more"), "{text}");
