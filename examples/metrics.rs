@@ -1,5 +1,5 @@
-//! Everything that palisade counts, from one program: locks, keys, an election and a cron job, served
-//! to Prometheus.
+//! Everything that palisade counts, from one program: locks, keys, an election and a cron job,
+//! served to Prometheus.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics

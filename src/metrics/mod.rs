@@ -38,8 +38,8 @@ const NAMES_MAX: usize = 256;
 /// What names beyond that are called. No name of a lock contains such brackets by accident.
 const OTHER: &str = "(other)";
 
-/// A number that a program can ask for, and that is exported: one truth, two readers. By default it is
-/// exported to nobody.
+/// A number that a program can ask for, and that is exported: one truth, two readers. By default it
+/// is exported to nobody.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -273,7 +273,7 @@ impl ElectionMeters {
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
-    vacancy: Histogram,
+    lasted: Histogram,
     since: Option<Moment>,
 }
 
@@ -281,7 +281,7 @@ impl Vacancy {
     pub(crate) fn new(of: &ElectionMeters) -> Self {
         let name = [("name", of.name.as_str())];
         let leaderless = Gauge::new(&LEADERLESS, &name);
-        Self { leaderless, vacancy: Histogram::new(&VACANCY, &name), since: None }
+        Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
     /// The observer has looked: whether somebody leads, `None` if too few nodes could say.
@@ -289,7 +289,7 @@ impl Vacancy {
         match (led, self.since) {
             (Some(true), since) => {
                 if let Some(since) = since {
-                    self.vacancy.record(now.since(since).as_secs_f64());
+                    self.lasted.record(now.since(since).as_secs_f64());
                 }
                 self.since = None;
             }

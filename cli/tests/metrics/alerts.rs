@@ -1,5 +1,5 @@
-//! The alerts and the dashboard that are shipped, on a real Prometheus that scrapes the real program:
-//! silent while all is well, and each fired by its fault.
+//! The alerts and the dashboard that are shipped, on a real Prometheus that scrapes the real
+//! program: silent while all is well, and each fired by its fault.
 
 use std::time::Duration;
 

@@ -88,8 +88,11 @@ impl Prometheus {
 
     /// The series of a query, each with its labels.
     pub(crate) fn query(&self, query: &str) -> Vec<Value> {
-        let bytes = query.bytes().map(|b| format!("%{b:02X}")).collect::<String>();
-        let data = self.data(&format!("/api/v1/query?query={bytes}")).expect("an answer");
+        let mut path = "/api/v1/query?query=".to_owned();
+        for byte in query.bytes() {
+            write!(path, "%{byte:02X}").expect("a string");
+        }
+        let data = self.data(&path).expect("an answer");
         data["result"].as_array().cloned().unwrap_or_default()
     }
 
