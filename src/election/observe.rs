@@ -18,6 +18,7 @@ use super::value::Leader;
 use crate::driver::hints::{Floor, Waiting};
 use crate::driver::runtime::within;
 use crate::error::NoQuorum;
+use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
@@ -54,7 +55,9 @@ impl Election {
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
-        let watch = Watch { election, waiting, last: Last::Nothing, known: None, floor };
+        let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
+        let (last, known) = (Last::Nothing, None);
+        let watch = Watch { election, waiting, last, known, floor, vacancy };
         Observer { next: Some(Box::pin(watch.change())) }
     }
 }
@@ -115,6 +118,7 @@ struct Watch {
     /// Term and number of the last value yielded.
     known: Option<(FencingToken, u64)>,
     floor: Floor,
+    vacancy: Vacancy,
 }
 
 impl Watch {
@@ -134,6 +138,7 @@ impl Watch {
                     Ok(Some(leader)) => leader.remaining,
                     _ => Duration::MAX,
                 };
+                self.vacancy.looked(seen.as_ref().ok().map(Option::is_some), core.env.now());
                 let news = judge(&mut self.last, &mut self.known, seen);
                 if news.is_none() {
                     let woken = tokio::select! {

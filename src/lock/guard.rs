@@ -11,6 +11,7 @@ use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::{LostSignal, is_lost};
 use crate::receipt::Receipt;
+use crate::span::verb;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -118,9 +119,10 @@ impl LockGuard {
     /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
     /// assumes.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
-        let result = self.core.extend(&self.lease).await;
+        let verb = verb!("extend", of = %self.resource());
+        let result = self.core.extend_in(&self.lease, verb).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
-            self.lease.lose();
+            self.lease.lose(self.core.env.now());
         }
         result
     }
@@ -199,7 +201,7 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
     loop {
         let now = core.env.now();
         if !lease.is_valid(now) {
-            lease.lose();
+            lease.lose(now);
             return;
         }
         // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease
