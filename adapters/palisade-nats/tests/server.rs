@@ -1,5 +1,5 @@
-//! A NATS server of its own: on a port that it chose, below a temporary directory, ended by pid with
-//! its test, also when the test process is killed.
+//! A NATS server of its own: on a port that it chose, below a temporary directory, ended by pid
+//! with its test, also when the test process is killed.
 
 use std::future::Future;
 use std::path::PathBuf;
