@@ -23,8 +23,8 @@ pub enum Bug {
     RecreateInQuarantine,
     /// A new master counts renewals while its predecessor may still grant (quarantine 6).
     TwoMastersVote,
-    /// A new master counts a renewal by how long its own copy of the lock lasts
-    /// (quarantine 6).
+    /// A new master in quarantine accepts a renewal that does not name the quarantine, if its own
+    /// copy of the lock outlasts the replaced master's window (quarantine 6).
     ExtendByCopy,
     /// A quarantine is named by a holder whose lease ends before a replaced server has stopped
     /// (quarantine 6).
@@ -45,7 +45,7 @@ pub enum Bug {
     /// A new history says "never seen" of a key that is younger than its own beginning
     /// (idempotency 6).
     BirthsWithoutMargin,
-    /// After a planned handover leases end by the new server's clock alone.
+    /// After a planned handover leases end by the new server's clock alone (quarantine 11).
     HandoverWithoutSettling,
     /// Only nodes that have answered are released after an attempt (locks 8).
     LateGrantsStay,

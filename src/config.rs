@@ -49,7 +49,7 @@ pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease: below this the drift allowance and Redis' 1 ms precision leave nothing.
+/// Shortest lease. Below it the fixed allowance of 2 ms is more than a fifth of the ttl.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Longest `max_ttl`: one day. A quarantine is at least as long.
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
@@ -103,7 +103,7 @@ impl Config {
     /// Checks a lease length.
     ///
     /// # Errors
-    /// Below 10 ms, above `max_ttl`, or without room for one answer.
+    /// Below 10 ms, or above `max_ttl`.
     pub fn check_ttl(&self, ttl: Duration) -> Result<(), ConfigError> {
         if ttl < TTL_MIN {
             return Err(refuse("ttl", ttl, &format!("at least {TTL_MIN:?}")));

@@ -1,3 +1,4 @@
+//! [changing]: crate::manual::changing_settings
 //! [consumer]: crate::manual::message_consumer
 //! [cron]: crate::manual::singleton_cron
 //! [durability]: crate::manual::durability
@@ -8,6 +9,7 @@
 //! [metrics]: crate::manual::metrics
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
+//! [testing]: crate::manual::testing
 //! [troubleshooting]: crate::manual::troubleshooting
 #![doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-APACHE")]
 #![doc = concat!("[architecture]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/ARCHITECTURE.md")]

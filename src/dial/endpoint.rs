@@ -93,7 +93,8 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Anywhere, over this transport, without a login.
+    /// A template for [`at`](Self::at): only the transport counts. The address is a placeholder,
+    /// and there is no login yet.
     pub(crate) fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }

@@ -24,8 +24,8 @@ use crate::receipt::{Receipt, Written};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Under which the log speaks of leases, with the fields `of` (`lock "a"`), `token` and `event`:
-/// these names are kept from version to version.
+/// Log target of messages about leases. It and the fields `of` (`lock "a"`), `token` and `event` do
+/// not change between versions.
 const TARGET: &str = "palisade::lease";
 
 /// What a lease is a lease of.
@@ -157,10 +157,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Whether the holder may name the quarantine of a node, so that its extension counts there:
-    /// nobody else was granted there in between (quarantine 6). The node lost its data, or another
-    /// server took its place: then the replaced one may go on granting for L, and what it confirmed
-    /// must last until it has stopped, or it gives the lock away before.
+    /// Whether the holder may name the quarantine of a node, so that its extension counts there
+    /// (quarantine 6). True if what this node confirmed lasts past now, and past the moment at
+    /// which a replaced master has certainly stopped granting. Otherwise that master could give the
+    /// lock away.
     pub(crate) fn may_reassert(&self, node: usize, quarantine: Quarantine, now: Now) -> bool {
         // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
         let stopped = quarantine.ends - now.1;

@@ -36,12 +36,12 @@ pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
 mod look;
-mod outlive;
 mod renewal;
 mod run;
 pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
+mod ttl_warning;
 
 use ahead::Ahead;
 use close::Closing;
@@ -49,8 +49,8 @@ use fates::Fates;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
-use outlive::Outlive;
 use run::Round;
+use ttl_warning::TtlWarning;
 
 /// What one handle owns.
 pub(crate) struct Core {
@@ -63,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) meters: Meters,
     /// Places for attempts to acquire that are under way.
     places: Semaphore,
-    outlive: Outlive,
+    ttl_warning: TtlWarning,
     lanes: Vec<Lane>,
     names: Vec<Arc<str>>,
     ahead: Mutex<Ahead>,
@@ -121,7 +121,7 @@ impl Core {
             closing: Closing::default(),
             meters,
             places: Semaphore::new(ATTEMPTS_MAX),
-            outlive: Outlive::new(nodes.len()),
+            ttl_warning: TtlWarning::new(nodes.len()),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),
             forgetful: Mutex::new(vec![None; names.len()]),
             names,

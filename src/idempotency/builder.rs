@@ -120,8 +120,8 @@ impl IdempotencyBuilder {
     /// written, at most 366 days. Must be longer than anything may take to send the request again:
     /// a broker's redelivery, a client's retry, a replay by hand. A request that comes even later
     /// runs again, unless its [age is known](Call::created_at). The same in every process that
-    /// handles the keys: it may grow from one version of a program to the next, and shrinks safely
-    /// only when nothing older than the shorter one can come again. Default 24 hours.
+    /// handles the keys: it may grow from one version of a program to the next. Shorten it only
+    /// when no request older than the new retention can still arrive. Default 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.of.retention = retention;
         self

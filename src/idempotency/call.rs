@@ -88,11 +88,11 @@ impl Call {
     ///   again.
     ///
     /// The time is assumed to be right within `clock_error`. A clock that is behind only makes the
-    /// answer more careful than needed. With a clock that is ahead by more, a request that ran
-    /// shortly before a node lost its data may run again; a time further ahead of this machine's
-    /// clock than twice `clock_error` is refused as [`RunError::Config`]. So for requests made on
-    /// machines whose clocks are not kept in time (browsers, phones), give the time at which your
-    /// own first server received them.
+    /// answer more careful than needed. If the sender's clock is ahead by more, a request that ran
+    /// shortly before a node lost its data may run again, for it looks newer than the loss. A time
+    /// further ahead of this machine's clock than twice `clock_error` is refused as
+    /// [`RunError::Config`]. So for requests made on machines whose clocks are not kept in time
+    /// (browsers, phones), give the time at which your own first server received them.
     pub fn created_at(mut self, created: SystemTime) -> Self {
         self.created = Some(millis_since_1970(created));
         self

@@ -1,4 +1,5 @@
-//! A handler's error, and what it says of the handler's effect.
+//! A handler's error, and what it says of the handler's effect: `end` chooses the state in which
+//! the record is left, `run` sends it, and `lua/unclaim.lua` writes it.
 
 use std::error::Error;
 use std::fmt;

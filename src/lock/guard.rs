@@ -127,8 +127,8 @@ impl LockGuard {
         result
     }
 
-    /// For each node, where the last confirmed write of this lock is in its data history, and its
-    /// fate if another server has taken over. Nodes that never confirmed one are not listed. Sends
+    /// One receipt for each node that confirmed a write of this lock: where the last such write is
+    /// in the node's data history, and what became of it if another server took over. Sends
     /// nothing.
     pub fn receipts(&self) -> Vec<Receipt> {
         self.core.fates.receipts(&self.lease)
@@ -154,9 +154,9 @@ impl LockGuard {
     /// background. `Ok` says that the lock was held until this release.
     ///
     /// # Errors
-    /// [`ReleaseError::Lost`] or [`ReleaseError::TakenByOther`] for a guard that was lost before,
-    /// by its own deadline or otherwise, whatever the nodes find; [`ReleaseError::Unconfirmed`] if
-    /// too few nodes answered.
+    /// [`ReleaseError::TakenByOther`] if a majority has another owner. [`ReleaseError::Lost`] if
+    /// the guard had ended before, even where nodes still had the lock, or if the lock was gone on
+    /// a majority. [`ReleaseError::Unconfirmed`] if too few nodes answered.
     ///
     /// # Cancellation safety
     /// If dropped at any await, the release goes on in the background.

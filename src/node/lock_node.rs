@@ -25,8 +25,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// repeated by the node itself after it may have been executed. The future may be dropped at any
 /// await; the request may then still take effect.
 pub trait LockNode: Send + Sync + 'static {
-    /// Executes a batch. Where [`depth`](Self::depth) is more than one, a batch takes effect behind
-    /// those of all earlier calls, in the order of the calls and not of the first polls.
+    /// Executes a batch. Where [`depth`](Self::depth) is more than one, batches take effect in the
+    /// order in which this was called, even if the returned futures are polled in another order.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
     /// Waits until at least as many replicas as `level` asks for have everything that was on the

@@ -79,7 +79,7 @@ struct Node {
     confirmed_until: Moment,
     /// The round of its last yes, and where in its history that is.
     written: Option<(u64, Written)>,
-    /// The last round in which it answered out of a quarantine, and that.
+    /// The last round in which it said that it is in quarantine, and which quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 

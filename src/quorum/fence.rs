@@ -2,7 +2,7 @@
 //!
 //! "The largest granted" alone is not enough: counters 5,3,3 then 4,1,1 on overlapping majorities
 //! hand out 5 and then 4. Either one value is already on a majority, or the largest is raised on a
-//! majority before anyone may use it.
+//! majority before anyone may use it. Which nodes are asked to raise, and when, decides `acquire`.
 
 use crate::quorum::majority::majority;
 

@@ -22,7 +22,7 @@ use crate::op::Batch;
 
 /// Read at a time.
 const CHUNK: usize = 16 * 1024;
-/// More than this is not kept for the next answer.
+/// A read buffer with a larger capacity is freed when it is empty.
 const KEPT: usize = 4 * CHUNK;
 
 pub(super) struct Request {

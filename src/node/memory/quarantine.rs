@@ -1,5 +1,6 @@
 //! What opens every batch: the marker that says since when this node's data are complete, the
-//! quarantine after a loss, and the floor below which no fence is handed out.
+//! quarantine after a loss, and the floor below which no fence is handed out. The same rules as
+//! `lua/history.lua`, for [`MemoryNode`](super::MemoryNode).
 
 use std::time::Duration;
 

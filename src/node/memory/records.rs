@@ -221,8 +221,9 @@ impl Records {
         if !h.may_extend(reassert) && !by_copy {
             return h.quarantined();
         }
-        // A promise of an earlier history stays below the floor unless its holder names the
-        // quarantine: a higher one may have been forgotten.
+        // A promise of an earlier history is not renewed into this one, so a result below the floor
+        // is still refused: a higher promise may have been forgotten. It is renewed only if the
+        // holder names the quarantine.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);

@@ -24,7 +24,7 @@ pub(crate) struct GroupTerms {
     /// The same with what those may have that could not be read: it counts where a history begins,
     /// for a promoted server's marker may be older than the server that it replaced.
     pub(crate) unread_window: Duration,
-    /// The largest that any client which agrees with this one on the group may say it is.
+    /// The longest window that any client with the same settings for this group can report.
     pub(crate) widest_window: Duration,
     /// Take a node without any history for a new one.
     pub(crate) trust_fresh: bool,

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The same from a shell: `palisade doctor --sentinel 10.0.0.1:26379,… --master orders-a`
-//! (feature `cli`).
+//! (package `palisade-cli`).
 //!
 //! # How it is built, and how a check is added
 //!

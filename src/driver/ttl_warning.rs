@@ -11,9 +11,9 @@ use crate::quorum::majority::majority;
 
 /// Which nodes were reported.
 #[derive(Debug)]
-pub(crate) struct Outlive(Vec<AtomicBool>);
+pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
-impl Outlive {
+impl TtlWarning {
     /// For so many nodes.
     pub(crate) fn new(n: usize) -> Self {
         // While the others are a majority they renew, whatever becomes of one.
@@ -26,7 +26,7 @@ impl Core {
     /// Looks at a lease that is about to be renewed: one that ends before does not have to outlive
     /// anything, and by now the nodes know their settings.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
-        for (node, told) in self.outlive.0.iter().enumerate() {
+        for (node, told) in self.ttl_warning.0.iter().enumerate() {
             if told.load(Ordering::Relaxed) {
                 continue;
             }
