@@ -40,7 +40,7 @@ fn judge(group: &Group) -> Finding {
         return Finding::fine(&group.name, read);
     }
     let enough = (servers / 2).to_string();
-    let says = format!("two halves can each satisfy the check; {enough} would exclude that");
+    let says = format!("two halves can each satisfy the check; set it to {enough} to prevent that");
     let mend = group.servers.iter().flat_map(|s| s.set("min-replicas-to-write", &enough));
     Finding::warning(&group.name, says, read).mend(mend)
 }
