@@ -160,8 +160,8 @@ impl Settings {
         for url in &self.node.0 {
             deployment = deployment.node(url);
         }
-        for (told, reached) in &self.map {
-            deployment = deployment.map_address(told, reached);
+        for (reported, reached) in &self.map {
+            deployment = deployment.map_address(reported, reached);
         }
         if let Some(name) = &self.user {
             deployment = deployment.username(name);

@@ -116,7 +116,7 @@ pub(crate) struct Watchdog {
     child: Child,
     input: Option<ChildStdin>,
     group: Pid,
-    told: Option<Moment>,
+    sent: Option<Moment>,
 }
 
 impl Watchdog {
@@ -129,7 +129,7 @@ impl Watchdog {
         let id = child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
         let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
         let input = child.stdin.take();
-        let mut watchdog = Self { child, input, group, told: None };
+        let mut watchdog = Self { child, input, group, sent: None };
         watchdog.until(end).await;
         Ok(watchdog)
     }
@@ -149,12 +149,12 @@ impl Watchdog {
 
     /// Moves the end of the lease.
     pub(crate) async fn until(&mut self, end: Moment) {
-        if self.told == Some(end) {
+        if self.sent == Some(end) {
             return;
         }
         let line = format!("{}\n", (end - MARGIN).as_nanos());
         if self.say(&line).await {
-            self.told = Some(end);
+            self.sent = Some(end);
         }
     }
 

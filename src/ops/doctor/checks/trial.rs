@@ -7,7 +7,7 @@ use super::Check;
 pub(super) const CHECK: Check = Check {
     id: "trial",
     severity: Severity::Error,
-    title: "a lock of a name that nobody uses is granted and released",
+    title: "a lock with a random name is granted and released",
     why: "the application does the same",
     run,
 };

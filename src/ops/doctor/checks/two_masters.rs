@@ -27,7 +27,7 @@ fn judge(group: &Group) -> Finding {
         return Finding::unknown(&group.name, why.unwrap_or_else(|| "no servers".into()));
     }
     let at: Vec<_> = masters.iter().map(|s| s.at.as_str()).collect();
-    let who = named.clone().unwrap_or_else(|| "nobody".into());
+    let who = named.clone().unwrap_or_else(|| "no server".into());
     let read = format!("ROLE master at {}; the Sentinels name {who}", at.join(" and "));
     let others: Vec<_> = masters.iter().filter(|s| Some(&s.at) != named.as_ref()).collect();
     if others.is_empty() {
