@@ -88,7 +88,7 @@ mod tests {
             lone(f, "10.0.1.1:6379");
             lone(f, "10.0.1.1:6380");
         });
-        assert_eq!(found.says, "10.0.1.1 holds 2 of 3, and 1 may be lost");
+        assert_eq!(found.says, "10.0.1.1 holds 2 of 3 masters; only 1 may be lost");
         let found = broken("nodes-together", |f| {
             apart(f);
             let mut second = f.groups[0].clone();
