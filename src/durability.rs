@@ -1,8 +1,8 @@
 //! How many replicas must have a grant before it counts, and how many had it.
 //!
-//! A master answers before its replicas know. What it granted is lost if one of them takes its
-//! place too early; the quarantine keeps others away from it then, and a durability level
-//! (durability 1) keeps it from being lost at all.
+//! A master answers before its replicas have the write. A grant is lost if a replica takes its
+//! place too early; then the quarantine prevents a second grant, and a durability level (durability
+//! 1) prevents the loss itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,23 +35,24 @@ pub enum Durability {
     /// Counts when the master executed it.
     #[default]
     Primary,
-    /// Counts when at least so many replicas confirmed it, whichever they are. At least 1.
+    /// Counts when at least this many replicas confirmed it, any of them. At least 1.
     Replicas(u32),
     /// Counts when all replicas confirmed it, also those that are down: one may be promoted later.
-    /// How many there are, each kind of node says: [`SentinelNode`](crate::SentinelNode) asks the
-    /// Sentinels, [`RedisNode`](crate::RedisNode) was configured with, or sees connected,
-    /// [`MemoryNode`](crate::MemoryNode) has none. Of none, all have it.
+    /// Their number depends on the kind of node: [`SentinelNode`](crate::SentinelNode) asks the
+    /// Sentinels, [`RedisNode`](crate::RedisNode) uses the configured number or the connected
+    /// replicas, [`MemoryNode`](crate::MemoryNode) has none. Without replicas the level is always
+    /// reached.
     AllReplicas,
 }
 
 impl Durability {
-    /// Checks that the level asks for something.
+    /// Checks that the level requires at least one replica.
     ///
     /// # Errors
     /// `Replicas(0)`, with field, value and rule.
     pub fn check(self) -> Result<(), ConfigError> {
         if self == Self::Replicas(0) {
-            let rule = "at least 1 replica; to wait for none say Durability::Primary";
+            let rule = "at least 1 replica; to wait for none use Durability::Primary";
             return Err(ConfigError::new("durability", "Replicas(0)", rule));
         }
         Ok(())
@@ -74,13 +75,13 @@ impl fmt::Display for Durability {
 pub struct Achieved {
     /// The level that was required, and reached on every node that counted.
     pub level: Durability,
-    /// At least so many replicas had it on each node that counted, when it was decided. Zero at
+    /// At least this many replicas had it on each node that counted, when it was decided. Zero at
     /// `Primary`, where no level was required, and where a node has no replicas.
     pub replicas: u32,
 }
 
 impl Achieved {
-    /// What is certain at a level without having counted.
+    /// The number that a level guarantees without counting.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn a_level_that_asks_for_nothing_is_refused() {
         let e = Durability::Replicas(0).check().unwrap_err();
-        let words = "`durability` is Replicas(0): at least 1 replica; to wait for none say \
+        let words = "`durability` is Replicas(0): at least 1 replica; to wait for none use \
                      Durability::Primary";
         assert_eq!(e.to_string(), words);
         assert!(Durability::Replicas(1).check().is_ok() && Durability::Primary.check().is_ok());

@@ -8,14 +8,14 @@ use crate::error::NodeOutcome;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
 
-/// How long results are kept where nobody says it.
+/// The default retention of results.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// What the nodes of a handle can do now. Shown as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// How many nodes have to be able to.
+    /// How many nodes are needed.
     pub needed: usize,
     /// Each node, in the order in which they were added.
     pub nodes: Vec<NodeHealth>,
@@ -27,12 +27,12 @@ pub struct Health {
 pub struct NodeHealth {
     /// The node's name.
     pub name: Arc<str>,
-    /// What it said to a lock that nobody needs: taken and released.
+    /// Its answer to a trial lock that was acquired and released.
     pub outcome: NodeOutcome,
     /// Whether it grants locks, and claims of idempotency keys with
     /// [`created_at`](crate::idempotency::Call::created_at) made after its loss of data.
     pub locks: Ability,
-    /// Whether it knows of keys without `created_at` that they are new.
+    /// Whether it can tell that a key without `created_at` is new.
     pub new_keys: Ability,
 }
 
@@ -42,9 +42,9 @@ pub struct NodeHealth {
 pub enum Ability {
     /// Now.
     Now,
-    /// Not before this has passed, and then unless something else happens.
+    /// After this time, unless something else happens.
     After(Duration),
-    /// Nobody knows when: nodes fail.
+    /// Unknown: nodes fail.
     Unknown,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Ability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now => f.write_str("yes"),
-            // Rounded up: a probe that waits so long finds it over.
+            // Rounded up: after this wait it is over.
             Self::After(rest) => write!(f, "in {} s", rest.as_secs() + 1),
             Self::Unknown => f.write_str("no"),
         }
@@ -94,12 +94,12 @@ impl Health {
         self.majority(|node| node.new_keys)
     }
 
-    /// Fit for a readiness probe of a program that needs locks: [`locks`](Self::locks) now.
+    /// For a readiness probe of a program that needs locks: true if [`locks`](Self::locks) is now.
     pub fn is_ready(&self) -> bool {
         self.locks().is_now()
     }
 
-    /// When so many nodes are able that they are enough.
+    /// When enough nodes are able.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -125,12 +125,12 @@ impl fmt::Display for Health {
 impl Redlock {
     /// Asks every node what it can do now; answers within about the `node_deadline`.
     ///
-    /// On each node a lock of the name `palisade:health` is taken and released, so that what only
-    /// writes meet is seen: too few replicas, a missing permission. That is one request a node, so
-    /// ask every few seconds and not for each request of your own.
+    /// On each node a lock with the name `palisade:health` is acquired and released, so that
+    /// failures of writes are seen, too: too few replicas, a missing permission. That is one
+    /// request per node, so ask every few seconds and not for each request of your own.
     ///
-    /// Keys without `created_at` are judged for a retention of 24 hours; by
-    /// [`Idempotency::health`](crate::Idempotency::health) for that of a namespace.
+    /// Keys without `created_at` are judged for a retention of 24 hours;
+    /// [`Idempotency::health`](crate::Idempotency::health) uses the retention of its namespace.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,37 +1,37 @@
-//! Receipts: where in a node's data history a write is, and what a change of servers did to it.
+//! Receipts: the place of a write in a node's data history, and the effect of a failover on it.
 //!
 //! A server's history has an identity (the *history*) and an offset that counts the bytes of its
-//! replication stream. A promoted replica, and a server that comes back from its snapshot, begin a
-//! new history and say which one they went on from and up to which offset they have it. So a
-//! client that noted `(history, offset)` after a write knows, without reading the data, whether
-//! the new server has it. Pure: facts in, [`Fate`] out.
+//! replication stream. A promoted replica, and a server that restarts from its snapshot, begin a
+//! new history. They report the history before it and the offset up to which they have it. So a
+//! client that noted `(history, offset)` after a write can tell, without reading the data, whether
+//! the new server has the write. Pure: facts in, [`Fate`] out.
 
 use std::sync::Arc;
 
-/// The history that a history went on from: it has all of `history` that lies before
-/// `offset`, and nothing after. (Redis: `master_replid2` and `second_repl_offset`.)
+/// The history before another one: the later one has all of `history_id` before `offset`, and
+/// nothing after. (Redis: `master_replid2` and `second_repl_offset`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predecessor {
     /// The history before.
     pub history_id: u64,
-    /// The first offset that is not shared any more.
+    /// The first offset that is no longer shared.
     pub offset: u64,
 }
 
-/// What became of the last confirmed write of a lease on one node.
+/// What a failover did to the last confirmed write of a lease on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fate {
-    /// The node still is the server that confirmed it, with the same data history. What somebody
-    /// deletes by hand there (`FLUSHALL`) cannot be seen.
+    /// The node still is the server that confirmed it, with the same data history. Deletions by
+    /// hand there (`FLUSHALL`) cannot be detected.
     Standing,
-    /// Another server took over and has the write, with all that came after it on the way: it may
-    /// have run out since by that server's clock.
+    /// Another server took over and has the write. By that server's clock, it may have expired
+    /// since.
     Survived,
     /// Another server took over and does not have the write: an earlier one of the same lease may
     /// be there, with less time.
     Lost,
-    /// Another server took over, and whether it has the write cannot be shown: treat it as lost.
+    /// Another server took over, and it is unknown whether it has the write: treat it as lost.
     Unknown,
 }
 
@@ -60,18 +60,18 @@ impl std::fmt::Display for Fate {
     }
 }
 
-/// The last write of a lease that one node confirmed, and what became of it.
+/// The last write of a lease that one node confirmed, and its fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
     /// The node's name.
     pub node: Arc<str>,
-    /// The data history the write was confirmed in.
+    /// The data history in which the write was confirmed.
     pub history_id: u64,
-    /// The history's length after the write, or later; `None` if the node does not report it, and
-    /// then no change of servers can be shown to have kept the write.
+    /// The history's length after the write, or later; `None` if the node does not report it; then
+    /// it is unknown after a failover whether the write was kept.
     pub offset: Option<u64>,
-    /// What is known of it at this moment.
+    /// The fate of the write, as far as it is known now.
     pub fate: Fate,
 }
 
@@ -82,14 +82,14 @@ pub(crate) struct Written {
     pub(crate) offset: Option<u64>,
 }
 
-/// A history and what it went on from.
+/// A history and its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) history_id: u64,
     pub(crate) predecessor: Option<Predecessor>,
 }
 
-/// What became of `write`, if the last of `seen` is the node's server now.
+/// The fate of `write`, if the last of `seen` is the node's current server.
 ///
 /// Goes back from it, predecessor by predecessor: offsets go on when a replica is promoted, so what
 /// lies before every fork on the way was copied every time. A link that was not seen proves
@@ -111,7 +111,7 @@ pub(crate) fn fate(write: Written, seen: &[Server]) -> Fate {
 pub(crate) fn shared(history_id: u64, seen: &[Server]) -> Option<u64> {
     let mut at = *seen.last()?;
     let mut end = u64::MAX;
-    // As many steps as servers: garbage that goes round in a circle ends too.
+    // At most one step per server, so that invalid circular data end, too.
     for _ in seen {
         let before = at.predecessor?;
         end = end.min(before.offset);

@@ -1,4 +1,4 @@
-//! Where the nodes are and how to log in: what every command is given.
+//! Where the nodes are and how to log in: the options of every command.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,30 +11,30 @@ use palisade::ops::Deployment;
 use crate::codes::Fail;
 use crate::settings::{Group, List, Settings, Span};
 
-/// Said of every command that takes groups.
+/// Help text of every command that takes groups.
 pub(crate) const SETS: &str = "\
-Sentinels and masters go together in the order in which they are written: a master belongs to the
-Sentinels named before it, and --sentinel after a --master begins another set.";
+The order of --sentinel and --master matters: a master belongs to the Sentinels named before it, and
+--sentinel after a --master begins another set.";
 
-/// Said of every command.
+/// Help text of every command.
 pub(crate) const SECRETS: &str = "\
-What is not on the command line is taken from the environment (PALISADE_NODE, PALISADE_SENTINEL,
+Options that are not given are taken from the environment (PALISADE_NODE, PALISADE_SENTINEL,
 PALISADE_MASTER, PALISADE_TTL, ...), then from --config, $PALISADE_CONFIG or /etc/palisade.toml.
 Passwords come from the environment or a file, never from the command line.";
 
 #[derive(Debug, Args)]
 pub(crate) struct AccessArgs {
-    /// Sentinels that watch over the masters named after them; those not named are learned
+    /// Sentinels that monitor the masters named after them; they report the other Sentinels
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', help_heading = "Nodes")]
     sentinel: Vec<String>,
-    /// Name of a master: a group, one node
+    /// Name of a master in the Sentinels; each group is one node
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Nodes")]
     master: Vec<String>,
-    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (seen in lists of processes)
+    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (visible in process lists)
     #[arg(long, value_name = "URL", help_heading = "Nodes")]
     node: Vec<String>,
-    /// Where an address that Sentinels tell is reached from here (NAT, names in certificates)
-    #[arg(long, value_name = "TOLD=REACHED", value_parser = mapping, help_heading = "Nodes")]
+    /// Reach an address that Sentinels report at another one (NAT, names in certificates)
+    #[arg(long, value_name = "REPORTED=REACHED", value_parser = mapping, help_heading = "Nodes")]
     map: Vec<(String, String)>,
     /// File with settings (TOML)
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
@@ -67,14 +67,14 @@ pub(crate) struct AccessArgs {
     #[command(flatten)]
     tls: TlsArgs,
 
-    /// For each server and Sentinel that is examined or changed [default: 2s]
+    /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
     #[arg(long, value_name = "SPAN", help_heading = "Nodes")]
     timeout: Option<Span>,
 }
 
 #[derive(Debug, Args)]
 struct TlsArgs {
-    /// TLS to the groups' data servers (a --node says it by rediss://)
+    /// TLS to the groups' data servers (for a --node, write rediss://)
     #[arg(help_heading = "TLS", long)]
     tls: bool,
     /// TLS to the Sentinels
@@ -97,13 +97,13 @@ pub(crate) struct HandleArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// Keep everything in this process's memory: guards this one process only
+    /// Keep everything in this process's memory: protects from this one process only
     #[arg(long, help_heading = "Nodes", conflicts_with_all = ["node", "sentinel", "master"])]
     embedded: bool,
-    /// Put before every name; the same in every program that shares the names
+    /// Prefix of every name; the same in every program that shares the names
     #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
     prefix: Option<String>,
-    /// Length of the lease, which is renewed while the command runs [default: 15s]
+    /// Length of the lease; it is renewed while the command runs [default: 15s]
     #[arg(long, value_name = "SPAN", help_heading = "Nodes")]
     ttl: Option<Span>,
     /// The longest lease of any client of these nodes [default: --ttl]
@@ -117,10 +117,10 @@ pub(crate) struct HandleArgs {
     node_deadline: Option<Span>,
 }
 
-/// Sentinels, and the masters that they watch over.
+/// Sentinels, and the masters that they monitor.
 pub(crate) type Sets = Vec<(Vec<String>, Vec<String>)>;
 
-/// Sentinels with their masters, by their places on the command line.
+/// Sentinels with their masters, by their positions on the command line.
 pub(crate) fn sets(matches: &ArgMatches) -> Sets {
     let placed = |name: &'static str| {
         let values = matches.get_many::<String>(name).into_iter().flatten().cloned();
@@ -145,7 +145,7 @@ pub(crate) fn sets(matches: &ArgMatches) -> Sets {
 }
 
 impl AccessArgs {
-    /// What the command line says, and below it the environment and the file.
+    /// The settings of the command line; those of the environment and the file fill the gaps.
     fn settings(self, sets: Sets, more: Settings) -> Result<Settings, String> {
         let group = |(sentinel, master)| Group { sentinel: List(sentinel), master: List(master) };
         let flags = Settings {
@@ -193,8 +193,8 @@ impl HandleArgs {
 }
 
 fn mapping(text: &str) -> Result<(String, String), String> {
-    let (told, reached) = text.split_once('=').ok_or("write host:port=host:port")?;
-    Ok((told.to_owned(), reached.to_owned()))
+    let (reported, reached) = text.split_once('=').ok_or("write host:port=host:port")?;
+    Ok((reported.to_owned(), reached.to_owned()))
 }
 
 /// A span of time for the commands that have it in seconds.

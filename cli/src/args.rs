@@ -1,4 +1,4 @@
-//! What is written on the command line.
+//! The command line.
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
@@ -16,7 +16,7 @@ use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
 use crate::{Done, run};
 
-/// Runs commands under locks, on one leader, or once; and operates the nodes that decide it.
+/// Runs commands under locks, on one leader, or once; and operates the nodes behind them.
 #[derive(Debug, Parser)]
 #[command(name = "palisade", version, arg_required_else_help = true, max_term_width = 100)]
 struct Palisade {
@@ -46,7 +46,7 @@ enum Command {
     Init(Box<InitArgs>),
     #[command(after_help = after(HANDOVER))]
     Handover(Box<HandoverArgs>),
-    /// Prints what a shell completes commands by
+    /// Prints a completion script for a shell
     Completions {
         /// The shell
         shell: Shell,
@@ -59,31 +59,31 @@ const LOCK: &str = "Examples:
   palisade lock deploy --node redis://127.0.0.1 -- ./deploy.sh --all
   palisade lock -n -E 0 nightly --node redis://127.0.0.1 -c 'dump | gzip > dump.gz'
 
-The command finds PALISADE_NAME, PALISADE_FENCING_TOKEN (larger than that of every earlier holder:
-send it along with what is written) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end of
-the first lease, which is renewed) in its environment.";
+The environment of the command has PALISADE_NAME, PALISADE_FENCING_TOKEN (larger than that of every
+earlier holder: send it with each write) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end
+of the first lease, which is renewed).";
 
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing
   palisade elect billing --node redis://127.0.0.1 --observe --json
 
-The command finds what `lock` gives it; PALISADE_FENCING_TOKEN is the term.";
+The environment of the command is as for `lock`; PALISADE_FENCING_TOKEN is the term.";
 
 const CRON: &str = "Examples:
   palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 -- ./nightly.sh
   palisade cron '*/5 * * * *' sync --missed catch-up --window 2h --node redis://127.0.0.1 -- ./sync
   palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 --history 10
 
-The command finds what `lock` gives it, PALISADE_TICK (seconds since 1970: when it was due),
-PALISADE_ATTEMPT (more than 1 where an earlier run of the tick was interrupted) and
-PALISADE_BACKFILLED. A command that ends with 75 is run again for the same tick; any other code but
-0 is kept as a failure, and the next tick comes at its time.";
+The environment of the command is as for `lock`, with PALISADE_TICK (seconds since 1970: when the
+tick was due), PALISADE_ATTEMPT (more than 1 if an earlier run of the tick was interrupted) and
+PALISADE_BACKFILLED. A command that exits with 75 is run again for the same tick. Any other code
+except 0 is recorded as a failure, and the next tick runs at its time.";
 
 const ONCE: &str = "Examples:
   palisade once invoice-42 --node redis://127.0.0.1 -- ./send-invoice 42
 
-The command finds what `lock` gives it, and PALISADE_ATTEMPT: more than 1 where an earlier run may
-have taken effect.";
+The environment of the command is as for `lock`, with PALISADE_ATTEMPT: more than 1 if an earlier
+run may have taken effect.";
 
 const INSPECT: &str = "Examples:
   palisade inspect deploy --node redis://127.0.0.1";
@@ -104,14 +104,15 @@ const INIT: &str = "Examples:
   palisade init --node redis://10.0.2.1
   palisade init --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
 
-All nodes are marked or none. Exit code: 0 marked, 2 refused, 64 wrong use, 69 not reached.";
+All nodes are marked, or none. Exit code: 0 marked, 2 refused, 64 wrong use, 69 not reached.";
 
 const HANDOVER: &str = "Examples:
   palisade handover --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --user operator
   palisade handover --node redis://10.0.2.1 -- systemctl restart redis
 
 The user needs EVAL, WAIT, REPLICAOF, MULTI and CONFIG REWRITE at the servers, and SENTINEL FAILOVER
-at the Sentinels. Exit code: 0 handed over, 2 not, 64 wrong use, 69 not reached.";
+at the Sentinels. Exit code: 0 handed over, 2 not handed over, 64 wrong
+use, 69 not reached.";
 
 fn after(examples: &str) -> String {
     format!("{SETS}\n\n{examples}\n\n{SECRETS}")
@@ -121,7 +122,7 @@ fn commands(examples: &str) -> String {
     format!("{examples}\n\n{TABLE}\n\n{SETS}\n\n{SECRETS}")
 }
 
-/// What to do, and in which order it was written.
+/// The command, and the order of its arguments.
 pub(crate) struct Line {
     command: Command,
     sets: Sets,
@@ -134,7 +135,7 @@ pub(crate) fn read() -> Result<Line, clap::Error> {
     Ok(Line { command, sets: access::sets(deepest(&matches)) })
 }
 
-/// The matches of the command that was named last.
+/// The matches of the innermost subcommand.
 fn deepest(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, below)| deepest(below))
 }

@@ -1,4 +1,4 @@
-//! What a command writes, kept on its way to whom it is for.
+//! Copies a command's output to its destination, and keeps it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 
-/// How long what was written last may take when the command has ended.
+/// How long the last output may take after the command has ended.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Output: a text, or bytes where it is none.
+/// Output: a text, or bytes if it is not UTF-8.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Output {
@@ -71,7 +71,7 @@ impl Capture {
         Self { out: Stream::default(), err: Stream::default(), limit }
     }
 
-    /// Copies what the child writes to our own streams, and keeps it.
+    /// Copies the child's output to our own streams, and keeps it.
     pub(crate) fn begin(&mut self, child: &mut Child) -> Copies {
         let mut copies = Vec::new();
         if let Some(from) = child.stdout.take() {
@@ -85,7 +85,7 @@ impl Capture {
         Copies(copies)
     }
 
-    /// Standard output, standard error, and whether they are not all.
+    /// Standard output, standard error, and whether they are incomplete.
     pub(crate) fn take(&self) -> (Output, Output, bool) {
         let ((out, out_cut), (err, err_cut)) = (self.out.take(), self.err.take());
         (out, err, out_cut || err_cut)
@@ -93,7 +93,7 @@ impl Capture {
 }
 
 impl Copies {
-    /// Waits for what was written last.
+    /// Waits for the last output.
     pub(crate) async fn end(self) {
         for mut copy in self.0 {
             if tokio::time::timeout(LAST, &mut copy).await.is_err() {
@@ -112,7 +112,7 @@ async fn copy(
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         stream.add(&buffer[..n], limit);
-        // Whoever closed our output has read enough; the command goes on.
+        // The reader may close our output; the command goes on.
         drop(to.write_all(&buffer[..n]).await);
         drop(to.flush().await);
     }

@@ -1,4 +1,4 @@
-//! Running a command under a lease: it is dead before the lease is over, whatever happens.
+//! Runs a command under a lease: the command always ends before the lease does.
 //!
 //! ```text
 //!  lease  ├──────────────── renewed ───────────────┤ not renewed ... ┤ end
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A lease that a command runs under.
 pub(crate) trait Held {
-    /// Until it is over, unless it is renewed; zero once it is lost.
+    /// The time until it ends without a renewal; zero after it was lost.
     fn remaining(&self) -> Duration;
     /// Resolves when it is lost.
     fn lost(&self) -> impl Future<Output = ()>;
@@ -71,7 +71,7 @@ pub(crate) struct Command {
     pub(crate) argv: Vec<OsString>,
     /// Between TERM and KILL, inside the lease.
     pub(crate) grace: Duration,
-    /// The command may run for so long.
+    /// The longest time that the command may run.
     pub(crate) at_most: Option<Duration>,
 }
 
@@ -82,11 +82,11 @@ pub(crate) enum Ended {
     Code(u8),
     /// By this signal.
     Signal(i32),
-    /// It could not be started, for which this is the code.
+    /// It could not be started; this is the exit code for that.
     Cannot(u8),
     /// It ran for too long.
     TooLong,
-    /// The lease was about to be over, or was lost.
+    /// The lease was about to end, or was lost.
     Lost,
 }
 
@@ -121,7 +121,7 @@ enum Ending {
     TooLong,
 }
 
-/// Runs a command to its end. What it leaves behind in its process group is ended, too.
+/// Runs a command to its end. Processes that it leaves in its process group are killed, too.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -193,7 +193,8 @@ async fn attend(
                     go_on(child, group);
                 }
                 if ending.is_none() && left <= command.grace + MARGIN {
-                    let text = "the lease is not renewed; the command is ended before it is over";
+                    let text = "the lease cannot be renewed; the command gets TERM, and KILL \
+                                before the lease ends";
                     say.warn("losing", json!({"left_ms": left.as_millis()}), text);
                     ending = Some(Ending::Lost);
                     send(group, Signal::SIGTERM);
@@ -213,12 +214,12 @@ async fn attend(
     }
 }
 
-/// A group that has ended already has nobody to hear it.
+/// Fails if the group has already ended, which is no error.
 fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
-/// A command that was stopped from the terminal goes on: its lease does not wait.
+/// Continues a command that was stopped from the terminal, because its lease does not wait.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -233,7 +234,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if !is_there() {
         return;
     }
-    let text = "the command left processes behind; they are ended, too";
+    let text = "the command left processes behind; they are killed";
     say.progress("clearing", json!({}), text);
     send(group, Signal::SIGTERM);
     let until = Instant::now() + grace;
@@ -243,7 +244,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     send(group, Signal::SIGKILL);
 }
 
-/// The terminal, while it is the command's.
+/// The terminal, while the command's process group owns it.
 struct Terminal;
 
 impl Terminal {
@@ -262,7 +263,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // From the background this would stop us otherwise.
+        // Otherwise this would stop us in the background.
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTTOU);
         if mask.thread_block().is_ok() {

@@ -1,27 +1,27 @@
 //! Exit codes, and errors that end the program with one.
 
-/// Wrong use, as `sysexits` has it.
+/// Wrong use, as in `sysexits`.
 pub(crate) const USAGE: u8 = 64;
 /// The key was used for another command.
 pub(crate) const MISMATCH: u8 = 65;
 /// The nodes could not be reached, or too few of them.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// Something here failed that has nothing to do with the nodes.
+/// A local failure, unrelated to the nodes.
 pub(crate) const INTERNAL: u8 = 70;
-/// Somebody else holds it; `-E` changes it. Also what a command says that wants to be run again.
+/// Somebody else holds it; `-E` changes the code. A command asks for another run with this code.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The command was found and could not be run.
 pub(crate) const CANNOT_RUN: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// The lock was lost while the command ran, and the command was ended for it.
+/// The lock was lost while the command ran, so the command was ended.
 pub(crate) const LOST: u8 = 200;
-/// Nobody knows whether an earlier run took effect; a person has to decide.
+/// It is unknown whether an earlier run took effect; a person has to decide.
 pub(crate) const PARKED: u8 = 201;
 /// The command ran, and its result is not known to be stored.
 pub(crate) const NOT_RECORDED: u8 = 202;
 
-/// What `--help` says of them.
+/// Their descriptions in `--help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   that of the command; 128+N if signal N ended it
@@ -32,11 +32,11 @@ Exit codes:
   75   not acquired: somebody else holds it (another code with -E)
   126  the command cannot be run
   127  the command was not found
-  200  lost while running: the command was ended before the lease was over
+  200  lost while running: the command was ended before the lease ended
   201  parked: an earlier run may have taken effect; see `palisade idem` (once)
   202  the command ran, and its result is not known to be stored (once)";
 
-/// Why the program ends without having done what it was asked for.
+/// Why the program could not do its task.
 #[derive(Debug)]
 pub(crate) struct Fail {
     pub(crate) code: u8,

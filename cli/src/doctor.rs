@@ -8,41 +8,41 @@ use palisade::ops::doctor::{About, Doctor, checks};
 use crate::access::{AccessArgs, Sets, seconds};
 use crate::{Done, block_on};
 
-/// Examines a deployment: what would lose locks, why, and the command that mends it.
+/// Examines a deployment: what would lose locks, why, and the command that corrects it.
 ///
-/// Reads only, but for a lock of a random name that is taken and released on each node.
+/// Reads only, except for a lock with a random name that it acquires and releases on each node.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// ACL user whose rights are looked at, where --user is an operator [default: --user]
+    /// ACL user whose rights are checked, if --user is an operator [default: --user]
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     rights_of: Option<String>,
 
-    /// The application's lease in seconds (0.5 is possible): does it outlive a failover?
+    /// The application's ttl in seconds (0.5 is possible): does it outlive a failover?
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ttl: Option<Duration>,
-    /// The application's longest lease in seconds, if it is not the library's default of 15
+    /// The application's `max_ttl` in seconds, if it is not the library's default of 15
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_ttl: Option<Duration>,
     /// The application's `clock_error` in seconds, if it is not the library's default
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     clock_error: Option<Duration>,
-    /// What the application says by `min_replicas(_, SECONDS)`, if it does
+    /// The application's `min_replicas(_, SECONDS)`, if it sets that
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_lag: Option<Duration>,
-    /// Take no lock: write nothing anywhere
+    /// Acquire no lock: write nothing anywhere
     #[arg(long)]
     no_trial: bool,
-    /// Everything that was read and found, as JSON
+    /// Print all findings as JSON
     #[arg(long)]
     json: bool,
-    /// Warnings fail, too (exit code 1)
+    /// Exit with 1 after warnings
     #[arg(long)]
     strict: bool,
-    /// Only say which checks there are
+    /// List the checks, and do nothing else
     #[arg(long)]
     list: bool,
 }

@@ -20,7 +20,7 @@ pub(crate) struct HandoverArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// How long the server stays closed at the most if nobody opens it again
+    /// The longest time that the server stays closed if nobody opens it again
     /// [default: 20 for a group, 60 for a lone server]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     closed_for: Option<Duration>,
@@ -42,11 +42,13 @@ impl HandoverArgs {
         if let Some(error) = self.clock_error {
             handover = handover.clock_error(error);
         }
-        // Whoever closed it has read enough.
+        // The reader may close the pipe.
         let tell = |step: &str| drop(writeln!(std::io::stderr(), "{step}"));
         let done = if group {
             if !self.restart.is_empty() {
-                return Err("a group is handed over without a command".to_owned());
+                return Err("a group is handed over without a command: leave out `--` and the \
+                            command"
+                    .to_owned());
             }
             block_on(unless_stopped(&handover, handover.group(tell)))?
         } else {
@@ -64,7 +66,7 @@ impl HandoverArgs {
     }
 }
 
-/// Runs it to its end, or to a signal that ends this program: then what is closed is opened.
+/// Runs it to its end, or until a signal ends this program: then a closed server is opened.
 async fn unless_stopped<T>(
     handover: &Handover,
     work: impl Future<Output = T>,
@@ -77,7 +79,7 @@ async fn unless_stopped<T>(
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let then = handover.give_up().await.unwrap_or_else(|| "nothing is closed".to_owned());
+    let then = handover.give_up().await.unwrap_or_else(|| "no server is closed".to_owned());
     Ok(Err(format!("not handed over: stopped by a signal; {then}\n")))
 }
 

@@ -8,17 +8,18 @@ use crate::{Done, block_on};
 
 /// Marks a new deployment: its nodes grant at once, and remember every key from the beginning.
 ///
-/// To be run once, for all nodes together, when the servers are set up and their replicas attached.
-/// Only where the whole deployment is new: a server that was replaced or emptied, while other nodes
-/// have data, joins by itself after one quarantine; marked as new it would deny what it forgot, and
-/// a handler would run twice. Refused where a server has any key of the prefix or palisade's
-/// marker, unless that was written by applications that came too early and still wait.
+/// Run it once, for all nodes together, when the servers are set up and their replicas attached,
+/// and only if the whole deployment is new. A server that was replaced or emptied while other nodes
+/// have data joins by itself after one quarantine; marked as new, it would deny keys that it
+/// forgot, and a handler would run twice. A server is refused if it has a key with the prefix, or
+/// palisade's marker, unless applications wrote the marker too early and are still in its first
+/// quarantine.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
     access: AccessArgs,
 
-    /// The application's prefix; without it any key that looks like palisade's is refused
+    /// The application's prefix; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
 }

@@ -1,4 +1,5 @@
-//! The program `palisade`: locks, leaders, once-only commands from a shell, and what operators do.
+//! The program `palisade`: locks, leaders, once-only commands from a shell, and operations on
+//! nodes.
 
 mod access;
 mod args;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use codes::{Fail, INTERNAL, USAGE};
 
-/// What a command came to.
+/// The result of a command.
 struct Done {
     text: String,
     code: u8,
@@ -33,14 +34,14 @@ fn main() -> ExitCode {
     let line = match args::read() {
         Ok(line) => line,
         Err(e) => {
-            // Help and version are no errors.
+            // Help and version are not errors.
             let _ = e.print();
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
     match line.run() {
         Ok(done) => {
-            // Whoever closed the pipe has read enough.
+            // The reader may close the pipe.
             let _ = std::io::stdout().write_all(done.text.as_bytes());
             ExitCode::from(done.code)
         }
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
 /// Runs it to its end on this thread: a command is killed with the thread that started it.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Ok(runtime.map_err(|e| format!("no runtime: {e}"))?.block_on(work))
+    Ok(runtime.map_err(|e| format!("cannot start the runtime: {e}"))?.block_on(work))
 }
 
 /// The same of a verb.

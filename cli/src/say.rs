@@ -1,31 +1,31 @@
-//! What the program says of itself: on standard error, for standard output is the command's.
+//! Messages of the program: on standard error, because standard output belongs to the command.
 
 use std::io::{IsTerminal as _, Write as _};
 
 use serde_json::{Map, Value};
 
-/// How it speaks.
+/// The form of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Say {
     json: bool,
-    /// Progress is shown: somebody watches, or asked for it.
+    /// Whether progress is shown: on a terminal, or on request.
     progress: bool,
 }
 
 impl Say {
-    /// With `json` each line is an object. Progress is for a terminal, JSON, or who asks for it.
+    /// With `json` each line is an object. Progress is shown on a terminal, as JSON, or on request.
     pub(crate) fn new(json: bool, verbose: bool) -> Self {
         Self { json, progress: json || verbose || std::io::stderr().is_terminal() }
     }
 
-    /// What is as expected.
+    /// Reports progress.
     pub(crate) fn progress(self, event: &str, fields: Value, text: &str) {
         if self.progress {
             self.warn(event, fields, text);
         }
     }
 
-    /// What somebody has to know.
+    /// Reports something that a person has to know.
     pub(crate) fn warn(self, event: &str, fields: Value, text: &str) {
         let line = if self.json {
             let mut all = Map::from_iter([("event".to_owned(), event.into())]);
@@ -37,7 +37,7 @@ impl Say {
         } else {
             format!("palisade: {text}")
         };
-        // Nobody reads it any more: then nobody has to.
+        // The reader may close the pipe.
         drop(writeln!(std::io::stderr(), "{line}"));
     }
 }

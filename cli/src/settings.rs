@@ -13,21 +13,21 @@ use serde::{Deserialize, de};
 
 use crate::codes::Fail;
 
-/// Read if no file is named and it is there.
+/// The default file, if it exists.
 const FILE: &str = "/etc/palisade.toml";
 
-/// What to do where no node is named.
+/// What to do if no node is named.
 const START: &str = "no server is named: start one with `redis-server` and add `--node \
-                     redis://127.0.0.1` (or set PALISADE_NODE), or use `--embedded`, which guards \
-                     this one process only";
+                     redis://127.0.0.1` (or set PALISADE_NODE), or use `--embedded`, which \
+                     protects from this one process only";
 
-/// Everything but what is said to a verb alone. What is not given here is given by the next layer.
+/// All settings that verbs share. A setting that is not given here is taken from the next layer.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     /// Lone servers, by URL.
     pub(crate) node: List,
-    /// One set of Sentinels and the masters they watch over.
+    /// One set of Sentinels and the masters that they monitor.
     pub(crate) sentinel: List,
     pub(crate) master: List,
     /// More such sets.
@@ -54,7 +54,7 @@ pub(crate) struct Settings {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// What the environment may say: `PALISADE_` and one of these in capitals.
+/// Settings that the environment may have: `PALISADE_` and one of these in capitals.
 const VARIABLES: &[&str] = &[
     "node",
     "sentinel",
@@ -76,7 +76,7 @@ const VARIABLES: &[&str] = &[
     "key",
 ];
 
-/// Sentinels, and the masters that they watch over.
+/// Sentinels, and the masters that they monitor.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Group {
@@ -85,7 +85,7 @@ pub(crate) struct Group {
 }
 
 impl Settings {
-    /// What the command line says, and below it the environment and the file.
+    /// The settings of the command line; those of the environment and the file fill the gaps.
     pub(crate) fn read(flags: Self, file: Option<&Path>) -> Result<Self, String> {
         let named = file.map(Path::to_owned);
         let named = named.or_else(|| std::env::var_os("PALISADE_CONFIG").map(PathBuf::from));
@@ -94,9 +94,11 @@ impl Settings {
         let env = of(Figment::from(Env::prefixed("PALISADE_").only(VARIABLES)))?;
         let all = flags.over(env);
         match named {
-            Some(path) if !path.is_file() => {
-                Err(format!("{}: there is no such file", path.display()))
-            }
+            Some(path) if !path.is_file() => Err(format!(
+                "{}: no such file; correct --config or \
+                             $PALISADE_CONFIG",
+                path.display()
+            )),
             Some(path) => Ok(all.over(of(Figment::from(Toml::file_exact(path)))?)),
             None if Path::new(FILE).is_file() => {
                 Ok(all.over(of(Figment::from(Toml::file_exact(FILE)))?))
@@ -113,8 +115,8 @@ impl Settings {
             || self.embedded
     }
 
-    /// This layer, and `below` where it says nothing. Nodes are one setting: a layer that names any
-    /// names all of them.
+    /// This layer, with `below` for the settings that it lacks. Nodes are one setting: a layer that
+    /// names one must name all.
     fn over(self, below: Self) -> Self {
         let nodes = if self.names_nodes() { self.clone() } else { below.clone() };
         Self {
@@ -158,8 +160,8 @@ impl Settings {
         for url in &self.node.0 {
             deployment = deployment.node(url);
         }
-        for (told, reached) in &self.map {
-            deployment = deployment.map_address(told, reached);
+        for (reported, reached) in &self.map {
+            deployment = deployment.map_address(reported, reached);
         }
         if let Some(name) = &self.user {
             deployment = deployment.username(name);
@@ -180,7 +182,7 @@ impl Settings {
 
     #[cfg(feature = "tls")]
     fn secured(&self, mut deployment: Deployment) -> Result<Deployment, String> {
-        // Of a program there is one provider; a library leaves the choice to its program.
+        // A program chooses the TLS provider; a library leaves the choice to its program.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pem =
             |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -206,7 +208,11 @@ impl Settings {
     #[cfg(not(feature = "tls"))]
     fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
         let any = self.tls || self.sentinel_tls || self.cacert.is_some() || self.cert.is_some();
-        if any { Err("this program was built without TLS".to_owned()) } else { Ok(deployment) }
+        if any {
+            Err("this program was built without TLS; install it with the feature `tls`".to_owned())
+        } else {
+            Ok(deployment)
+        }
     }
 
     /// The certificates as `redis-cli` takes them.
@@ -254,10 +260,11 @@ fn secret(
     file: Option<&PathBuf>,
     usual: &str,
 ) -> Result<Option<String>, String> {
-    // A variable that is named comes before a file of another layer.
+    // A named variable has priority over a file of another layer.
     if let Some(name) = env {
-        // The variable's content is never shown, also not where it is no text.
-        let secret = std::env::var(name).map_err(|_| format!("${name} is not set, or no text"))?;
+        // The variable's content is never shown, even if it is not text.
+        let secret =
+            std::env::var(name).map_err(|_| format!("${name} is not set, or not UTF-8"))?;
         return Ok(Some(secret));
     }
     if let Some(path) = file {
@@ -297,7 +304,7 @@ impl std::str::FromStr for Span {
     fn from_str(text: &str) -> Result<Self, String> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
-        let bad = || format!("{text:?} is no span of time; write 2.5s, 250ms, 2m, 1h or 1d");
+        let bad = || format!("{text:?} is not a span of time; write 2.5s, 250ms, 2m, 1h or 1d");
         let factor = match unit {
             "" | "s" => 1.0,
             "ms" => 1e-3,

@@ -1,4 +1,4 @@
-//! The signals that end this program, or are passed on to the command that it runs.
+//! The signals that end this program, or that it passes on to its command.
 
 use std::io;
 use std::task::Poll;
@@ -15,7 +15,7 @@ const ALL: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Hears them from the first to the last moment.
+/// Receives them from the start to the end of the program.
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {

@@ -1,4 +1,4 @@
-//! Two small programs in one with `palisade`, which are started by it and by nobody else.
+//! Two small programs inside of `palisade`, which only `palisade` starts.
 //!
 //! The *watchdog* ends a command's process group before its lease is over. It is a process of its
 //! own, so it does that also where `palisade` itself is stopped, starved or killed. It leads the
@@ -25,11 +25,11 @@ use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
 const WATCH: &str = "--watch-a-group";
 const START: &str = "--start-a-command";
 
-/// So long before the lease is over nothing of the group runs any more.
+/// How long before the end of the lease the whole group has ended.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 /// Longest sleep: a machine that was suspended is noticed this soon after it wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a line to the watchdog may take; it may be stopped, too.
+/// How long writing a line to the watchdog may take; the watchdog may be stopped, too.
 const WRITE: Duration = Duration::from_millis(50);
 
 /// The clock of leases: it goes on while the machine is suspended.
@@ -59,7 +59,7 @@ pub(crate) fn run() -> Option<ExitCode> {
 fn start(parent: Pid, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
-        eprintln!("palisade: the command could not be tied to this program: {e}");
+        eprintln!("palisade: cannot make the command end with this program: {e}");
         return ExitCode::from(INTERNAL);
     }
     // It may have ended before the request was there.
@@ -76,7 +76,7 @@ fn start(parent: Pid, command: Vec<OsString>) -> ExitCode {
 
 /// Reads deadlines and kills its own group at the last one, or when nobody is left to move it.
 fn watch() -> ExitCode {
-    // What is meant for the command reaches the whole group.
+    // Signals for the command reach the whole group.
     let mut deaf = SigSet::all();
     deaf.remove(Signal::SIGKILL);
     if deaf.thread_block().is_err() {
@@ -116,7 +116,7 @@ pub(crate) struct Watchdog {
     child: Child,
     input: Option<ChildStdin>,
     group: Pid,
-    told: Option<Moment>,
+    sent: Option<Moment>,
 }
 
 impl Watchdog {
@@ -129,7 +129,7 @@ impl Watchdog {
         let id = child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
         let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
         let input = child.stdin.take();
-        let mut watchdog = Self { child, input, group, told: None };
+        let mut watchdog = Self { child, input, group, sent: None };
         watchdog.until(end).await;
         Ok(watchdog)
     }
@@ -139,7 +139,7 @@ impl Watchdog {
         self.group
     }
 
-    /// The program that starts a command in the group: give it the command's words.
+    /// The program that starts a command in the group; its arguments are the command.
     pub(crate) fn starter(&self) -> io::Result<tokio::process::Command> {
         let mut command = tokio::process::Command::new(std::env::current_exe()?);
         command.arg(START).arg(std::process::id().to_string());
@@ -147,14 +147,14 @@ impl Watchdog {
         Ok(command)
     }
 
-    /// The lease ends then.
+    /// Moves the end of the lease.
     pub(crate) async fn until(&mut self, end: Moment) {
-        if self.told == Some(end) {
+        if self.sent == Some(end) {
             return;
         }
         let line = format!("{}\n", (end - MARGIN).as_nanos());
         if self.say(&line).await {
-            self.told = Some(end);
+            self.sent = Some(end);
         }
     }
 
@@ -164,14 +164,14 @@ impl Watchdog {
         matches!(said, Ok(Ok(())))
     }
 
-    /// The command has ended: nothing is to be killed any more.
+    /// The command has ended: nothing has to be killed any more.
     pub(crate) async fn end(mut self) {
         let said = self.say("end\n").await;
         drop(self.input.take());
         if !said {
             drop(self.child.start_kill());
         }
-        // It has nothing else to do; one that is stopped all the same is killed.
+        // The watchdog has nothing else to do; one that is stopped is killed.
         if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
             drop(self.child.start_kill());
             drop(self.child.wait().await);

@@ -35,8 +35,8 @@ impl Endpoint {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         if is_ambiguous(url) {
-            let rule = "an @ stands behind one of / ? #: if these belong to the password, write \
-                        them as %2F %3F %23";
+            let rule = "an @ comes after one of / ? #: if these belong to the password, write them \
+                        as %2F %3F %23";
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         if let Some(rule) = unknown_part(url) {
@@ -74,7 +74,7 @@ impl Endpoint {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
-    /// Whether it is met over TLS.
+    /// Whether it is reached over TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -121,7 +121,7 @@ impl Endpoint {
         (self.login.username(), self.login.password().is_some())
     }
 
-    /// What is sent to log in and must not be shown.
+    /// The login secrets, which must not be shown.
     pub(crate) fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
@@ -222,7 +222,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// What is wrong with the parts behind host and port or path, which nobody would read.
+/// What is wrong with the parts after host and port or path, which would otherwise be ignored.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
@@ -236,12 +236,12 @@ fn unknown_part(url: &str) -> Option<String> {
     let unknown = names.filter(|name| !name.is_empty()).any(|name| !known.contains(&name));
     unknown.then(|| {
         let place = "user and password belong before the host (redis://user:password@host)";
-        format!("behind a ? only {} may be given; {place}", known.join(", "))
+        format!("after a ? only {} may be given; {place}", known.join(", "))
     })
 }
 
-/// Whether every `@` is behind the end of host and port. Then a part of the password would be taken
-/// for the host, and be shown as such. Paths may hold one.
+/// Whether every `@` comes after the end of host and port. Then a part of the password would be
+/// taken for the host and be shown. Paths may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -250,15 +250,15 @@ fn is_ambiguous(url: &str) -> bool {
 }
 
 /// The address without the part before the last `@` and without the query: both may have secrets.
-/// Where it is not certain what is which, nothing is shown.
+/// If the parts are ambiguous, nothing is shown.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
     let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // Behind a query's start an `@` may be the query's, and a part of a password follows it.
+    // After the start of a query an `@` may belong to the query, followed by a part of a password.
     let rest = if secret.contains(['?', '#']) { "…" } else { rest };
-    // Who forgot the host leaves the password where a port belongs.
+    // Without a host, the password is in the place of the port.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
         port.parse::<u16>().is_ok()

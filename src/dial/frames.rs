@@ -1,14 +1,14 @@
-//! Where answers begin and end in what a server sends (RESP2 and RESP3), and that none is larger
-//! than allowed. Counts only: what an answer says is read behind it.
+//! Finds where answers begin and end in a server's stream (RESP2 and RESP3), and refuses answers
+//! larger than allowed. It only counts; the parser behind it reads the content.
 
 use std::fmt;
 
 /// Longest line: numbers, words, errors.
 const LINE_MAX: u64 = 64 * 1024;
-/// How deep answers may lie in each other.
+/// How deep answers may be nested.
 const DEPTH_MAX: usize = 16;
 
-/// Most pushes where nothing is subscribed to: honest servers send none.
+/// Most pushes on a connection without subscriptions: honest servers send none.
 const PUSHES_MAX: u64 = 1_000;
 
 /// How large one answer may be.
@@ -16,7 +16,7 @@ const PUSHES_MAX: u64 = 1_000;
 pub(crate) struct Limits {
     /// All bytes of it.
     pub(crate) bytes: u64,
-    /// All values in it, however deep they lie.
+    /// All values in it, at any depth.
     pub(crate) items: u64,
     /// How many pushes a connection may bring in all: where nothing is subscribed to, a server
     /// that sends them without end only keeps us busy.
@@ -24,16 +24,16 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What batches are answered with: a mebibyte of results, or one result of the largest size,
+    /// For answers to batches: a mebibyte of results, or one result of the largest size,
     /// and room for everything around them.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 16, pushes: PUSHES_MAX };
-    /// Anything else that servers and Sentinels are asked for.
+    /// For all other answers of servers and Sentinels.
     pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX };
-    /// The same where something is subscribed to.
+    /// The same on a connection with subscriptions.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
 }
 
-/// Why a connection is ended: no server that we could use sends this.
+/// Why a connection is ended: a correct server never sends this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
     Bytes(u64),
@@ -51,7 +51,7 @@ impl fmt::Display for Excess {
             Self::Bytes(most) => write!(f, "an answer of more than {most} bytes"),
             Self::Items(most) => write!(f, "an answer of more than {most} values"),
             Self::Pushes(most) => {
-                write!(f, "more than {most} pushes, and nothing was subscribed to")
+                write!(f, "more than {most} pushes without a subscription")
             }
             Self::Line => write!(f, "an answer with a line of more than {LINE_MAX} bytes"),
             Self::Depth => write!(f, "an answer with more than {DEPTH_MAX} levels"),
@@ -68,18 +68,18 @@ pub(crate) struct Frames {
     limits: Limits,
     /// Of the answer that has begun.
     bytes: u64,
-    /// Those announced included: the parser sets memory aside for them.
+    /// Announced values included: the parser allocates memory for them.
     items: u64,
     /// Of the whole stream.
     pushes: u64,
-    /// How many values are still to come, on each level.
+    /// How many values are still missing, on each level.
     open: Vec<u64>,
     at: At,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The next byte says what comes.
+    /// The next byte is a type byte.
     Kind,
     /// In a line that holds the value itself, so many bytes in. Only `\r\n` ends it: who ends it
     /// sooner than the parser behind us counts what comes as something else than it is.

@@ -1,5 +1,4 @@
-//! A socket that ends when an answer is larger than allowed, before anybody sets memory aside for
-//! it.
+//! A socket that ends when an answer is larger than allowed, before memory is allocated for it.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +8,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Excess, Frames, Limits};
 
-/// So many bytes at a time; then it is others' turn. Reading what a server sends without end would
-/// keep a thread for as long as the runtime lets it, and everybody else waiting.
+/// Bytes that are read before other tasks get a turn. A server that sends without end would
+/// otherwise occupy a thread and delay all other tasks.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
 
-/// Anything that bytes go through.
+/// Any byte stream.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
@@ -22,7 +21,7 @@ pub(super) struct Limited {
     socket: Box<dyn Socket>,
     frames: Frames,
     over: Option<Excess>,
-    /// Bytes that came since others had their turn.
+    /// Bytes that were read since other tasks had a turn.
     turn: usize,
 }
 

@@ -1,5 +1,4 @@
-//! What an error of a connection says, fit to be shown: its code, its sentence, and never what we
-//! sent.
+//! The text of a connection error that may be shown: its code and sentence, and never what we sent.
 
 use redis::RedisError;
 
@@ -9,7 +8,7 @@ use crate::tls;
 /// Where a server begins to repeat the command.
 const ECHO: &str = ", with args beginning with";
 
-/// What the error says on a connection with this login.
+/// The error's text on a connection with this login.
 pub(crate) fn said(e: &RedisError, secrets: &Secrets) -> String {
     let text = match (e.code(), e.detail()) {
         (Some(code), Some(detail)) => format!("{code} {}", detail.trim_end_matches('.')),
@@ -18,7 +17,7 @@ pub(crate) fn said(e: &RedisError, secrets: &Secrets) -> String {
     secrets.clean(text.split(ECHO).next().unwrap_or_default())
 }
 
-/// What to change so that TLS is spoken; `None`: it is not TLS that failed.
+/// What to change so that TLS works; `None` if the failure is not one of TLS.
 pub(crate) fn refusal(e: &RedisError, secrets: &Secrets) -> Option<String> {
     let (remedy, cause) = tls::refusal(e)?;
     Some(format!("{remedy}: {}", secrets.clean(&cause)))

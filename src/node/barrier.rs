@@ -1,5 +1,5 @@
-//! When a node's yes counts only if replicas have it: what has to be confirmed, and by whom
-//! (durability 1).
+//! For nodes whose yes counts only if replicas have it: what must be confirmed, and by which
+//! replicas (durability 1).
 //!
 //! A yes below its level never counts: it is a fault, and one that may have been executed, so that
 //! the caller rolls it back by token on all nodes.

@@ -197,7 +197,7 @@ fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) 
     job.asker.post(Err(NodeError::not_executed(fault, detail)), Stamp::nobodys(now));
 }
 
-/// Who asked for an op of a batch, and what is owed if no answer comes.
+/// The caller of an op in a batch, and the release that is owed if no answer comes.
 struct Asked {
     asker: Option<Asker>,
     /// The op and its deadline, if the node may want to be asked again.
@@ -322,7 +322,7 @@ impl Worker {
 
     /// What is queued, as one batch; `head` is the first of the queue, if it was taken already.
     fn next_batch(&mut self, mut head: Option<Job>, now: Moment) -> Option<Leaving> {
-        // Never less than a node may take: who asks may want the answer sooner, but a time-out ends
+        // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);

@@ -439,7 +439,7 @@ impl<R: Resolver> Turn<R> {
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
         let shared = Arc::clone(&self.shared);
-        // Told before the rest is seen to.
+        // Notify before the rest of the work.
         drop(self);
         if connected {
             shared.tend();

@@ -12,7 +12,7 @@ use crate::node::spi::LockNode as _;
 use crate::shown::Secrets;
 use crate::{RedisNode, Redlock, RedlockBuilder, SentinelNode};
 
-/// The nodes that an operation is about, as whom to log in, and how long to wait.
+/// The nodes that an operation is about, how to log in there, and how long to wait.
 ///
 /// ```
 /// use palisade::ops::Deployment;
@@ -23,7 +23,7 @@ use crate::{RedisNode, Redlock, RedlockBuilder, SentinelNode};
 /// # drop(group);
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it only says where the nodes are"]
+#[must_use = "a deployment only describes nodes"]
 pub struct Deployment {
     pub(super) watches: Vec<Watch>,
     pub(super) nodes: Vec<String>,
@@ -42,7 +42,7 @@ impl Default for Deployment {
     }
 }
 
-/// How everybody is met: logins, and lone servers from their addresses.
+/// Logins, and lone servers from their addresses.
 pub(super) struct Access {
     pub(super) data: Login,
     pub(super) sentinels: Login,
@@ -50,7 +50,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The passwords that are sent. Users are named in what is found.
+    /// The passwords that are sent. User names are not secret: findings contain them.
     pub(super) fn secrets(&self) -> Secrets {
         let both = self.data.secrets().and(&self.sentinels.secrets());
         self.lone.iter().fold(both, |all, lone| all.and(&lone.target.secrets())).passwords()
@@ -73,7 +73,8 @@ impl Deployment {
         }
     }
 
-    /// Sentinels (`host:port`) and the names of masters that they watch over: one node each.
+    /// Sentinels (`host:port`) and the names of the masters that they monitor: each master is one
+    /// node.
     pub fn groups<S, M>(mut self, sentinels: S, masters: M) -> Self
     where
         S: IntoIterator,
@@ -94,7 +95,7 @@ impl Deployment {
         self
     }
 
-    /// The ACL user at the groups' data servers, and at lone nodes whose address names none.
+    /// The ACL user at the groups' data servers, and at lone nodes whose address has no user.
     pub fn username(mut self, name: impl Into<String>) -> Self {
         self.data.username = Some(name.into());
         self
@@ -119,24 +120,23 @@ impl Deployment {
     }
 
     /// How long each server and Sentinel may take for all its answers, connecting included; 50 ms
-    /// to one minute, default 2 s. All are asked at once.
+    /// to one minute, default 2 s. All are queried concurrently.
     pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// Where an address that Sentinels tell is reached from here (NAT, container networks), both as
-    /// `host:port`; what the application says by `SentinelNodeBuilder::map_address`.
-    pub fn map_address(mut self, told: impl Into<String>, reached: impl Into<String>) -> Self {
-        self.map.insert(told.into(), reached.into());
+    /// The address under which a server that Sentinels report is reached from here (NAT, container
+    /// networks), both as `host:port`; as in `SentinelNodeBuilder::map_address`.
+    pub fn map_address(mut self, reported: impl Into<String>, reached: impl Into<String>) -> Self {
+        self.map.insert(reported.into(), reached.into());
         self
     }
 
-    /// A handle over these nodes, one vote each, with more settings to come: what an application
-    /// that uses them begins with.
+    /// A builder of a handle over these nodes, one vote each, to which more settings can be added.
     ///
     /// # Errors
-    /// [`ConfigError`] if no node is named, or an address or a login cannot be right.
+    /// [`ConfigError`] if no node is named, or an address or a login is invalid.
     pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
         self.check()?;
         let mut builder = Redlock::builder();
@@ -151,15 +151,15 @@ impl Deployment {
         Ok(builder)
     }
 
-    /// What `redis-cli` needs for TLS, as `--cacert ca.pem`: it is put into the commands that mend.
-    /// No secrets.
-    pub fn redis_cli(mut self, words: &str) -> Self {
-        words.clone_into(&mut self.data.more);
-        words.clone_into(&mut self.sentinels.more);
+    /// Options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. Findings put them into
+    /// their commands, so they must not contain secrets.
+    pub fn redis_cli(mut self, options: &str) -> Self {
+        options.clone_into(&mut self.data.more);
+        options.clone_into(&mut self.sentinels.more);
         self
     }
 
-    /// Whether what was given makes sense.
+    /// Whether the settings are valid.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let nothing = |field, rule: &str| Err(ConfigError::new(field, "missing", rule));
         if self.watches.is_empty() && self.nodes.is_empty() {
@@ -170,7 +170,7 @@ impl Deployment {
                 return nothing("master", "Sentinels need the name of a master");
             }
             if let Some(odd) = watch.masters.iter().find(|name| !is_plain(name)) {
-                // It stands in the commands that mend; Sentinels know no others either.
+                // The name goes into commands to paste; Sentinels accept no others either.
                 let rule = "a master's name has letters, digits and . _ - only";
                 return Err(ConfigError::new("master", format!("{odd:?}"), rule));
             }
@@ -180,8 +180,9 @@ impl Deployment {
         }
         for (field, login) in [("username", &self.data), ("sentinel_username", &self.sentinels)] {
             if let (Some(name), None) = (&login.username, &login.password) {
-                // A client would go on as the default user, and who is examined is another one.
-                let rule = "needs its password; the empty one, if it has none";
+                // Without a password a client would stay the default user: the wrong user would be
+                // examined.
+                let rule = "needs its password; give an empty one if it has none";
                 return Err(ConfigError::new(field, format!("{name:?}"), rule));
             }
         }
@@ -195,7 +196,7 @@ impl Deployment {
 
     /// How to reach everybody.
     pub(super) fn access(&self) -> Result<Access, ConfigError> {
-        // The nodes as an application makes them refuse what cannot work, in their own words.
+        // Building the nodes as an application does reports invalid settings.
         for watch in &self.watches {
             for master in &watch.masters {
                 self.group_node(watch, master).build()?;
@@ -212,7 +213,7 @@ impl Deployment {
         Ok(Access { data, sentinels, lone })
     }
 
-    /// The same for those who gather facts; `whose`: whose rights are looked at.
+    /// The same for `gather`; `whose`: the user whose rights are checked.
     pub(super) fn ways<'a>(&'a self, access: &'a Access, whose: Option<&'a str>) -> Ways<'a> {
         Ways {
             data: &access.data,
@@ -254,12 +255,12 @@ impl Deployment {
     /// A lone server as an application makes it.
     pub(super) fn lone_node(&self, url: &str) -> Result<RedisNode, ConfigError> {
         let mut node = RedisNode::builder(url);
-        let (user, password) = told(url);
+        let (user, password) = login_in(url);
         if let (false, Some(name)) = (user, &self.data.username) {
             node = node.username(name);
         }
-        if let (false, Some(word)) = (password, &self.data.password) {
-            node = node.password(word);
+        if let (false, Some(secret)) = (password, &self.data.password) {
+            node = node.password(secret);
         }
         #[cfg(feature = "tls")]
         if let (true, Some(Certificates { root, client })) =
@@ -272,9 +273,9 @@ impl Deployment {
 }
 
 /// Whether the address itself names a user, and a password.
-fn told(url: &str) -> (bool, bool) {
+fn login_in(url: &str) -> (bool, bool) {
     use redis::IntoConnectionInfo as _;
-    // What is no address is refused, without its secrets, by the node that is made from it.
+    // An invalid address is reported, without its secrets, when its node is built.
     url.into_connection_info().map_or((true, true), |info| {
         let redis = info.redis_settings();
         (redis.username().is_some(), redis.password().is_some())

@@ -1,12 +1,12 @@
-//! What was read from the deployment. Checks look at nothing else, so whatever a check needs is
-//! gathered first, and a test can make up any deployment there is.
+//! What was read from the deployment. Checks use nothing else: all facts are gathered first, and a
+//! test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::sentinel::min_replicas::LAG_SLACK;
 
-/// Names with their values, as `INFO`, `CONFIG GET` and Sentinels tell them.
+/// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
 pub(crate) type Fields = BTreeMap<String, String>;
 
 /// An answer, or why there is none.
@@ -40,7 +40,7 @@ pub(crate) struct Facts {
     pub(crate) groups: Vec<Group>,
     /// Lone servers: one node each.
     pub(crate) nodes: Vec<Server>,
-    /// The application's usual lease, if it was told.
+    /// The application's usual ttl, if it was given.
     pub(crate) ttl: Option<Duration>,
     /// The application's longest lease.
     pub(crate) max_ttl: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Facts {
     pub(crate) trials: Vec<Trial>,
 }
 
-/// A group as its Sentinels tell it.
+/// A group as its Sentinels report it.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
@@ -212,18 +212,17 @@ pub(crate) struct Clock {
 /// A server's marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marker {
-    /// Nothing of the kind is there.
+    /// There is no marker.
     Absent,
     Kept(Kept),
 }
 
-/// What a marker says, as far as it concerns operators. The script that keeps it says what each of
-/// its fields is.
+/// The parts of a marker that matter to operators. The script that writes it documents its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     /// How long the node grants nothing after it was restarted or replaced.
     pub(crate) quarantine: Duration,
-    /// For how long that stays although no client asks for so much.
+    /// How long that lasts although no client requires it.
     pub(crate) agreed: Duration,
     /// How long ago its history began without any palisade data, if it did.
     pub(crate) empty_for: Option<Duration>,
@@ -252,7 +251,7 @@ impl Kept {
     }
 }
 
-/// What a grant and a release of a name that nobody uses came to.
+/// The result of a trial lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     /// The node's name, or `all nodes`.
@@ -264,7 +263,7 @@ pub(crate) struct Trial {
 pub(crate) enum Outcome {
     /// Granted and released; how long each took.
     Granted { granted: Duration, released: Duration },
-    /// Granted, but the release says otherwise.
+    /// Granted, but the release was not confirmed.
     NotReleased(String),
     /// It grants nothing for so long, as after every restart or failover.
     Quarantined(Duration),
@@ -305,8 +304,7 @@ impl Group {
         self.sentinels.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Whether a majority of the Sentinels names this address at all. Commands to paste hold no
-    /// others.
+    /// Whether a majority of the Sentinels names this address. Commands to paste contain no others.
     pub(crate) fn is_agreed(&self, at: &str) -> bool {
         let names = |s: &&Sentinel| {
             let lists = [s.replicas.ok(), s.others.ok()].into_iter().flatten().flatten();
@@ -372,7 +370,7 @@ impl Sentinel {
     /// The quorum, and how many other Sentinels it knows; or why that is unknown.
     pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
         self.master.known()?;
-        let number = |name| self.number(name).ok_or_else(|| format!("no {name} was given"));
+        let number = |name| self.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 
@@ -397,7 +395,7 @@ impl Server {
     /// A setting that is a number, or why it is unknown.
     pub(crate) fn number(&self, name: &str) -> Result<u64, String> {
         let text = self.setting(name)?;
-        text.parse().map_err(|_| format!("{name} is {text:?}, no number"))
+        text.parse().map_err(|_| format!("{name} is {text:?}, not a number"))
     }
 
     /// A line of `INFO`, or why it is unknown.
@@ -435,8 +433,8 @@ impl Server {
     }
 }
 
-/// How many Sentinels are a majority. One that does not answer counts too, but for those that were
-/// only named and may be long gone.
+/// How many Sentinels are a majority. Sentinels that do not answer count, unless only other
+/// Sentinels name them: those may be long gone.
 pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
     sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }
@@ -448,11 +446,11 @@ pub(crate) fn place(fields: &Fields) -> Option<String> {
     (is_plain(host) && is_plain(port) && number).then(|| join(host, port))
 }
 
-/// Whether a word can stand in a command line as it is. What servers tell goes into commands that
-/// people paste, so whatever else they call a host or a user is not taken for one.
-pub(crate) fn is_plain(word: &str) -> bool {
+/// Whether a text is safe in a command line without quotes. Text from servers goes into commands
+/// that people paste, so other host and user names are rejected.
+pub(crate) fn is_plain(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:%@+=,/-".contains(&b);
-    !word.is_empty() && !word.starts_with('-') && word.bytes().all(plain)
+    !text.is_empty() && !text.starts_with('-') && text.bytes().all(plain)
 }
 
 /// Host and port as one, an IPv6 address in brackets.

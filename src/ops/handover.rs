@@ -1,45 +1,44 @@
 //! A planned handover: of a group to one of its replicas, or of a lone server to itself after a
-//! restart, so that no lock, no key and hardly a second is lost.
+//! restart. No lock and no key is lost, and the interruption is short.
 //!
 //! # How, and why nothing is lost
 //!
-//! 1. The master is *closed*: its marker says so until a moment that is D ahead. From that script
-//!    on every batch is refused there, whole, so nothing is confirmed any more. Whatever opens it
-//!    again (a person, or the first batch after D) takes the mark away first.
-//! 2. Every replica that anybody knows confirms that it has the closing. Replication keeps the
-//!    order of writes, so each has everything that was ever confirmed; and closed by the same mark,
-//!    none of them would answer anything either if it were promoted.
-//! 3. A Sentinel is asked for a failover. The old master is made a replica of the new one at once,
-//!    in one transaction with a look at its mark: as it is still there, nothing was confirmed
-//!    since 1, and nothing will be.
-//! 4. The new master goes on. The script looks itself: its data hold this closing, so they
-//!    hold all that was written before it, and were not used since; and the time is more than twice
-//!    E (the most that two clocks differ) before the closing ends, so no other server that has the
-//!    mark can have opened by itself. So its data are all that anybody ever confirmed. Its memory
-//!    is as complete as the old master's was, it goes on from the same beginning, and there is
-//!    nothing to wait for.
+//! 1. The master is *closed*: its marker says so for a time D. From then on the master refuses
+//! every whole batch, so it confirms nothing. Opening it again (by a person, or by the first batch
+//! after D) removes the mark first.
+//! 2. Every known replica confirms that it has the closing. Replication keeps the order of writes,
+//! so each replica has everything that was ever confirmed; and because the mark closes replicas
+//! too, none of them would answer if it were promoted.
+//! 3. A Sentinel is asked for a failover. The old master immediately becomes a replica of the new
+//! one, in one transaction that also reads its mark: the mark is still there, so nothing was
+//! confirmed since step 1, and nothing will be.
+//! 4. The new master goes on. The script checks two things itself: its data hold this closing, so
+//! they hold all earlier writes and were not used since; and the time is more than twice E (the
+//! most that two clocks differ) before the closing ends, so no other server with the mark can have
+//! opened by itself. So its data are everything that was ever confirmed. Its memory is as complete
+//! as the old master's was, it continues the same data history, and there is nothing to wait for.
 //!
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
-//! for the length of one quarantine a name that was used lately and is free by that clock is kept
-//! for twice E from the first time that somebody asks for it, and claims last so much longer. Names
-//! and keys that were not in use are granted at once. Until then it is not handed over again: taken
-//! back, that would leave a server that does not know of those leases any more.
+//! for the length of one quarantine a recently used name that is free by that clock is kept for
+//! twice E from the first request for it, and claims last that much longer. Names and keys that
+//! were not in use are granted at once. During this time it cannot be handed over again: the next
+//! server would not know of those leases.
 //!
 //! Wherever this stops (a replica does not confirm, nobody or another one is promoted, the old
-//! master is not reached any more), nothing is lost that a failover would keep. The mark is taken
-//! away from the old master, or where one was promoted from that one, which then begins with a
-//! quarantine at once. If that cannot be done, for this process dies, the old one opens by itself
-//! when D is over; and a new one stays closed until then and only then begins its quarantine.
-//! A copy of the mark that turns up later says "closed until" a time that is over. A second
-//! failover soon after begins a history of its own, with its own quarantine: a server goes on only
-//! if its mark is *this* closing, unused.
+//! master is not reached any more), nothing is lost that a failover would keep. The mark is removed
+//! from the old master or, if a replica was promoted, from that replica, which then begins its
+//! quarantine at once. If that is impossible, because this process dies, the old master opens by
+//! itself when D is over; a new one stays closed until then and begins its quarantine only then. A
+//! copy of the mark that appears later has no effect, because its time is over. A second failover
+//! soon after begins its own data history, with its own quarantine: a server goes on only if its
+//! mark is *this* closing, unused.
 //!
-//! Outside of this are replicas that forget what they confirmed (killed, back with an older disk,
-//! and promoted, all within D), as for every durability level.
+//! This does not cover replicas that lose data that they confirmed (killed, back with an older
+//! disk, and promoted, all within D); no durability level does.
 //!
-//! A restart of a lone server is the same with itself: what it reads back from its disk holds the
-//! closing, or it lacks writes. The closing is a transaction, as every grant is, so a server that
-//! throws transactions away in loading throws both away.
+//! A restart of a lone server is a handover to itself: the data that it reads from its disk hold
+//! the closing, or writes are missing. The closing is a transaction, as every grant is, so a server
+//! that skips transactions while loading skips both.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +55,7 @@ use crate::config::default_clock_error;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 
-/// How often it is looked whether something has happened.
+/// How often progress is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long replicas may take to have the closing.
 const REPLICAS: Duration = Duration::from_millis(1_500);
@@ -65,7 +64,7 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
 #[derive(Clone, Debug)]
-#[must_use = "nothing happens before it is run"]
+#[must_use = "a handover does nothing before it is run"]
 pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
@@ -74,7 +73,7 @@ pub struct Handover {
     shut: Arc<Mutex<Option<(Endpoint, String)>>>,
 }
 
-/// What it came to.
+/// The result of a handover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandedOver {
@@ -82,12 +81,12 @@ pub enum HandedOver {
     Done {
         /// The server that serves now.
         at: String,
-        /// For how long nothing was answered.
+        /// How long no request was answered.
         closed: Duration,
     },
-    /// Nothing was changed, or all is again as it was: why, and what to do.
+    /// Nothing was changed, or every change was undone: why, and what to do.
     Refused(String),
-    /// It was no handover: another server may serve now, and begins with a quarantine.
+    /// The handover failed: another server may serve now, and begins with a quarantine.
     FellBack(String),
     /// Nobody could be reached.
     Unreachable(String),
@@ -112,7 +111,11 @@ impl fmt::Display for HandedOver {
             }
             Self::Refused(why) => write!(f, "not handed over: {why}"),
             Self::FellBack(why) => {
-                write!(f, "no handover, a failover as any other, with its quarantine: {why}")
+                write!(
+                    f,
+                    "not handed over; it was an ordinary failover, with its quarantine: \
+                           {why}"
+                )
             }
             Self::Unreachable(why) => write!(f, "not reached: {why}"),
         }
@@ -163,7 +166,7 @@ impl Handover {
     ///
     /// # Cancellation safety
     /// Dropped at an await the master opens again by itself after `closed_for`; if a replica was
-    /// promoted by then, that is a failover as any other.
+    /// promoted by then, that was an ordinary failover.
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         self.check(
             self.deployment.watches.len() == 1 && self.deployment.nodes.is_empty(),
@@ -183,7 +186,7 @@ impl Handover {
             Ok(closed) => closed,
             Err(why) => return Ok(HandedOver::Refused(why)),
         };
-        tell(&format!("{} is closed, and all its replicas have it", master.at));
+        tell(&format!("{} is closed, and all its replicas confirmed it", master.at));
         let new = match promotion.promoted(&closed).await {
             Ok(new) => new,
             Err(Stopped::Back(why)) => return Ok(self.open(&master, &closed, why).await),
@@ -251,7 +254,7 @@ impl Handover {
         let until = self.until(&closed);
         while !self.is_another(&master).await {
             if Instant::now() >= until {
-                let why = format!("no other process answered at {} in time", master.at);
+                let why = format!("no restarted server answered at {} in time", master.at);
                 return Ok(self.open(&master, &closed, why).await);
             }
             sleep(LOOK).await;
@@ -299,14 +302,17 @@ impl Handover {
                 self.shut(Some((master.target.clone(), marker.clone())));
                 Closed { marker, since }
             }
-            Err(refusal) => return Err(format!("{}: {}", master.at, refusal.words())),
+            Err(refusal) => return Err(format!("{}: {}", master.at, refusal.reason())),
         };
         let wanted = master.replicas.len();
         if wanted > 0 {
             let have = script::wait(&conn, wanted, REPLICAS.min(self.deployment.within)).await;
             if have < wanted {
-                let why =
-                    format!("{have} of {wanted} replicas of {} confirm the closing", master.at);
+                let why = format!(
+                    "only {have} of {wanted} replicas of {} confirmed the \
+                             closing",
+                    master.at
+                );
                 return Err(self.open(master, &closed, why).await.to_string());
             }
         }
@@ -317,9 +323,9 @@ impl Handover {
         std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
     }
 
-    /// Takes away what a handover left closed that was dropped on its way: from the old master, or
-    /// from the one that was promoted, which then begins with a quarantine at once. Says what came
-    /// of it; nothing if nothing is closed.
+    /// Opens the server that a dropped handover left closed: the old master, or the promoted
+    /// replica, which then begins its quarantine at once. Returns what happened, or nothing if no
+    /// server is closed.
     ///
     /// # Cancellation safety
     /// Dropped at an await the server opens by itself after `closed_for`.
@@ -339,7 +345,7 @@ impl Handover {
         })
     }
 
-    /// Opens the master again, after this, and says what it is now.
+    /// Opens the master again after a failure, and reports its state.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         self.shut(None);
         let at = &master.at;
@@ -348,8 +354,8 @@ impl Handover {
             Err(said) => {
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
                 return HandedOver::Refused(format!(
-                    "{why}; {at} is not reached ({said}): it opens by itself within {left:.0?}, \
-                     and if it was restarted it begins with a quarantine then"
+                    "{why}; {at} cannot be reached ({said}): it opens by itself within {left:.0?}, \
+                     and begins with a quarantine if it was restarted"
                 ));
             }
         };
@@ -359,17 +365,17 @@ impl Handover {
         if run_id.is_some_and(|now| *now != master.run_id) {
             let state = match opened {
                 Ok(_) => "it is open".to_owned(),
-                Err(refusal) => refusal.words(),
+                Err(refusal) => refusal.reason(),
             };
             return HandedOver::FellBack(format!(
-                "{why}; {at} was restarted all the same: {state}"
+                "{why}; {at} was restarted nevertheless: {state}"
             ));
         }
         HandedOver::Refused(match opened {
             Ok(_) => format!("{why}; {at} is open again"),
             Err(refusal) => {
                 let left = self.closed_for.saturating_sub(closed.since.elapsed());
-                format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.words())
+                format!("{why}; {at} opens by itself within {left:.0?} ({})", refusal.reason())
             }
         })
     }
@@ -383,7 +389,7 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Has the server go on, as soon as it takes writes.
+    /// Lets the server go on as soon as it takes writes.
     async fn finish(&self, target: &Endpoint, at: &str, closed: &Closed) -> Result<(), String> {
         let apart = (2 * self.clock_error).as_millis().to_string();
         loop {
@@ -412,7 +418,11 @@ impl Handover {
 /// The only node there is.
 fn only(found: Vec<Found>) -> Result<(Master, String), HandedOver> {
     let Some(found) = found.into_iter().next() else {
-        return Err(HandedOver::Refused("nothing to hand over".to_owned()));
+        return Err(HandedOver::Refused(
+            "no node was named: name a group or a lone \
+                                        server"
+                .to_owned(),
+        ));
     };
     match found.master {
         Ok(master) => Ok((master, found.node)),

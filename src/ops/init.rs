@@ -1,14 +1,15 @@
 //! Marks a new deployment, so that its nodes grant at once and remember everything.
 //!
-//! A server without palisade's marker is new or was emptied, and nobody can tell which: it grants
-//! nothing for one quarantine, and every idempotency key that it does not know may be one that it
-//! forgot. Whoever has just set it up knows. `init` writes the marker, and refuses where there is
-//! one, or any key that says otherwise. Whatever uses a server writes the marker before anything
-//! else, so nothing can begin between the look and the mark. A marker of applications that came
-//! earlier, found nothing and still wait is replaced: nothing can have been granted there.
+//! A server without palisade's marker is new or was emptied, and palisade cannot tell which: it
+//! grants nothing for one quarantine, and may have forgotten any idempotency key that it does not
+//! know. The operator who has just set it up knows that it is new. `init` writes the marker, and
+//! refuses if there is already one, or a key that shows earlier use. Every client writes the marker
+//! before anything else, so no client can begin between the check and the write. If applications
+//! connected to the empty server and are still in its first quarantine, their marker is replaced:
+//! nothing can have been granted there.
 //!
 //! A server that was replaced or emptied while other nodes have data is not new: it has forgotten
-//! what its place had confirmed, and must not deny it. So all nodes are looked at together.
+//! what it had confirmed, and must not deny it. So all nodes are examined together.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,9 +29,9 @@ const SCAN: usize = 1_000;
 /// How long replicas may take to have the marker.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
-/// What `init` came to, node by node.
+/// The result of `init`, node by node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a refusal is in here"]
+#[must_use = "it may contain a refusal"]
 pub struct Initialised {
     /// Each node with what was done there.
     pub nodes: Vec<(String, Init)>,
@@ -40,13 +41,13 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` is marked, and so many replicas have the marker.
+    /// The server at `at` is marked, and `replicas` replicas have the marker.
     Marked {
         /// `host:port`.
         at: String,
         /// All that the server has.
         replicas: usize,
-        /// What has to be known besides.
+        /// What the operator has to know besides.
         note: Option<String>,
     },
     /// Nothing was written there, because another node was refused.
@@ -64,7 +65,7 @@ pub enum Init {
     Refused(String),
     /// It could not be reached.
     Unreachable(String),
-    /// It was marked, but not as it has to be: what to do.
+    /// It was marked, but not on all its replicas: what to do.
     Doubtful(String),
 }
 
@@ -104,7 +105,11 @@ impl fmt::Display for Initialised {
                     writeln!(f)?;
                 }
                 Init::Left { at } => {
-                    writeln!(f, "{node}: not marked at {at}, because of another node")?;
+                    writeln!(
+                        f,
+                        "{node}: not marked at {at}, because another node cannot be \
+                                 marked"
+                    )?;
                 }
                 Init::Replaced { at } => {
                     writeln!(f, "{node}: not marked at {at}: {REPLACED}")?;
@@ -124,21 +129,23 @@ impl fmt::Display for Initialised {
 }
 
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
-                        it, also not alone; it joins by itself after one quarantine";
+                        it, not even alone; it joins by itself after one quarantine";
 
 /// Marks all nodes of a new deployment, or none of them if one cannot be.
 ///
-/// To be given all nodes: one that was replaced or emptied while the others have data is not to be
-/// marked, it joins by itself after one quarantine. Refused where a marker stands, unless it was
-/// written by applications that came too early and still wait, and where any key of `prefix` does;
-/// with an empty prefix, where a key looks like one of palisade's: a fence, a record. A group needs
-/// its replicas attached: a server takes a new replication id when its first replica comes.
+/// Name all nodes in one call: a server that was replaced or emptied while the others have data
+/// must not be marked; it joins by itself after one quarantine. A node is refused if it has a
+/// marker, unless applications wrote that too early and are still in their first quarantine. It is
+/// also refused if it has a key with `prefix` or, with an empty prefix, a key that looks like one
+/// of palisade's: a fence or a record. A group needs its replicas attached: a server takes a new
+/// replication id when its first replica connects.
 ///
 /// # Errors
-/// What was given makes no sense. What was found at the nodes is in the result.
+/// The settings are invalid. Faults of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// Dropped at an await, some of the nodes may be marked; the next call names them.
+/// If the future is dropped at an await, some of the nodes may be marked; the next call reports
+/// them.
 pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
     crate::name::check_prefix(prefix)?;
     let (_, found) = masters::find(deployment).await?;
@@ -185,12 +192,12 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
     })?;
     let mut cursor = "0".to_owned();
     loop {
-        // Each page has the time of one question.
+        // Each page has its own deadline.
         let conn = master.open(deployment).await.map_err(unreachable)?;
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
         if let Some(key) = keys.into_iter().find(|key| is_palisades(key, prefix)) {
             return Err(Not::New(format!(
-                "{} is not new: it has the key \"{}\"; a server with data is never initialised, it \
+                "{} is not new: it has the key \"{}\"; a server with data is never initialised; it \
                  grants by itself after one quarantine",
                 master.at,
                 conn.secrets().clean(&String::from_utf8_lossy(&key))
@@ -221,9 +228,9 @@ pub(super) async fn scan_for(
         command.arg("MATCH").arg(pattern);
     }
     let answer = conn.ask(&command, "SCAN").await;
-    let Value::Array(parts) = answer.known()? else { return Err("SCAN: strange answer".into()) };
+    let Value::Array(parts) = answer.known()? else { return Err("SCAN: unexpected answer".into()) };
     let [cursor, Value::Array(keys)] = parts.as_slice() else {
-        return Err("SCAN: strange answer".into());
+        return Err("SCAN: unexpected answer".into());
     };
     let bytes = |key: &Value| match key {
         Value::BulkString(bytes) => Some(bytes.clone()),
@@ -233,14 +240,14 @@ pub(super) async fn scan_for(
     Ok((cursor, keys.iter().filter_map(bytes).collect()))
 }
 
-/// As `MATCH` takes it for itself.
+/// Escapes the special characters of `MATCH`.
 pub(super) fn escaped(prefix: &str) -> String {
     let special = |c: char| "*?[]^\\-".contains(c);
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// Whether the key is one of a deployment with this prefix, or without one looks like palisade's.
-/// Of the marker the script says more.
+/// The script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if key == MARKER {
@@ -260,20 +267,20 @@ async fn mark(deployment: &Deployment, master: &Master) -> Init {
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
     if let Err(refusal) = script::run(&conn, script::INIT, &["mark"]).await {
-        return Init::Refused(format!("{}: {}", master.at, refusal.words()));
+        return Init::Refused(format!("{}: {}", master.at, refusal.reason()));
     }
     let wanted = master.replicas.len();
     let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
     if have < wanted {
         return Init::Doubtful(format!(
-            "marked at {}, but only {have} of its {wanted} replicas have it: before anybody uses \
-             it, see why they lag, delete {MARKER} there and begin again",
+            "marked at {}, but only {have} of its {wanted} replicas have it: before it is used, \
+             find out why they lag, delete {MARKER} there and run init again",
             master.at
         ));
     }
     let note = (wanted == 0 && master.without_backlog).then(|| {
-        "it has no replica: if one is attached later for the first time, the server takes a new \
-         replication id, and that is a quarantine"
+        "it has no replica: when the first one is attached, the server takes a new replication id \
+         and begins a quarantine"
             .to_owned()
     });
     Init::Marked { at: master.at.clone(), replicas: wanted, note }

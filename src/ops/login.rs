@@ -1,4 +1,4 @@
-//! How to log in, and how to say so to `redis-cli` without a secret.
+//! How to log in, and the `redis-cli` options for that without a secret.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub(crate) struct Login {
     pub(crate) password: Option<String>,
     /// Plain TCP if `None`.
     pub(crate) tls: Option<Tls>,
-    /// What else `redis-cli` needs.
+    /// Further options that `redis-cli` needs.
     pub(crate) more: String,
 }
 
@@ -67,7 +67,7 @@ impl Login {
     }
 }
 
-/// A lone server from its address; what that does not say of the login is as for all.
+/// A lone server from its address; a login that the address lacks is taken from `data`.
 pub(crate) fn lone(
     url: &str,
     name: &str,
@@ -106,7 +106,7 @@ fn transport(field: &'static str, _: &Certificates) -> Result<Tls, ConfigError> 
     Err(ConfigError::new(field, "given", "TLS needs the cargo feature `tls` of palisade"))
 }
 
-/// As [`Login::by_hand`]; a password is asked for and never stands on the line.
+/// As [`Login::by_hand`]; `redis-cli` asks for the password, so it is never in the command line.
 fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> String {
     let (user, password) = login;
     let mut line = if at.contains('/') {
@@ -132,7 +132,7 @@ fn by_hand(at: &str, login: (Option<&str>, bool), tls: bool, more: &str) -> Stri
     line
 }
 
-/// As a shell takes it for one word.
+/// Quoted for a shell.
 fn quoted(word: &str) -> String {
     if is_plain(word) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }

@@ -1,5 +1,4 @@
-//! Whom an operation changes: of each node the one server that may be written to, if all is as it
-//! has to be.
+//! The server that an operation may change: the master of each node, if the node is in order.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::shown::{SENTENCE_MAX, Secrets};
 
-/// What was found of one node.
+/// The result for one node.
 pub(super) struct Found {
     /// The group's name, or `node`.
     pub(super) node: String,
@@ -27,7 +26,7 @@ pub(super) enum Absent {
 }
 
 impl Absent {
-    /// Fit to be shown: what servers say is in it.
+    /// Without secrets and control characters: it contains text from servers.
     fn clean(self, secrets: &Secrets) -> Self {
         let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
         match self {
@@ -43,17 +42,17 @@ pub(super) struct Master {
     /// `host:port`, as it is known in the group.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// Replicas that follow, all of those that anybody knows.
+    /// The replicas. All known ones follow.
     pub(super) replicas: Vec<String>,
     /// Whether a first replica would begin a new history.
     pub(super) without_backlog: bool,
-    /// What the server was, when it was looked at.
+    /// The process that was examined.
     pub(super) run_id: String,
-    /// A restart empties it, for all that it tells.
+    /// A restart empties it, as far as its settings show.
     pub(super) keeps_nothing: bool,
 }
 
-/// Looks at all nodes. Groups have their replicas, all of them online.
+/// Examines all nodes. A group must have replicas, all of them online.
 pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
     deployment.check()?;
     let access = deployment.access()?;
@@ -64,8 +63,8 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
         let master = of_group(group).and_then(|server| {
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
-                let why = "no replica follows it yet: when the first one comes the server takes a \
-                           new replication id; attach the replicas first";
+                let why = "no replica follows it yet, and the server takes a new replication id \
+                           when the first one connects; attach the replicas first";
                 return Err(Absent::Refused(format!("{}: {why}", server.at)));
             }
             let target = info_for(ways.reach(&server.at), &access.data);
@@ -86,7 +85,7 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     Ok((access, found))
 }
 
-/// The server that a majority of the known Sentinels name, if it is one and well.
+/// The server that a majority of the known Sentinels name, if it is a master and not down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
@@ -105,7 +104,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     };
     let voices = heard.iter().filter(|s| s.master_at().as_ref() == Some(&at)).count() as u64;
     if voices < known / 2 + 1 {
-        let why = format!("{voices} of {known} Sentinels name {at}, a majority is needed");
+        let why = format!("only {voices} of {known} Sentinels name {at}; a majority is needed");
         return Err(Absent::Refused(why));
     }
     let down = |s: &&&Sentinel| {
@@ -115,7 +114,7 @@ fn of_group(group: &Group) -> Result<&Server, Absent> {
     if let Some(s) = heard.iter().find(down) {
         return Err(Absent::Refused(format!("Sentinel {} sees {at} as down", s.at)));
     }
-    let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} is not known")))?;
+    let server = group.master().ok_or_else(|| Absent::Refused(format!("{at} was not examined")))?;
     is_master(server)?;
     Ok(server)
 }
@@ -127,7 +126,7 @@ fn is_master(server: &Server) -> Result<(), Absent> {
     match &server.role {
         Read::Got(Role::Master { .. }) => Ok(()),
         Read::Got(Role::Replica { master, .. }) => {
-            let why = format!("{} is a replica, of {master}: name the master", server.at);
+            let why = format!("{} is a replica of {master}: name the master instead", server.at);
             Err(Absent::Refused(why))
         }
         Read::Got(Role::Sentinel) => {
@@ -144,7 +143,7 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.ok()).flatten().filter_map(place).collect()
 }
 
-/// All replicas of the server, if each follows and nobody knows of more.
+/// All replicas of the server, if each follows and no Sentinel knows more.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let lines = (0..).map_while(|n| server.info(&format!("slave{n}")).ok());

@@ -1,6 +1,6 @@
-//! For those who operate the nodes: begin a deployment, look after it, hand a server over.
+//! Operating the nodes: initialise a deployment, examine it, hand a server over.
 //!
-//! Operations use the library as its users do, by its public names, and connections of their own.
+//! Operations use the public interface of the library, and connections of their own.
 
 pub mod doctor;
 

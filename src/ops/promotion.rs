@@ -13,7 +13,7 @@ use super::masters::{self, Absent, Master};
 use crate::dial::endpoint::Endpoint;
 use crate::name::MARKER;
 
-/// How long all may take to find together afterwards.
+/// How long all servers may take afterwards to follow the new master.
 const TOGETHER: Duration = Duration::from_secs(30);
 
 /// A group on its way from one master to the next.
@@ -25,7 +25,7 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Whether our user may do the steps after the closing, as far as the server tells.
+    /// Whether our user may do the steps after the closing, as far as the server reports it.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
@@ -34,11 +34,14 @@ impl Promotion<'_> {
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let said = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
-            // Before 7.0 nobody can ask.
+            // Servers before 7.0 do not know ACL DRYRUN.
             if let Some(why) = said.ok().filter(|said| *said != "OK") {
                 let why = conn.secrets().clean(why);
                 let step = step.split(" 127").next().unwrap_or_default();
-                return Err(format!("{at}: {user} may not send {step}, which is needed: {why}"));
+                return Err(format!(
+                    "{at}: {user} may not send {step}, which a handover needs: \
+                                    {why}"
+                ));
             }
         }
         Ok(())
@@ -57,7 +60,10 @@ impl Promotion<'_> {
                 }
             }
             if Instant::now() >= until {
-                let why = format!("Sentinel {asked} was asked, and promoted nobody in time");
+                let why = format!(
+                    "Sentinel {asked} accepted the failover, but promoted no replica \
+                                   in time"
+                );
                 return Err(Stopped::Late(why));
             }
             sleep(LOOK).await;
@@ -66,22 +72,22 @@ impl Promotion<'_> {
 
     /// Asks one Sentinel after the other until one begins.
     async fn ask_for_failover(&self) -> Result<String, String> {
-        let mut words = Vec::new();
+        let mut reasons = Vec::new();
         for at in self.of.deployment.watches.iter().flat_map(|w| &w.sentinels) {
             let conn = match self.sentinel(at).await {
                 Ok(conn) => conn,
                 Err(why) => {
-                    words.push(format!("{at}: {why}"));
+                    reasons.push(format!("{at}: {why}"));
                     continue;
                 }
             };
             let command = redis::cmd("SENTINEL").arg("FAILOVER").arg(self.name).take();
             match conn.ask(&command, "SENTINEL FAILOVER").await {
                 Read::Got(_) => return Ok(at.clone()),
-                Read::Closed(why) | Read::Failed(why) => words.push(format!("{at}: {why}")),
+                Read::Closed(why) | Read::Failed(why) => reasons.push(format!("{at}: {why}")),
             }
         }
-        Err(format!("no Sentinel begins a failover: {}", words.join("; ")))
+        Err(format!("no Sentinel begins a failover: {}", reasons.join("; ")))
     }
 
     async fn sentinel(&self, at: &str) -> Result<Conn, String> {
@@ -96,12 +102,12 @@ impl Promotion<'_> {
     }
 
     /// Makes the old master a replica of the new one, if it has answered nothing since it was
-    /// closed: both in one transaction. What has to be known besides.
+    /// closed, in one transaction. Returns a note for the operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");
         let (host, port) =
-            new.rsplit_once(':').ok_or_else(|| doubt(format!("{new} is no address")))?;
+            new.rsplit_once(':').ok_or_else(|| doubt(format!("{new} is not an address")))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let conn = self.master.open(&self.of.deployment).await.map_err(doubt)?;
         let steps = [
@@ -122,14 +128,18 @@ impl Promotion<'_> {
             _ => None,
         };
         if mark.as_ref() != Some(&closed.marker) {
-            return Err(doubt("it was used after it was closed".to_owned()));
+            return Err(doubt(
+                "it was opened and may have been used after it was \
+                              closed"
+                    .to_owned(),
+            ));
         }
         // So that it is a replica after a restart, too.
         Ok(match conn.say("CONFIG REWRITE", "CONFIG REWRITE").await {
             Read::Got(_) => String::new(),
             Read::Closed(why) | Read::Failed(why) => format!(
-                ", but does not keep that in its file ({why}): restarted it may be a master again, \
-                 so write `replicaof {host} {port}` there"
+                ", but could not write that to its configuration file ({why}): after a restart it \
+                 may be a master again, so write `replicaof {host} {port}` there"
             ),
         })
     }
@@ -148,7 +158,10 @@ impl Promotion<'_> {
                 None => return,
             };
             if Instant::now() >= until {
-                return tell(&format!("not all is together yet: {state}; look with the doctor"));
+                return tell(&format!(
+                    "not all Sentinels and replicas follow yet: {state}; check \
+                                      with `palisade doctor`"
+                ));
             }
             sleep(4 * LOOK).await;
         }

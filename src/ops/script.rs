@@ -14,14 +14,14 @@ pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 /// Why a script did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The script's own word: it found things not as they have to be.
+    /// The script refused: a precondition does not hold.
     Said(String),
     /// No answer, or the server's refusal.
     Failed(String),
 }
 
 impl Refusal {
-    pub(super) fn words(self) -> String {
+    pub(super) fn reason(self) -> String {
         match self {
             Self::Said(why) | Self::Failed(why) => why,
         }
@@ -34,8 +34,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
     match conn.ask(&command, "EVAL").await {
         Read::Got(Value::Array(said)) => {
-            let word = |n| said.get(n).and_then(text).unwrap_or_default();
-            if word(0) == "ok" { Ok(word(1)) } else { Err(Refusal::Said(word(1))) }
+            let part = |n| said.get(n).and_then(text).unwrap_or_default();
+            if part(0) == "ok" { Ok(part(1)) } else { Err(Refusal::Said(part(1))) }
         }
         Read::Got(_) => Err(Refusal::Failed("EVAL: answer not understood".to_owned())),
         Read::Closed(why) | Read::Failed(why) => Err(Refusal::Failed(why)),
@@ -46,6 +46,6 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();
-    let told = conn.ask(&command, "WAIT").await;
-    told.ok().and_then(text).and_then(|n| n.parse().ok()).unwrap_or(0)
+    let answer = conn.ask(&command, "WAIT").await;
+    answer.ok().and_then(text).and_then(|n| n.parse().ok()).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::ConfigError;
 use crate::shown::is_plain;
 
-/// The longest host name that there can be.
+/// The longest possible host name.
 const HOST_MAX: usize = 255;
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
@@ -17,7 +17,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// From parts that a server said; `None` for an empty host or port 0.
+    /// From parts that a server sent; `None` for an empty host or port 0.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
@@ -47,8 +47,8 @@ impl Address {
     }
 }
 
-/// What may be shown of a text that is no address: the part before an `@` may be a password, and
-/// without one the part in place of a port.
+/// The part of an invalid address that may be shown: text before an `@` may be a password, and so
+/// may text in place of a port.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

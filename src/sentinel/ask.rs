@@ -37,7 +37,7 @@ pub(crate) struct Asker {
     /// The Sentinels that gave no answer in the last round.
     silent: BTreeSet<Address>,
     events: Arc<Events>,
-    told_poll_only: AtomicBool,
+    logged_poll_only: AtomicBool,
 }
 
 /// What one round brought.
@@ -45,16 +45,16 @@ pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// More Sentinels see trouble than may be wrong: ask again soon.
+    /// Enough Sentinels report trouble that at least one must be right: ask again soon.
     pub(crate) troubled: bool,
 }
 
 /// The replicas of a group.
 pub(crate) struct Replicas {
-    /// As any Sentinel names them.
+    /// All replicas that any Sentinel names, by the reported address.
     pub(crate) told: BTreeSet<Address>,
-    /// Where we reach those that a majority names: they will be logged in to, and one Sentinel
-    /// alone must not say where.
+    /// Where we reach the replicas that a majority names. We log in there, so one Sentinel alone
+    /// must not choose the address.
     pub(crate) agreed: BTreeSet<Address>,
 }
 
@@ -66,7 +66,7 @@ impl Asker {
             open: BTreeMap::new(),
             silent: BTreeSet::new(),
             events,
-            told_poll_only: AtomicBool::new(false),
+            logged_poll_only: AtomicBool::new(false),
         }
     }
 
@@ -137,13 +137,13 @@ impl Asker {
         mut answers: Vec<Answer>,
         hurry: bool,
     ) -> Vec<Answer> {
-        let Self { inquiry, machine, open, silent, events, told_poll_only } = self;
-        let (inquiry, told) = (&*inquiry, &*told_poll_only);
+        let Self { inquiry, machine, open, silent, events, logged_poll_only } = self;
+        let (inquiry, logged) = (&*inquiry, &*logged_poll_only);
         let few_silent = silent.len() < whom.len().div_ceil(2);
         let lively: Vec<_> = whom.iter().filter(|at| !silent.contains(at)).collect();
         let mut asking: FuturesUnordered<_> = whom
             .iter()
-            .map(|at| ask_one(inquiry, at, open.remove(at), events.of(at), told))
+            .map(|at| ask_one(inquiry, at, open.remove(at), events.of(at), logged))
             .collect();
         let mut patience = pin!(sleep(2 * inquiry.within));
         let mut pressed = !hurry;
@@ -185,7 +185,7 @@ async fn ask_one(
     at: &Address,
     conn: Option<SentinelConn>,
     ear: Arc<Ear>,
-    told: &AtomicBool,
+    logged: &AtomicBool,
 ) -> (Answer, Option<SentinelConn>) {
     let Inquiry { name, access, within, map } = inquiry;
     let asked = timeout(*within, async {
@@ -199,23 +199,23 @@ async fn ask_one(
         match SentinelConn::open(at, name, access, ear, *within).await {
             Ok((mut conn, heard)) => {
                 if let Heard::PollOnly(why) = heard
-                    && !told.swap(true, Ordering::Relaxed)
+                    && !logged.swap(true, Ordering::Relaxed)
                 {
                     tracing::info!(group = %name, sentinel = %at, %why,
                         "cannot subscribe to Sentinel events; polling only");
                 }
                 (conn.ask(at, name).await, Some(conn))
             }
-            Err((trouble, words)) => (failed(at, trouble, words), None),
+            Err((trouble, detail)) => (failed(at, trouble, detail), None),
         }
     });
     match asked.await {
         Ok((mut answer, conn)) => {
             let keep = !matches!(answer.said, Said::Failed(..));
             if let Said::Master { at, peers, .. } = &mut answer.said {
-                for told in peers.iter_mut().map(|p| &mut p.at).chain([at]) {
-                    if let Some(reached) = map.get(told) {
-                        *told = reached.clone();
+                for at in peers.iter_mut().map(|p| &mut p.at).chain([at]) {
+                    if let Some(reached) = map.get(at) {
+                        *at = reached.clone();
                     }
                 }
             }
@@ -225,7 +225,7 @@ async fn ask_one(
     }
 }
 
-/// What more than half of so many Sentinels name, each of which counts once.
+/// The addresses that more than half of the Sentinels name. Each Sentinel counts once.
 fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
     let mut votes = BTreeMap::<Address, usize>::new();
     for list in lists {
@@ -237,16 +237,16 @@ fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address
 }
 
 fn late(at: &Address, inquiry: &Inquiry) -> Answer {
-    let words = "within its deadline";
-    let words = match inquiry.access.tls {
-        Some(_) => format!("{words}; {}", tls::SILENT).into(),
-        None => words.into(),
+    let detail = "within its deadline";
+    let detail = match inquiry.access.tls {
+        Some(_) => format!("{detail}; {}", tls::SILENT).into(),
+        None => detail.into(),
     };
-    failed(at, Trouble::Timeout, words)
+    failed(at, Trouble::Timeout, detail)
 }
 
-fn failed(at: &Address, trouble: Trouble, words: Box<str>) -> Answer {
-    Answer { from: at.clone(), id: None, said: Said::Failed(trouble, words) }
+fn failed(at: &Address, trouble: Trouble, detail: Box<str>) -> Answer {
+    Answer { from: at.clone(), id: None, said: Said::Failed(trouble, detail) }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::dial::{Line, Place, dial};
 use crate::shown::Secrets;
 use crate::tls::{self, Tls};
 
-/// What a change of the group shows itself by. Hints only: messages may be lost.
+/// The events that may announce a change of the group. Hints only: messages may be lost.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -84,7 +84,7 @@ pub(crate) struct SentinelConn {
 /// Whether events can be received, besides the connection itself.
 pub(crate) enum Heard {
     Events,
-    /// The user may not subscribe: the poll alone has to do.
+    /// The user may not subscribe: polling has to suffice.
     PollOnly(String),
 }
 
@@ -138,8 +138,8 @@ impl SentinelConn {
             Ok(Ok([facts, address, peers])) => judged(facts, address, peers, self.handle.secrets()),
             Ok(Err(_)) => Said::Failed(Trouble::Strange, "wrong number of answers".into()),
             Err(e) => {
-                let (trouble, words) = trouble(&e, self.handle.secrets());
-                Said::Failed(trouble, words)
+                let (trouble, detail) = trouble(&e, self.handle.secrets());
+                Said::Failed(trouble, detail)
             }
         };
         Answer { from: from.clone(), id: self.id.clone(), said }
@@ -169,21 +169,21 @@ fn judged(
 ) -> Said {
     let strange = |what: &str| Said::Failed(Trouble::Strange, what.into());
     let failed = |e: &RedisError| {
-        let (trouble, words) = trouble(e, secrets);
-        Said::Failed(trouble, words)
+        let (trouble, detail) = trouble(e, secrets);
+        Said::Failed(trouble, detail)
     };
     let at = match address {
         Ok(Value::Nil) => return Said::Unknown,
         Ok(value) => match master_address(&value) {
             Some(at) => at,
-            None => return strange("the master's address is no address"),
+            None => return strange("the master's address is invalid"),
         },
         Err(e) => return failed(&e),
     };
     let facts = match facts {
         Ok(value) => match fields(&value).as_ref().and_then(master_facts) {
             Some(facts) => Some(facts),
-            None => return strange("SENTINEL MASTER shows no epoch or counts that can be read"),
+            None => return strange("SENTINEL MASTER has no readable epoch or counts"),
         },
         Err(e) if matches!(kind(&e), Trouble::NoPermission) => None,
         Err(e) => return failed(&e),
@@ -192,9 +192,9 @@ fn judged(
         // Without a place a peer cannot be asked; the facts count it all the same.
         Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
             Some(all) => all.iter().filter_map(peer).collect(),
-            None => return strange("SENTINEL SENTINELS is no list of Sentinels"),
+            None => return strange("SENTINEL SENTINELS is not a list of Sentinels"),
         },
-        Ok(_) => return strange("SENTINEL SENTINELS is no list"),
+        Ok(_) => return strange("SENTINEL SENTINELS is not a list"),
         Err(e) if matches!(kind(&e), Trouble::NoPermission) => Vec::new(),
         Err(e) => return failed(&e),
     };
@@ -216,8 +216,8 @@ fn own_id(
     match answer {
         Ok(id) => match text(&id) {
             Some(id) if !id.is_empty() => Ok(Some(id.into())),
-            // Without its id one Sentinel under two addresses would have two voices.
-            _ => Err((Trouble::Strange, "SENTINEL MYID is no id".into())),
+            // Without its id one Sentinel under two addresses would count twice.
+            _ => Err((Trouble::Strange, "SENTINEL MYID is not an id".into())),
         },
         Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e, secrets)),
         Err(_) => Ok(None),
@@ -234,8 +234,8 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Names with their values, all of them texts, as a map or flat; no name twice, for nobody could
-/// say which value counts.
+/// Names with their values, all of them texts, as a map or flat. No name may occur twice, because
+/// it would be unknown which value counts.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -287,21 +287,21 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// As `trouble`, with what TLS, or the lack of it, may have to do with it.
+/// As `trouble`, with a hint if TLS, or the lack of it, may be the cause.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
-    let (kind, words) = trouble(e, secrets);
+    let (kind, detail) = trouble(e, secrets);
     let hint = match kind {
         Trouble::Timeout if with_tls => Some(tls::SILENT),
         Trouble::Tls => None,
         Trouble::Strange if !with_tls && e.kind() == ErrorKind::Parse => Some(tls::GARBLED),
         _ => tls::hint(e, with_tls),
     };
-    (kind, hint.map_or(words.clone(), |hint| format!("{words}; {hint}").into()))
+    (kind, hint.map_or(detail.clone(), |hint| format!("{detail}; {hint}").into()))
 }
 
 fn trouble(e: &RedisError, secrets: &Secrets) -> (Trouble, Box<str>) {
     match refusal(e, secrets) {
-        Some(words) => (Trouble::Tls, words.into()),
+        Some(detail) => (Trouble::Tls, detail.into()),
         None => (kind(e), said(e, secrets).into()),
     }
 }

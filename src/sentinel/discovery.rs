@@ -1,4 +1,4 @@
-//! The decision which server is the master: a pure machine over what the Sentinels say.
+//! Decides which server is the master: a pure state machine over the Sentinels' answers.
 //!
 //! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
 //! goes on naming it. So a master counts only if a majority of the *known* Sentinels name it, none
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
     pub said: Said,
 }
 
-/// See [`Answer`].
+/// The content of an [`Answer`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
     /// It names a master.
@@ -41,11 +41,11 @@ pub(crate) enum Said {
     },
     /// It knows no master of that name.
     Unknown,
-    /// It gave no answer that counts.
+    /// Its answer does not count.
     Failed(Trouble, Box<str>),
 }
 
-/// Why a Sentinel gave no answer that counts.
+/// Why an answer does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
     /// No connection, or it broke.
@@ -75,7 +75,7 @@ pub(crate) struct MasterFacts {
     pub others: u32,
     /// Replicas it knows, dead or alive.
     pub replicas: u32,
-    /// For how long a silent master is not yet considered down.
+    /// How long a master may be silent before it is considered down.
     pub down_after: Duration,
     /// It sees the master as down, or a failover running.
     pub troubled: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Peer {
 pub(crate) struct Master {
     /// Its address, as the Sentinels report it.
     pub at: Address,
-    /// Under which configuration epoch; `None` if no Sentinel shows it.
+    /// Its configuration epoch; `None` if no Sentinel reports it.
     pub epoch: Option<u64>,
     /// The shortest `down-after-milliseconds` that any Sentinel reported.
     pub down_after: Option<Duration>,
@@ -106,12 +106,12 @@ pub(crate) struct Master {
 /// The memory of discovery: which Sentinels there are, and the highest epoch decided so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
-    /// In the order in which they are to be named; the first replier comes first.
+    /// In the order in which they are asked; the first replier comes first.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// What each of them said last: one that is silent now may begin a failover all the same.
+    /// The last answer of each: a Sentinel that is silent now may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
 }
@@ -129,7 +129,7 @@ impl Discovery {
         }
     }
 
-    /// Whom to ask, in order.
+    /// The Sentinels to ask, in order.
     pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
@@ -158,7 +158,7 @@ impl Discovery {
             by.insert(&a.from);
             *known = peer.min(known);
         }
-        // Else one Sentinel could name as many that do not exist, or that say what it says.
+        // Otherwise one Sentinel could name many that do not exist or that repeat its answer.
         let enough = minority(self.configured) + 1;
         let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
         let (ids, learned) = (&self.ids, &self.learned);
@@ -190,12 +190,12 @@ impl Discovery {
     /// others still counts them: that is what makes a minority recognisable. Where more than a
     /// majority answers, the highest numbers do not count: as many as may be lies.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
-        let mut told: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
-        told.sort_unstable_by(|a, b| b.cmp(a));
+        let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
+        reported.sort_unstable_by(|a, b| b.cmp(a));
         let asked = self.sentinels.len();
-        let lies = minority(asked).min(told.len().saturating_sub(asked / 2 + 1));
-        let told = told.get(lies).copied().unwrap_or(0);
-        told.max(self.configured).max(voices.len()).max(1)
+        let lies = minority(asked).min(reported.len().saturating_sub(asked / 2 + 1));
+        let reported = reported.get(lies).copied().unwrap_or(0);
+        reported.max(self.configured).max(voices.len()).max(1)
     }
 
     /// Decides from the answers of one round.
@@ -230,8 +230,8 @@ impl Discovery {
             return Err(no_agreement(answers, needed, floor));
         };
         // Any Sentinel may begin the next failover, also one that does not know of the last.
-        let told = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
-        let down_after = told.chain(self.down_after.values().copied()).min();
+        let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
+        let down_after = reported.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
         if epoch.is_some() {
             self.seen = epoch;
@@ -240,25 +240,25 @@ impl Discovery {
             at: at.clone(),
             epoch,
             down_after,
-            // A Sentinel that knows of one more may be the one that has it promoted.
+            // A Sentinel that knows one more replica may promote that one.
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
 }
 
-/// So many of them may be wrong, cut off or lie while the others are a majority.
+/// How many of them may be wrong, cut off or lie while the others are a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// The highest epoch that so many of these have reached, or all that show theirs.
+/// The highest epoch that this many of them, or all that report one, have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
     epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
 }
 
-/// One Sentinel, however many addresses lead to it.
+/// One Sentinel, with any number of addresses.
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
@@ -320,7 +320,7 @@ impl Answer {
         }
     }
 
-    /// It sees the master as down, or a failover running: ask again soon.
+    /// It reports the master as down, or a failover: ask again soon.
     pub(crate) fn troubled(&self) -> bool {
         match &self.said {
             Said::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -336,13 +336,13 @@ impl fmt::Display for Answer {
             Said::Master { at, facts: Some(m), .. } => write!(f, "{at} in epoch {}", m.epoch),
             Said::Master { at, facts: None, .. } => write!(f, "{at}"),
             Said::Unknown => f.write_str("knows no such master"),
-            Said::Failed(trouble, words) => write!(f, "{}: {words}", trouble.words()),
+            Said::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
         }
     }
 }
 
 impl Trouble {
-    fn words(self) -> &'static str {
+    fn summary(self) -> &'static str {
         match self {
             Self::Unreachable => "not reachable",
             Self::Timeout => "no answer in time",
@@ -355,15 +355,15 @@ impl Trouble {
     }
 }
 
-fn all_words(answers: &[Answer]) -> String {
-    let mut words: Vec<String> = answers.iter().map(ToString::to_string).collect();
-    words.sort();
-    words.dedup();
-    words.join("; ")
+fn all_answers(answers: &[Answer]) -> String {
+    let mut all: Vec<String> = answers.iter().map(ToString::to_string).collect();
+    all.sort();
+    all.dedup();
+    all.join("; ")
 }
 
-/// Nobody names a master: a person has to act on the worst cause, so the one that can least heal
-/// by itself gives the fault its name. Silence is the last of them.
+/// No Sentinel names a master. A person has to act on the worst cause, so the cause that is least
+/// likely to end by itself decides the fault. Silence comes last.
 fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.said, Said::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {
@@ -388,13 +388,13 @@ fn nobody_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
         }
         _ => "",
     };
-    NodeError::not_executed(fault, format!("the Sentinels: {}{change}", all_words(answers)))
+    NodeError::not_executed(fault, format!("the Sentinels: {}{change}", all_answers(answers)))
 }
 
 fn no_agreement(answers: &[Answer], needed: usize, floor: Option<u64>) -> NodeError {
     let under = floor.map(|e| format!(" in epoch {e}")).unwrap_or_default();
-    let words = format!("{needed} must name one master{under}; {}", all_words(answers));
-    NodeError::not_executed(NodeFault::NoAgreement, words)
+    let detail = format!("{needed} must name one master{under}; {}", all_answers(answers));
+    NodeError::not_executed(NodeFault::NoAgreement, detail)
 }
 
 #[cfg(test)]

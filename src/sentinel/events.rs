@@ -10,30 +10,30 @@ use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
 
-/// A Sentinel is a reason to ask no sooner than so long after it was one.
+/// Minimum time between two rounds that the same Sentinel causes.
 const EACH: Duration = Duration::from_secs(1);
 /// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
 
-/// The ears for all Sentinels of a group.
+/// Collects the events of all Sentinels of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    told: Arc<Notify>,
+    notify: Arc<Notify>,
     by: Mutex<BTreeMap<Address, Arc<Ear>>>,
 }
 
-/// The ear for one of them, over all its connections.
+/// Collects the events of one Sentinel, over all its connections.
 #[derive(Debug)]
 pub(crate) struct Ear {
-    told: Arc<Notify>,
+    notify: Arc<Notify>,
     heard: Mutex<Heard>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// It sent an event after which no question was asked yet.
+    /// It sent an event, and no round was started since.
     waits: bool,
-    /// When it was last a reason to ask.
+    /// When it last caused a round.
     asked: Option<Instant>,
 }
 
@@ -46,15 +46,15 @@ impl Ear {
     /// The Sentinel sent an event.
     pub(crate) fn tell(&self) {
         if !std::mem::replace(&mut lock(&self.heard).waits, true) {
-            self.told.notify_one();
+            self.notify.notify_one();
         }
     }
 }
 
 impl Events {
-    /// The ear for the Sentinel at this address.
+    /// The collector for the Sentinel at this address.
     pub(crate) fn of(&self, at: &Address) -> Arc<Ear> {
-        let new = || Arc::new(Ear { told: Arc::clone(&self.told), heard: Mutex::default() });
+        let new = || Arc::new(Ear { notify: Arc::clone(&self.notify), heard: Mutex::default() });
         Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
     }
 
@@ -63,7 +63,7 @@ impl Events {
         lock(&self.by).retain(|at, _| known.contains(at));
     }
 
-    /// Ends when there is a reason to ask; how many Sentinels sent one.
+    /// Ends when there is a reason to ask; returns how many Sentinels sent events.
     ///
     /// # Cancellation safety
     /// May be dropped; the reason stays.
@@ -75,9 +75,9 @@ impl Events {
                 Due::At(then) => tokio::select! {
                     biased;
                     () = sleep_until(then) => {}
-                    () = self.told.notified() => {}
+                    () = self.notify.notified() => {}
                 },
-                Due::Never => self.told.notified().await,
+                Due::Never => self.notify.notified().await,
             }
         }
     }
@@ -108,7 +108,7 @@ impl Events {
 }
 
 enum Due {
-    /// So many Sentinels sent events lately.
+    /// How many Sentinels sent events recently.
     Now(usize),
     At(Instant),
     Never,

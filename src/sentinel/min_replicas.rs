@@ -34,9 +34,9 @@ pub enum MinReplicas {
 /// How strong the check must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MinReplicasRule {
-    /// What to do if it is not.
+    /// What to do if it is weaker.
     pub policy: MinReplicas,
-    /// At least so many replicas must have acknowledged …
+    /// At least this many replicas must have acknowledged …
     pub replicas: u32,
     /// … within this age at most, in whole seconds.
     pub max_lag: Duration,
@@ -64,7 +64,7 @@ impl Default for MinReplicasRule {
 pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(), ConfigError> {
     if replicas == 0 {
         let rule =
-            "at least 1 replica; to go without the check say min_replicas_check(MinReplicas::Off)";
+            "at least 1 replica; to go without the check call min_replicas_check(MinReplicas::Off)";
         return Err(ConfigError::new("min_replicas", "0 replicas", rule));
     }
     let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
@@ -150,7 +150,7 @@ pub(crate) struct Checked {
     pub fault: Option<String>,
     /// Worth a warning although the node may vote.
     pub warning: Option<String>,
-    /// L: for so long a replaced master may still accept writes.
+    /// L: how long a replaced master may still accept writes.
     pub window: Duration,
 }
 
@@ -211,9 +211,9 @@ impl MinReplicasRule {
         let what = if !facts.is_on() {
             "the min-replicas check is off".to_owned()
         } else if let Some(is) = facts.min_replicas.filter(|is| *is < k) {
-            format!("min-replicas-to-write is {is}, {k} is asked for")
+            format!("min-replicas-to-write is {is}, but {k} is required")
         } else if let Some(is) = facts.max_lag.filter(|is| *is > self.max_lag) {
-            format!("min-replicas-max-lag is {}, at most {lag} is asked for", is.as_secs())
+            format!("min-replicas-max-lag is {}, but at most {lag} is required", is.as_secs())
         } else {
             return None;
         };
@@ -221,8 +221,8 @@ impl MinReplicasRule {
     }
 }
 
-/// `max_lag + 2 s ≤ down-after`: else the old master still writes when the new one begins
-/// (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
+/// `max_lag + 2 s ≤ down-after`: otherwise the old master still takes writes when the new one
+/// begins (sentinel 4; measured overlap with lag 10 and down-after 5 s: 4.9 s).
 fn lag_rule(
     facts: &MinReplicasFacts,
     asked: Duration,
@@ -235,12 +235,11 @@ fn lag_rule(
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
     if facts.max_lag.is_none() && enough >= 1 {
-        // Nothing is known to be wrong on the servers; what was asked for is too weak.
+        // The servers may be right; the requirement of the client is too weak.
         return Some(format!(
-            "the server does not let this user see its min-replicas-max-lag (CONFIG), and the \
-             {} s that may be are, with {} s more, beyond Sentinel's down-after-milliseconds ({}): \
-             say `min_replicas(…)` with the lag that is set on all servers, at most {enough} s \
-             here, or allow the user +config|get",
+            "this user may not read min-replicas-max-lag (CONFIG), and the assumed {} s + {} s are \
+             more than Sentinel's down-after-milliseconds ({}): set `min_replicas(…)` to the lag \
+             that is set on all servers, at most {enough} s here, or allow the user +config|get",
             lag.as_secs(),
             LAG_SLACK.as_secs(),
             down_after.as_millis(),
@@ -257,7 +256,7 @@ fn lag_rule(
     };
     Some(format!(
         "min-replicas-max-lag ({} s) + {} s is more than down-after-milliseconds ({}): a replaced \
-         master would still write when the new one begins; {mend}",
+         master would still take writes when the new one begins; {mend}",
         lag.as_secs(),
         LAG_SLACK.as_secs(),
         down_after.as_millis(),
@@ -266,12 +265,12 @@ fn lag_rule(
 
 /// With `2·(1 + k)` servers or more, two halves of the group can each satisfy the check.
 fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
-    // Wider than what servers report: no number of theirs overflows.
+    // Wider than the reported numbers, so nothing overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(
             "min-replicas-to-write is {k} in a group of {servers} servers: two halves of it could \
-             each satisfy the check; {} would exclude that",
+             each satisfy the check; set it to {} to prevent that",
             servers / 2
         )
     })
@@ -319,8 +318,8 @@ mod tests {
         let cases = [
             (MinReplicasFacts::parse(INFO_OFF, Some(&config("0", "10"))), "check is off"),
             (MinReplicasFacts::parse(INFO_OFF, None), "check is off"),
-            (facts("1", "2"), "min-replicas-to-write is 1, 2 is asked for"),
-            (facts("2", "9"), "min-replicas-max-lag is 9, at most 3 is asked for"),
+            (facts("1", "2"), "min-replicas-to-write is 1, but 2 is required"),
+            (facts("2", "9"), "min-replicas-max-lag is 9, but at most 3 is required"),
         ];
         for (facts, what) in cases {
             let fault = rule(MinReplicas::Require, 2, 3).judge(&facts, None, None).fault.unwrap();
@@ -358,7 +357,7 @@ mod tests {
         let fault = rule(MinReplicas::Require, 1, 10).judge(&facts, Some(S(5)), None).fault;
         let fault = fault.unwrap();
         assert!(
-            fault.contains("say `min_replicas(…)`") && fault.contains("at most 3 s"),
+            fault.contains("set `min_replicas(…)`") && fault.contains("at most 3 s"),
             "{fault}"
         );
     }
@@ -368,6 +367,6 @@ mod tests {
         let require = rule(MinReplicas::Require, 1, 3);
         assert_eq!(require.judge(&facts("1", "2"), None, Some(2)).warning, None);
         let warning = require.judge(&facts("1", "2"), None, Some(3)).warning.unwrap();
-        assert!(warning.contains("2 would exclude that"), "{warning}");
+        assert!(warning.contains("set it to 2 to prevent that"), "{warning}");
     }
 }

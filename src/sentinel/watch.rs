@@ -14,7 +14,7 @@ use super::events::Events;
 use crate::env::Env;
 use crate::error::NodeError;
 
-/// When Sentinels see trouble, or send events of it, the poll comes at least this often,
+/// When Sentinels report trouble, the poll comes at least this often,
 const ALARMED: Duration = Duration::from_millis(150);
 /// for so many polls.
 const ALARM_POLLS: u32 = 20;
@@ -22,9 +22,9 @@ const ALARM_POLLS: u32 = 20;
 /// What is known of the group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The last master that was decided upon.
+    /// The last master that was decided.
     pub(crate) master: Option<Master>,
-    /// Why the last round decided upon none.
+    /// Why the last round decided none.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
@@ -42,7 +42,7 @@ struct Shared {
     asker: AsyncMutex<Asker>,
     events: Arc<Events>,
     seen: Mutex<Seen>,
-    /// Grows when the present connection must not be used any longer.
+    /// Grows when the current connection must no longer be used.
     history_id: watch::Sender<u64>,
 }
 
@@ -74,12 +74,12 @@ impl Watch {
         lock(&self.shared.seen).clone()
     }
 
-    /// The replicas; of the Sentinels those are asked that were asked last.
+    /// The replicas, from the Sentinels that were asked last.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Grows whenever another master or epoch was decided upon.
+    /// Grows whenever another master or epoch was decided.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.history_id.subscribe()
     }
@@ -143,11 +143,11 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
     let (mut alarm, mut troubled) = (0_u32, false);
     loop {
         let pause = if alarm > 0 { every.min(ALARMED) } else { every };
-        let mut told = false;
+        let mut reported = false;
         tokio::select! {
             biased;
             by = shared.events.reason() => {
-                told = true;
+                reported = true;
                 // One alone causes a question and no more: it might send events for ever.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
@@ -157,15 +157,16 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
             }
             () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
         }
-        // Only when it begins: a group that stays down is not asked more often for ever.
-        let was = std::mem::replace(&mut troubled, shared.round(told || alarm > 0).await.troubled);
+        // Only at its beginning, so that a group that stays down is not polled faster for ever.
+        let was =
+            std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
         if troubled && !was {
             alarm = ALARM_POLLS;
         }
     }
 }
 
-/// Nine to eleven tenths of `pause`, so that many clients do not ask in step.
+/// Nine to eleven tenths of `pause`, so that clients do not poll at the same time.
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000

@@ -1,4 +1,4 @@
-//! A handle from what a deployment says: addresses, environment variables, a file.
+//! A handle from settings of the deployment: addresses, environment variables, a file.
 
 mod span;
 mod url;
@@ -72,7 +72,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// As people write it.
+/// The settings as they are written in a file.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
@@ -135,7 +135,7 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// What the variables are called: this and the name of the setting in capitals.
+/// The variables' names: this prefix and the name of the setting in capitals.
 const VARIABLES: &str = "PALISADE_";
 
 /// All settings, by the names of their fields.
@@ -158,7 +158,7 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// The same refusal under the name of the variable that holds the setting.
+/// The same error, with the name of the variable that holds the setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),
@@ -244,10 +244,10 @@ impl Settings {
         })
     }
 
-    /// A builder with these settings and nodes, for what only code can say.
+    /// A builder with these settings and nodes, for settings that only code can make.
     ///
     /// # Errors
-    /// The first address that cannot be understood, without what may be secret in it.
+    /// The first invalid address, without possible secrets.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
         let logins = Logins {
             username: self.username.clone(),

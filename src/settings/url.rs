@@ -1,6 +1,6 @@
 //! Nodes as addresses: `redis://…`, `sentinel://…`, `memory://…`.
 //!
-//! Whatever is refused is shown without its login and without its options, where secrets are.
+//! An invalid address is shown without its login and its options, which may contain secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
 use crate::shown::Quoted;
 
-/// A Sentinel's port where none is written.
+/// A Sentinel's default port.
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Who logs in where an address does not say it.
+/// Logins for addresses without one.
 #[derive(Clone, Default)]
 pub(super) struct Logins {
     pub(super) username: Option<String>,
@@ -45,11 +45,11 @@ pub(super) fn node(
             return Err(refuse(rule.to_owned()));
         }
     };
-    // What is wrong inside of the address is said as a part of the setting that holds it.
+    // An error inside of the address is reported for the setting that holds it.
     made.map_err(|e| refuse(e.to_string()))
 }
 
-/// An address without what may be secret.
+/// An address without possible secrets.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
@@ -65,7 +65,7 @@ fn shown(url: &str) -> String {
     Quoted(&format!("{scheme}://{login}{rest}")).to_string()
 }
 
-/// One option behind a `?`.
+/// One option after the `?`.
 struct Given<'a> {
     name: &'a str,
     value: String,
@@ -107,14 +107,14 @@ fn options(query: &str) -> Result<Vec<Given<'_>>, ConfigError> {
 }
 
 fn unknown(name: &str, known: &str) -> ConfigError {
-    let rule = format!("no such option; there are {known}");
+    let rule = format!("no such option; the options are {known}");
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
 /// `%2F` and the like as the characters that they encode.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
-        let rule = "a % is followed by two hexadecimal digits, as in %25 for itself; all is UTF-8";
+        let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 only";
         ConfigError::new(plain(what), "not shown", rule)
     };
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
@@ -189,7 +189,7 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     })
 }
 
-/// How strong the min-replicas check has to be, where either part of it was given.
+/// How strong the min-replicas check has to be, if either part of it was given.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())
@@ -207,7 +207,7 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     if query.contains('@') {
-        return Err(broken("with an @ behind a ?, which is %3F in a password"));
+        return Err(broken("with an @ after a ?; write a ? in a password as %3F"));
     }
     let (login, place) = match place.rsplit_once('@') {
         Some((login, place)) => (Some(login), place),
@@ -240,13 +240,13 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
         node = node.sentinel_password(password);
     }
     if let Some(db) = db {
-        let db = db.parse().map_err(|_| broken("with a database that is no number"))?;
+        let db = db.parse().map_err(|_| broken("with a database that is not a number"))?;
         node = node.db(db);
     }
     watched(node, query)
 }
 
-/// With the options behind the `?`.
+/// With the options after the `?`.
 fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
     let (mut replicas, mut lag) = (None, None);
     for given in options(query)? {
@@ -299,7 +299,7 @@ fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder,
 #[cfg(not(feature = "tls"))]
 use tls as sentinel_tls;
 
-/// With Sentinel's usual port where none is written.
+/// With Sentinel's default port if there is none.
 fn with_port(host: &str) -> String {
     let behind_v6 = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind_v6.contains(':') { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") }

@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::idempotency::consumer::{self, ConsumeError, Ended, Rules, Sessions, Worker};
 use crate::idempotency::{Context, Failed, Idempotency, Probed};
 
-/// Consumes one stream as one of a group: each message takes effect once.
+/// Consumes one stream as a member of a group: each message takes effect once.
 pub struct Consumer {
     worker: Worker,
     plan: Plan,
@@ -53,16 +53,17 @@ impl fmt::Debug for Consumer {
 }
 
 impl ConsumerBuilder {
-    /// How much at once, and what becomes of failures. As failures count those that were reported,
-    /// and deliveries to processes that died.
+    /// How many messages are handled at once, and how failures are handled. Reported failures
+    /// count, and deliveries to processes that died.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// After how long without a sign of life of its consumer an entry is taken over, and how long a
-    /// retry takes at most. At least the lease, for before that the claim of a consumer that died
-    /// may still run. The same for all consumers of the group. Default: one and a half leases.
+    /// How long an entry's consumer may be idle before another one takes the entry over; also the
+    /// longest delay of a retry. At least the lease, because the claim of a dead consumer may last
+    /// that long. Use the same value for all consumers of the group. Default: one and a half
+    /// leases.
     pub fn min_idle(mut self, idle: Duration) -> Self {
         self.min_idle = Some(idle);
         self
@@ -88,17 +89,18 @@ impl ConsumerBuilder {
 }
 
 impl Consumer {
-    /// A consumer of this stream on the server with this address, in this group, that remembers
-    /// what was done in this namespace. All consumers of a group must use the same namespace on the
-    /// same nodes.
+    /// A consumer of this stream on the server with this address, in this group, that stores
+    /// results in this namespace. All consumers of a group must use the same namespace on the same
+    /// nodes.
     pub fn builder(url: &str, stream: &str, group: &str, of: Idempotency) -> ConsumerBuilder {
         let [url, stream, group] = [url, stream, group].map(str::to_owned);
         let (rules, min_idle) = (Rules::default(), None);
         ConsumerBuilder { of, rules, min_idle, url, stream, group }
     }
 
-    /// Consumes until `stop` resolves: each message runs the handler once, however often it comes.
-    /// Connects again when the server goes away, and makes the group if it is not there.
+    /// Consumes until `stop` resolves: the handler runs once for each message, however often it is
+    /// delivered. Reconnects when the connection breaks, and creates the group if it does not
+    /// exist.
     ///
     /// # Errors
     /// [`ConsumeError`]: the server refuses the login or the stream, or no message can be handled
@@ -120,8 +122,8 @@ impl Consumer {
         self.worker.run(self.source(), handler, stop).await
     }
 
-    /// As [`run`](Self::run), with a probe that looks whether an earlier attempt took effect, for
-    /// messages of which that is not known.
+    /// As [`run`](Self::run), with a probe that checks whether an earlier attempt took effect, for
+    /// messages for which that is unknown.
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -1,4 +1,4 @@
-//! An entry of a stream, and what becomes of it.
+//! An entry of a stream, and how it is settled.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ pub struct Message {
     session: Arc<Session>,
     id: String,
     fields: HashMap<String, Vec<u8>>,
-    /// How often it was delivered, or as the last consumer that gave it back had it.
+    /// How often it was delivered, or the count of the last consumer that gave it back.
     deliveries: u32,
 }
 
@@ -46,11 +46,11 @@ impl Message {
         self.field("body").unwrap_or_default()
     }
 
-    /// The body, from JSON. What cannot be read never can: the error makes the message a dead
-    /// letter.
+    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
+    /// message a dead letter.
     ///
     /// # Errors
-    /// [`Failed::permanent`] with what the body has wrong.
+    /// [`Failed::permanent`] with the error of the parser.
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.body())
     }

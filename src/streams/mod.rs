@@ -25,14 +25,15 @@
 //! the request was made, in milliseconds since 1970 (an entry's id is no such time: it differs from
 //! copy to copy). [`Producer::add`] sets them.
 //!
-//! What becomes of an entry: it is acknowledged (`XACK`) when its result is stored on a majority of
-//! the nodes. What is at work elsewhere, or failed, stays pending and is taken over when it is due,
-//! by whoever asks first (`XAUTOCLAIM`). What only a person can decide moves to the stream
-//! `{stream}:dead` with the fields `reason` and `detail`, in one step with its acknowledgement.
-//! Acknowledged entries stay in the stream: trim it (`XTRIM … MINID`) behind what is pending.
+//! An entry is acknowledged (`XACK`) when its result is stored on a majority of
+//! the nodes. An entry that is handled elsewhere, or failed, stays pending; when it is due, the
+//! first consumer that asks takes it over (`XAUTOCLAIM`). An entry that needs a person's decision
+//! moves to the stream `{stream}:dead` with the fields `reason` and `detail`, in one step with its
+//! acknowledgement. Acknowledged entries stay in the stream: trim it (`XTRIM … MINID`) behind what
+//! is pending.
 //!
-//! Each process is a consumer of its own with a name that nobody else ever has. What a process that
-//! died left pending goes to others; its name is removed when nothing is pending under it.
+//! Each process is a consumer with a unique name. Entries that a dead process left pending go to
+//! other consumers; its name is removed when no entry is pending under it.
 
 mod consumer;
 mod message;

@@ -1,4 +1,4 @@
-//! Adding entries that consumers can tell from copies of themselves.
+//! Adds entries with a key, by which consumers recognise copies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ impl Producer {
         Self { url: url.to_owned(), stream: Arc::from(stream), now: Mutex::default() }
     }
 
-    /// Adds an entry under the key of its request, with when the request was made.
+    /// Adds an entry under the key of its request, with the time when the request was made.
     ///
     /// # Errors
     /// [`StreamError`]: it may or may not have been added. Add it again with the same key: its
-    /// consumers know a copy.
+    /// consumers recognise a copy.
     ///
     /// # Cancellation safety
     /// Dropped, the entry may or may not be added; adding it again with the same key is safe.

@@ -38,7 +38,7 @@ impl StreamError {
     }
 
     pub(super) fn lost(stream: &Arc<str>) -> Self {
-        let detail = "somebody else has taken the entry over".to_owned();
+        let detail = "another consumer has taken the entry over".to_owned();
         Self { stream: Arc::clone(stream), detail, passing: true }
     }
 

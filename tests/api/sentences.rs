@@ -219,7 +219,7 @@ fn the_manual_has_a_line_for_each() {
         "the Sentinels name this address",
         "the min-replicas check is off",
         "because too few replicas are good (NOREPLICAS)",
-        "does not let this user see its min-replicas-max-lag",
+        "this user may not read min-replicas-max-lag",
         "server deletes keys when its memory is full",
         "at least 6.2.7 is needed",
     ] {

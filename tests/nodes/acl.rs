@@ -149,7 +149,7 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();
-    assert!(e.contains("say `min_replicas(…)`") && e.contains("at most 1 s"), "{e}");
+    assert!(e.contains("set `min_replicas(…)`") && e.contains("at most 1 s"), "{e}");
     let (node, ttl) = (Arc::new(node(&groups).min_replicas(1, second).build().unwrap()), second);
     let redlock = Redlock::builder().node_arc(node.clone()).ttl(ttl).max_ttl(ttl).build().unwrap();
     let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();

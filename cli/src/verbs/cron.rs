@@ -31,15 +31,15 @@ pub(crate) struct CronArgs {
     say: SayArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
-    /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and its like
+    /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and similar
     #[arg(value_name = "SPEC")]
     schedule: String,
     /// The job's name
     name: String,
-    /// The zone in which the schedule is read
+    /// The time zone of the schedule
     #[arg(long, value_name = "ZONE", default_value = "UTC", help_heading = "Ticks")]
     zone: String,
-    /// What becomes of ticks that nobody ran in time
+    /// What to do with ticks that were not run in time
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     missed: MissedArg,
     /// How far back --missed catch-up goes
@@ -48,22 +48,22 @@ pub(crate) struct CronArgs {
     /// How many ticks --missed catch-up runs at most
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
     max: usize,
-    /// How late a tick may be run and still counts as on time
+    /// How late a tick may run and still be on time
     #[arg(long, value_name = "SPAN", default_value = "1m", help_heading = "Ticks")]
     late: Span,
-    /// What becomes of ticks that are due while the command still runs
+    /// What to do with ticks that are due while the command still runs
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     overlap: OverlapArg,
-    /// Do not run a tick again whose run was interrupted
+    /// Do not repeat a tick whose run was interrupted
     #[arg(long, help_heading = "Ticks")]
     at_most_once: bool,
-    /// Run each tick up to so much later
+    /// Delay each tick by a random time up to this
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     jitter: Option<Span>,
-    /// A run counts as running for so long at least
+    /// A run counts as running for at least this long
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     at_least: Option<Span>,
-    /// Only say what became of the last N ticks, the latest first
+    /// Show the last N ticks, the latest first, and run nothing
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "shell"])]
     history: Option<usize>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) struct CronArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MissedArg {
-    /// They are left out
+    /// They are skipped
     Skip,
     /// The latest one is run
     Latest,
@@ -82,11 +82,11 @@ enum MissedArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OverlapArg {
-    /// They are left out
+    /// They are skipped
     Skip,
     /// The first of them is run afterwards
     BufferOne,
-    /// The command that runs is ended
+    /// The running command is ended
     CancelPrevious,
 }
 
@@ -150,7 +150,7 @@ impl CronArgs {
         loop {
             tokio::select! {
                 biased;
-                // The command hears it, too: it is waited for until it has ended.
+                // The command gets the signal, too: wait until it has ended.
                 signal = ground.signals.next() => stopping.set(Some(signal)),
                 ended = &mut work => {
                     ended.map_err(|e| Fail::new(USAGE, e.to_string()))?;
@@ -193,7 +193,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// What a command's end means for its tick.
+/// The result of a tick, from the end of its command.
 fn came_to(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),

@@ -17,10 +17,9 @@ use crate::say::Say;
 use crate::settings::Span;
 
 /// Runs a command while nobody else holds the lock NAME.
-///
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
-/// the command is sent TERM, and KILL before the lease is over: nobody else can hold the lock while
-/// the command still runs. What the command leaves in its process group is ended with it.
+/// the command gets TERM, and KILL before the lease ends: nobody else can hold the lock while the
+/// command still runs. Processes that the command leaves in its process group are killed with it.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
@@ -34,13 +33,13 @@ pub(crate) struct LockArgs {
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait for so long at most [default: until it is free]
+    /// Wait for at most this long [default: until it is free]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if somebody else holds the lock [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Hold the lock for so long at least
+    /// Hold the lock for at least this long
     #[arg(long, value_name = "SPAN")]
     at_least: Option<Span>,
     #[command(flatten)]
@@ -91,14 +90,14 @@ impl LockArgs {
     }
 }
 
-/// Releases the lock. A command that ran after the lease was over ran unguarded.
+/// Releases the lock. A command that ran longer than the lease was not protected.
 async fn give_back(
     guard: LockGuard,
     ended: std::io::Result<Ended>,
     ground: &Ground,
 ) -> Result<u8, Fail> {
     let outcome = guard.release().await;
-    let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
+    let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("cannot run it: {e}")))?;
     let late = matches!(outcome, Err(ReleaseError::Lost(_) | ReleaseError::TakenByOther(_)));
     if let Err(why) = outcome {
         ground.say.warn("release", json!({ "why": why.to_string() }), &why.to_string());
@@ -106,7 +105,7 @@ async fn give_back(
     Ok(if late { Ended::Lost.code() } else { ended.code() })
 }
 
-/// What every command finds in its environment.
+/// The environment variables of every command.
 pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     vec![
@@ -135,7 +134,7 @@ impl NotAcquired {
 }
 
 /// Acquires. Without a `wait` it waits for another holder without end, and for nodes as long as a
-/// failover takes; not for nodes of which none was ever there.
+/// failover takes. It does not wait if no node was ever reached.
 pub(crate) async fn acquire(
     mutex: &Mutex,
     nonblock: bool,

@@ -1,4 +1,4 @@
-//! What can be done, one verb a file.
+//! The verbs, one per file.
 
 pub(crate) mod cron;
 pub(crate) mod elect;
@@ -23,16 +23,16 @@ use crate::settings::Span;
 use crate::signals::Signals;
 use crate::watchdog::MARGIN;
 
-/// How long releases that were not confirmed are repeated at the end.
+/// How long unconfirmed releases are repeated at the end.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// How the program speaks of itself.
+/// The form of the program's messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SayArgs {
-    /// Say everything as JSON
+    /// Write messages as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say what is done, also where standard error is no terminal
+    /// Show progress, even if standard error is not a terminal
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) struct CommandArgs {
     /// [default: a quarter of --ttl]
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     grace: Option<Span>,
-    /// End the command after this long (exit code 124)
+    /// End the command after this time (exit code 124)
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     at_most: Option<Span>,
     /// Run this by `/bin/sh -c` in place of CMD
@@ -56,14 +56,14 @@ pub(crate) struct CommandArgs {
 }
 
 impl CommandArgs {
-    /// Checked against the lease it is to run under.
+    /// Checks the settings against the lease.
     pub(crate) fn command(self, lease: Duration) -> Result<Command, Fail> {
         let argv = match self.shell {
             Some(text) => vec!["/bin/sh".into(), "-c".into(), text.into()],
             None => self.command,
         };
         if argv.is_empty() {
-            return Err(Fail::new(USAGE, "no command: write it behind `--`, or -c 'TEXT'"));
+            return Err(Fail::new(USAGE, "no command: write it after `--`, or as -c 'TEXT'"));
         }
         let grace = self.grace.map_or(lease / 4, |Span(grace)| grace);
         // A lease has half of its length left when its second renewal has failed.
@@ -75,7 +75,7 @@ impl CommandArgs {
     }
 }
 
-/// What verbs that hold something work with.
+/// The common parts of verbs that hold a lease.
 pub(crate) struct Ground {
     pub(crate) redlock: Redlock,
     pub(crate) signals: Signals,
@@ -87,7 +87,7 @@ impl Ground {
         let say = Say::new(say.json, say.verbose);
         let (redlock, embedded) = handle.redlock(sets)?;
         if embedded {
-            let text = "--embedded: this guards against nobody but this one process";
+            let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
         }
         Ok(Self { redlock, signals: Signals::new()?, say })
@@ -108,7 +108,7 @@ impl Ground {
         self.redlock.config().ttl
     }
 
-    /// Ends the handle: what was given back is confirmed, or said not to be.
+    /// Ends the handle: releases are confirmed, or reported as unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {
@@ -132,13 +132,13 @@ pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
     if is_nothing_there(why) {
         text.push_str(
             "; start the server (`redis-server`), name another one by --node or by --sentinel and \
-             --master, or use --embedded, which guards this one process only",
+             --master, or use --embedded, which protects from this one process only",
         );
     }
     Fail::new(UNAVAILABLE, text)
 }
 
-/// Whether no node can even be connected to.
+/// Whether not even one node accepts a connection.
 pub(crate) fn is_nothing_there(why: &NoQuorum) -> bool {
     let absent = [NodeFault::Unreachable, NodeFault::NoSentinel];
     why.nodes.iter().all(|(_, outcome)| match outcome {

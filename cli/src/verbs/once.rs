@@ -17,13 +17,12 @@ use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
 use crate::settings::Span;
 
-/// Of each stream so much is kept; a record with escapes stays below one mebibyte.
+/// How much of each stream is kept, so that a record with escapes stays below one mebibyte.
 const KEPT: usize = 80 * 1024;
 
 /// Runs a command once for the key KEY, and replays its output and exit code afterwards.
-///
-/// Every exit code is a result and is kept, but 75 (`EX_TEMPFAIL`): by it a command says that it
-/// wants to be run again. A run that is killed or loses its lease leaves the key parked, for it may
+/// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), with which a command asks
+/// for another run. A run that is killed or loses its lease leaves the key parked, because it may
 /// have taken effect; with --at-least-once the next call runs the command again.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
@@ -33,13 +32,13 @@ pub(crate) struct OnceArgs {
     say: SayArgs,
     #[command(flatten)]
     namespace: KeyArgs,
-    /// Wait for so long if the command runs elsewhere [default: do not wait]
+    /// Wait for at most this long if the command runs elsewhere [default: do not wait]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if the command runs elsewhere [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Run again where an earlier run left no result
+    /// Run again if an earlier run left no result
     #[arg(long)]
     at_least_once: bool,
     /// When the request was made, in seconds since 1970: a key that was never used is then known
@@ -56,7 +55,7 @@ pub(crate) struct KeyArgs {
     /// The key
     #[arg(id = "record", value_name = "KEY")]
     key: String,
-    /// What the keys belong to
+    /// The namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
     /// How long results are kept
@@ -65,7 +64,7 @@ pub(crate) struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// The call that this names.
+    /// The call of this key.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
@@ -74,13 +73,13 @@ impl KeyArgs {
     }
 }
 
-/// What is kept of a run.
+/// The stored result of a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Record {
     pub(crate) code: u8,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
-    /// The output is not all.
+    /// The output is incomplete.
     pub(crate) cut: bool,
     pub(crate) millis: u64,
 }
@@ -128,7 +127,7 @@ impl OnceArgs {
     }
 }
 
-/// The exit code, after what was recorded is written out.
+/// The exit code, after a recorded output is written out.
 fn came_to(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
@@ -138,23 +137,30 @@ fn came_to(
     match outcome {
         Ok(Outcome::Executed { value, .. }) => Ok(value.code),
         Ok(Outcome::Replayed(record)) => {
-            ground.say.progress("replayed", json!({ "code": record.code }), "was run before");
+            let text = "it was run before; its output and exit code are replayed";
+            ground.say.progress("replayed", json!({ "code": record.code }), text);
             replay(&record, ground);
             Ok(record.code)
         }
         Ok(Outcome::InFlight { retry_after }) => {
-            let why = format!("it runs elsewhere; its lease is over in {retry_after:.1?}");
+            let why = format!(
+                "the command runs elsewhere; its lease ends in {retry_after:.1?} \
+                               unless it is renewed"
+            );
             Err(Fail::new(conflict.unwrap_or(NOT_ACQUIRED), why))
         }
-        Ok(Outcome::Mismatch) => Err(Fail::new(MISMATCH, "the key was used for another command")),
+        Ok(Outcome::Mismatch) => {
+            Err(Fail::new(MISMATCH, "the key was used for another command; use a new key"))
+        }
         Ok(Outcome::Parked(parked)) => Err(Fail::new(PARKED, parked.to_string())),
         Ok(other) => Err(Fail::new(PARKED, format!("nothing was run: {other:?}"))),
         Err(RunError::Handler { failed, .. }) => match ended {
             Some(ended) => {
-                ground.say.warn("failed", json!({}), &format!("no result is kept: it {failed}"));
+                let text = format!("no result is stored, because the command {failed}");
+                ground.say.warn("failed", json!({}), &text);
                 Ok(ended.code())
             }
-            None => Err(Fail::new(INTERNAL, format!("no process: {failed}"))),
+            None => Err(Fail::new(INTERNAL, format!("cannot run it: {failed}"))),
         },
         Err(RunError::NoQuorum { error, .. }) => Err(unavailable(&error)),
         Err(RunError::NotRecorded(not)) => Err(Fail::new(NOT_RECORDED, not.to_string())),
@@ -162,20 +168,20 @@ fn came_to(
     }
 }
 
-/// Writes out what the command wrote when it ran.
+/// Writes out the recorded output.
 pub(crate) fn replay(record: &Record, ground: &Ground) {
     use std::io::Write as _;
-    // Whoever closed the pipe has read enough.
+    // The reader may close the pipe.
     drop(std::io::stdout().write_all(record.stdout.bytes()));
     drop(std::io::stdout().flush());
     drop(std::io::stderr().write_all(record.stderr.bytes()));
     if record.cut {
-        let text = format!("of the output {KEPT} bytes a stream were kept; this is not all");
+        let text = format!("the output is incomplete: only {KEPT} bytes of each stream were kept");
         ground.say.warn("cut", json!({}), &text);
     }
 }
 
-/// The command as a fingerprint takes it.
+/// The command, for the fingerprint.
 fn words(argv: &[std::ffi::OsString]) -> Vec<String> {
     argv.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }

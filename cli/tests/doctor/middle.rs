@@ -72,7 +72,7 @@ fn firewall(lab: &Lab, bench: &Bench) {
         || lab.proxies[2].shut(false),
     );
     let says = &report.of("unreachable", &at).says;
-    assert!(says.contains("3 of 3 Sentinels that know it see it well"), "{says}");
+    assert!(says.contains("3 of 3 Sentinels that know it can reach it"), "{says}");
 }
 
 /// The links of the replicas lead through the master's proxy.

@@ -85,7 +85,7 @@ fn a_quarantine_that_is_longer_than_asked_for() {
     let report = patient("15");
     let found = report.of("quarantine-long", &subject);
     assert_eq!(found.verdict, Warning, "{found:#?}");
-    for words in ["for 90s", "75s longer", "comes down in 3"] {
+    for words in ["for 90s", "75s longer", "gets shorter in 3"] {
         assert!(found.says.contains(words), "{words} in {found:#?}");
     }
     assert_eq!(patient("90").of("quarantine-long", &subject).verdict, Fine);

@@ -33,7 +33,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     let out = palisade(&["init", "--node", &server.url()]);
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains(&format!("marked at {}", server.addr())), "{}", words(&out));
-    assert!(words(&out).contains("if one is attached later"), "{}", words(&out));
+    assert!(words(&out).contains("when the first one is attached"), "{}", words(&out));
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     serves(&redlock).await;
 
@@ -137,7 +137,7 @@ async fn a_replica_is_refused_and_none_is_marked_with_it() {
     let both = lone(&first).node(replica.url());
     let refused = begun(&both, "").await;
     assert_eq!(refused.exit_code(), 2);
-    assert!(refused.to_string().contains("is a replica, of"), "{refused}");
+    assert!(refused.to_string().contains("is a replica of"), "{refused}");
     assert!(matches!(refused.nodes[0].1, Init::Left { .. }), "{refused}");
     assert_eq!(first.cli(&["EXISTS", "palisade:generation"]), "0");
 }

@@ -122,7 +122,7 @@ impl Bench {
     pub(super) async fn facts(&self) -> Facts {
         let op = super::ops::lookup(&self.key());
         let mut replies = self.send(vec![op.clone()]).await;
-        // Who was restarted may have left a connection whose end is seen by the next request only.
+        // A restarted server may have left a connection whose end only the next request detects.
         let lost = |e: &NodeError| e.fault() == NodeFault::Disconnected;
         if matches!(&replies.items[..], [Err(e)] if lost(e)) {
             replies = self.send(vec![op]).await;

@@ -10,7 +10,7 @@ use crate::node::mailbox::{Mailbox, Stamp};
 use crate::op::{Op, Reply};
 use crate::time::Moment;
 
-/// Who wants the answer.
+/// The receiver of the answer.
 pub(crate) enum Sink {
     /// An attempt that listens, and which of its nodes this is.
     Mail(Arc<Mailbox>, usize),

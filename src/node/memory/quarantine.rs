@@ -31,7 +31,7 @@ pub(super) struct Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "only tests hand over"))]
 pub(super) enum Handover {
-    /// Nothing is answered, here and by whom this marker comes to.
+    /// Nothing is answered, neither here nor by a server that receives this marker.
     Closed(u64),
     /// The data are complete; only leases given before may end early by this clock.
     Settling(u64),

@@ -1,9 +1,9 @@
-//! Examines a deployment and says what would lose locks, why, and which command mends it.
+//! Examines a deployment and reports what would lose locks, why, and which command corrects it.
 //!
 //! It reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's marker)
-//! and, unless `trial(false)` is set, takes and releases one lock of a name that nobody uses on
-//! each node that is not new. It changes nothing else. What it
-//! may not read is *unknown*: neither good nor bad.
+//! and, unless `trial(false)` is set, acquires and releases one lock with a random name on each
+//! node that is not new. It changes nothing else. A value that it may not read is *unknown*:
+//! neither good nor bad.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
@@ -20,9 +20,9 @@
 //!
 //! # How it is built, and how a check is added
 //!
-//! `gather` asks everybody at once, within a deadline each, and leaves plain values (`facts`).
-//! Checks are pure functions from facts to findings, one a file in `checks/`, so each is tested on
-//! made-up facts. A new one:
+//! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
+//! plain values (`facts`). Checks are pure functions from facts to findings, one a file in
+//! `checks/`, so each is tested on made-up facts. A new one:
 //!
 //! 1. `checks/its_name.rs`: `pub(super) const CHECK: Check = Check { id: "its-name", severity,
 //!    title, why, run }` and `fn run(facts: &Facts) -> Vec<Finding>`. One finding for each subject
@@ -30,12 +30,12 @@
 //!    `Read` is closed or failed, else `Finding::error | warning | info(subject, says, read)` with
 //!    `.mend([command])`. Write subjects as the others do: `orders-a`, `orders-a 10.0.0.1:6379`,
 //!    `orders-a Sentinel 10.0.0.1:26379`, `nodes`. Commands to paste come from `by_hand` and `set`.
-//!    What could not be reached at all says `unreachable`; other checks leave it out.
+//!    `unreachable` reports servers that could not be reached; other checks skip them.
 //! 2. `mod its_name;` and a line in `CHECKS` (`checks/mod.rs`).
 //! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each thing it finds,
 //!    `unknown(id, close_config)` if it reads settings (`checks/tests.rs`). If it needs a setting
 //!    that is not read yet, add it to `facts::SETTINGS`.
-//!    And a real deployment that is broken for it, in `tests/doctor/`: one is asked for by a test.
+//!    And a real deployment that has the fault, in `tests/doctor/`: a test requires one.
 //! 4. If a line of `sentinel-conf/templates` is there because of it, name the id in that line's
 //!    comment; a test holds both sides together.
 
@@ -52,11 +52,11 @@ use super::{Deployment, gather};
 use crate::config::{Config, default_clock_error};
 use crate::error::ConfigError;
 
-/// A check that the doctor makes.
+/// A check of the doctor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct About {
-    /// Its id, which does not change.
+    /// Its stable id.
     pub id: &'static str,
     /// The worst that it can find.
     pub severity: Severity,
@@ -100,57 +100,58 @@ impl Doctor {
         }
     }
 
-    /// The application's usual lease: whether it outlives a failover.
+    /// The application's usual ttl. With it the doctor checks that a lease outlives a failover.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// `max_ttl` as the application has it; default 15 s, the library's. Nodes keep the longest
-    /// that any client asks for, so give it when the application uses another one.
+    /// The application's `max_ttl`; default 15 s, as in the library. Nodes keep the longest value
+    /// of all clients, so set it if the application uses another one.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// `clock_error` as the application has it; default the library's, which follows `max_ttl`.
+    /// The application's `clock_error`. The default is the library's, which depends on `max_ttl`.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
         self
     }
 
-    /// The second of what the application says by `SentinelNodeBuilder::min_replicas`, if it does.
-    /// It is what the trial lock goes by where `CONFIG GET` is not allowed.
+    /// The second argument of the application's call of `SentinelNodeBuilder::min_replicas`, if it
+    /// makes one. The trial lock uses it where `CONFIG GET` is not allowed.
     pub fn max_lag(mut self, max_lag: Duration) -> Self {
         self.max_lag = Some(max_lag);
         self
     }
 
-    /// The ACL user whose rights at the data servers are looked at, where the doctor itself comes
-    /// as an operator. It needs `ACL DRYRUN` (Redis 7.0). Default: the user it comes as.
+    /// The ACL user whose rights at the data servers are checked, if the doctor itself logs in as
+    /// an operator. It needs `ACL DRYRUN` (Redis 7.0). Default: the user that the doctor logs in
+    /// as.
     pub fn rights_of(mut self, user: impl Into<String>) -> Self {
         self.whose = Some(user.into());
         self
     }
 
-    /// Whether a lock of a random name is taken and released on each node that is not new; default
-    /// true. Without it nothing is written anywhere.
+    /// Whether the doctor acquires and releases a lock with a random name on each node that is not
+    /// new; default true. With false it writes nothing.
     pub fn trial(mut self, trial: bool) -> Self {
         self.trial = trial;
         self
     }
 
-    /// Asks everybody, runs all checks, and reports.
+    /// Queries all servers and Sentinels, runs all checks, and reports.
     ///
     /// It takes at most about three time-outs (Sentinels, those that they name, data servers) and
     /// some eight seconds for the trial lock where nodes do not answer.
     ///
     /// # Errors
-    /// What was given makes no sense: nothing to examine, an address that is none, a range left.
-    /// Whatever is wrong with the deployment is in the report.
+    /// The settings are invalid: no node, an invalid address, a value out of range. Faults of the
+    /// deployment are in the report.
     ///
     /// # Cancellation safety
-    /// Dropped at any await nothing goes on but, for at most its ttl, the trial's lock.
+    /// May be dropped at any await. Then only the trial lock remains, for at most its ttl.
     pub async fn examine(&self) -> Result<Report, ConfigError> {
         self.check()?;
         let plan = trial::Plan::new(self)?;
@@ -166,7 +167,7 @@ impl Doctor {
             clock_error: self.error_bound(),
             trials: Vec::new(),
         };
-        // After everything was read: the trial itself must not show in what is judged.
+        // After everything was read: the trial must not influence the facts that are checked.
         if self.trial && facts.any_reached() {
             // A lock would mark a new deployment as one that was used, and `init` would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker.ok() == Some(&Marker::Absent));
@@ -184,7 +185,7 @@ impl Doctor {
     fn check(&self) -> Result<(), ConfigError> {
         self.deployment.check()?;
         if let Some(odd) = self.whose.as_ref().filter(|name| !is_plain(name)) {
-            let rule = "a user's name, without spaces or what a shell takes for its own";
+            let rule = "write a user name without spaces and shell characters";
             return Err(ConfigError::new("rights_of", format!("{odd:?}"), rule));
         }
         Ok(())

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::shown::{SENTENCE_MAX, Secrets};
 
-/// Most characters of a command, which is not to be cut.
+/// Most characters of a command. It is larger than for sentences, because a command must not be
+/// cut.
 const COMMAND_MAX: usize = 8_000;
 
 /// How bad a finding is.
@@ -15,9 +16,9 @@ const COMMAND_MAX: usize = 8_000;
 pub enum Severity {
     /// Good to know.
     Info,
-    /// Locks may be lost in a situation that does not come every day, or wait longer than needed.
+    /// Locks may be lost in a rare situation, or wait longer than necessary.
     Warning,
-    /// A failover or restart can give a lock twice or lose it, or nothing is granted at all.
+    /// A failover or restart can grant a lock twice or lose it, or nothing is granted at all.
     Error,
 }
 
@@ -31,7 +32,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What a check says of a subject.
+/// The result of a check for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -59,38 +60,38 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One check's word about one subject.
+/// The result of one check for one subject.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// The check's id, as `min-replicas-off`.
     pub check: &'static str,
-    /// Of what: a group, a server, a Sentinel, the set of nodes.
+    /// What was checked: a group, a server, a Sentinel, the set of nodes.
     pub subject: String,
-    /// What it is.
+    /// How good or bad it is.
     pub verdict: Verdict,
-    /// What is wrong, in one sentence; what is right, or why nothing is known.
+    /// What is wrong, or why it is unknown, in one sentence; empty if all is well.
     pub says: String,
-    /// What was read.
+    /// The values that were read.
     pub read: String,
     /// Why it matters, with what was measured.
     pub why: &'static str,
-    /// Commands that mend it, one a line, with the addresses and values of this deployment.
+    /// Commands that correct it, one per entry, with the addresses and values of this deployment.
     pub mend: Vec<String>,
 }
 
 impl Finding {
     fn new(subject: impl Into<String>, verdict: Verdict, says: String, read: String) -> Self {
-        // The table of checks puts in which check it was, and why it matters.
+        // `checks::run` fills in `check` and `why`.
         Self { check: "", subject: subject.into(), verdict, says, read, why: "", mend: Vec::new() }
     }
 
-    /// All is well; `read` shows by what.
+    /// All is well; `read` shows the values.
     pub(crate) fn fine(subject: impl Into<String>, read: impl Into<String>) -> Self {
         Self::new(subject, Verdict::Fine, String::new(), read.into())
     }
 
-    /// It could not be read, because `why`.
+    /// The facts could not be read, because of `why`.
     pub(crate) fn unknown(subject: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::new(subject, Verdict::Unknown, format!("unknown ({why})"), String::new())
     }
@@ -133,25 +134,25 @@ impl Finding {
         Self::of(Severity::Info, subject, says, read)
     }
 
-    /// With the commands that mend it.
+    /// Adds the commands that correct it.
     pub(crate) fn mend(mut self, commands: impl IntoIterator<Item = String>) -> Self {
         self.mend.extend(commands);
         self
     }
 }
 
-/// Everything that was found, the worst first.
+/// All findings, the worst first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Whether anything at all answered.
+    /// Whether any server or Sentinel answered.
     pub reached: bool,
-    /// Every check's word about every subject.
+    /// The result of every check for every subject.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Whatever was read is in these sentences, so all are made fit to be shown.
+    /// The sentences contain text from servers, so secrets and control characters are removed.
     pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {
@@ -178,8 +179,8 @@ impl Report {
         self.findings.iter().filter(|f| f.verdict == verdict).count()
     }
 
-    /// What a program should exit with: 69 if nothing could be reached, 2 after errors, 1 after
-    /// warnings if `strict`, else 0. What is unknown is no fault.
+    /// The exit code for a program: 69 if nothing could be reached, 2 after errors, 1 after
+    /// warnings if `strict`, else 0. Unknown values do not count.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.reached {
             69

@@ -1,4 +1,5 @@
-//! The report for people: what is wrong first, with what mends it; what is fine only counted.
+//! The report for people: faults first, with the commands that correct them; checks without a fault
+//! are only counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,25 +13,25 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // One check often says the same of several subjects: why it matters is said once.
+            // One check often finds the same for several subjects: `why` is printed once.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;
             shown += together.len();
         }
         let fine: BTreeSet<_> = self.findings[shown..].iter().map(|x| x.check).collect();
-        let told: BTreeSet<_> = self.findings[..shown].iter().map(|x| x.check).collect();
+        let reported: BTreeSet<_> = self.findings[..shown].iter().map(|x| x.check).collect();
         let counts = [(Verdict::Error, "error"), (Verdict::Warning, "warning")];
-        for (verdict, word) in counts {
+        for (verdict, noun) in counts {
             let n = self.count(verdict);
             if n > 0 {
-                write!(f, "{n} {word}{}, ", if n == 1 { "" } else { "s" })?;
+                write!(f, "{n} {noun}{}, ", if n == 1 { "" } else { "s" })?;
             }
         }
         if self.count(Verdict::Unknown) > 0 {
             write!(f, "{} unknown, ", self.count(Verdict::Unknown))?;
         }
-        let n = fine.difference(&told).count();
+        let n = fine.difference(&reported).count();
         writeln!(f, "{n} check{} fine", if n == 1 { "" } else { "s" })
     }
 }
@@ -40,7 +41,7 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     writeln!(f, "{:<8} {}", first.verdict, first.check)?;
     let mut rest = together;
     while let Some(finding) = rest.first() {
-        // What is said of several in the same words is said once.
+        // Subjects with the same sentence share one entry.
         let alike = |x: &&&Finding| x.says == finding.says && x.read == finding.read;
         let n = rest.iter().take_while(alike).count();
         let subjects: Vec<_> = rest[..n].iter().map(|x| x.subject.as_str()).collect();
@@ -53,17 +54,17 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     if first.verdict != Verdict::Unknown && !first.why.is_empty() {
         wrapped(f, 9, &format!("why: {}", first.why))?;
     }
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     for command in together.iter().flat_map(|x| &x.mend) {
-        if told.insert(command) {
-            // Never broken: it is there to be pasted.
+        if printed.insert(command) {
+            // Never wrapped: it is for pasting.
             writeln!(f, "         $ {command}")?;
         }
     }
     writeln!(f)
 }
 
-/// Words at this indent, further lines two deeper.
+/// Writes text at this indent, further lines two columns deeper.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;
@@ -88,7 +89,7 @@ mod tests {
     use crate::shown::Secrets;
 
     #[test]
-    fn findings_come_first_and_what_is_alike_is_told_once() {
+    fn findings_come_first_and_equal_ones_share_an_entry() {
         let with = |f: Finding, check, why| Finding { check, why, ..f };
         let weak = |at: &str| {
             let mend = [format!("redis-cli -h {at} CONFIG SET x 1")];

@@ -1,4 +1,4 @@
-//! A grant and a release of a name that nobody uses, as an application would do it.
+//! Acquires and releases a lock with a random name, as an application would.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,22 +15,22 @@ use crate::error::{AcquireError, Advice, ConfigError, NoQuorum, NodeOutcome};
 use crate::lock::TryAcquire;
 use crate::node::spi::LockNode;
 
-/// Lease of the trial's lock: if we die it is gone after this.
+/// Ttl of the trial lock: if this process dies, the lock ends after this.
 const TTL: Duration = Duration::from_secs(5);
-/// Longest that a node may take.
+/// Longest time that a node may take.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The nodes as an application makes them, each by itself and all together.
+/// The nodes as an application configures them, each alone and all together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
     lone: usize,
-    /// All together, if there are several; or why not.
+    /// All together, if there are several; or why that configuration is invalid.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
     /// # Errors
-    /// Names, addresses, certificates or ranges that no application could use.
+    /// Invalid names, addresses, certificates or ranges.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
         let mut nodes: Vec<Arc<dyn LockNode>> = Vec::new();
         let deployment = &doctor.deployment;
@@ -55,7 +55,7 @@ impl Plan {
         Ok(Self { nodes, lone: deployment.nodes.len(), all })
     }
 
-    /// Tries each node by itself, all at once, then all together; none that is to be left alone.
+    /// Tries each node alone, concurrently, then all together; skips the nodes in `alone`.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let first_lone = self.nodes.len() - self.lone;
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
@@ -90,7 +90,7 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Twice: the first time connects, the second shows what an application sees.
+/// Tries twice: the first time connects, the second shows what an application sees.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,
@@ -109,7 +109,7 @@ async fn once(redlock: &Redlock) -> Outcome {
     let guard = match mutex.try_acquire().await {
         Ok(TryAcquire::Acquired(guard)) => guard,
         Ok(TryAcquire::Taken(_)) => {
-            let why = "a name that nobody can know is taken".to_owned();
+            let why = "a random name is already taken; run the doctor again".to_owned();
             return Outcome::Refused { why, misconfigured: false };
         }
         Err(e) => return refused(&e),
@@ -132,16 +132,16 @@ fn refused(e: &AcquireError) -> Outcome {
         match outcome {
             NodeOutcome::Granted => {}
             NodeOutcome::Quarantined { remaining, .. } => longest = longest.max(Some(*remaining)),
-            _ => return Outcome::Refused { why: words(nodes), misconfigured },
+            _ => return Outcome::Refused { why: outcomes(nodes), misconfigured },
         }
     }
     match longest {
         Some(left) => Outcome::Quarantined(left),
-        None => Outcome::Refused { why: words(nodes), misconfigured },
+        None => Outcome::Refused { why: outcomes(nodes), misconfigured },
     }
 }
 
-fn words(nodes: &[(Arc<str>, NodeOutcome)]) -> String {
+fn outcomes(nodes: &[(Arc<str>, NodeOutcome)]) -> String {
     if let [(_, only)] = nodes {
         return only.to_string();
     }

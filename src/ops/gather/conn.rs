@@ -1,5 +1,5 @@
-//! One connection to a server or Sentinel. Every question ends at the same deadline, so that one
-//! which is frozen costs one time-out and not one per question.
+//! One connection to a server or Sentinel. Every question ends at the same deadline, so a frozen
+//! server costs one time-out and not one per question.
 
 use redis::{AsyncConnectionConfig, Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
@@ -29,7 +29,7 @@ impl Conn {
         }
     }
 
-    /// What was sent to log in and must not be shown.
+    /// The login secrets, which must not be shown.
     pub(crate) fn secrets(&self) -> &Secrets {
         self.line.secrets()
     }
@@ -44,9 +44,9 @@ impl Conn {
         }
     }
 
-    /// As [`Self::ask`], with the words of the command split at spaces.
-    pub(crate) async fn say(&self, words: &str, what: &str) -> Read<Value> {
-        self.ask(&split(words), what).await
+    /// As [`Self::ask`], with the command split at spaces.
+    pub(crate) async fn say(&self, command: &str, what: &str) -> Read<Value> {
+        self.ask(&split(command), what).await
     }
 
     /// Sends a command only to see whether it is allowed.
@@ -59,13 +59,13 @@ impl Conn {
             Ok(Err(e)) if e.is_io_error() || e.is_timeout() => {
                 Tried::Silent(said(&e, self.secrets()))
             }
-            // Whatever else the server says, it had let the user through.
+            // Any other error comes after the check of rights, so the command is allowed.
             Ok(_) => Tried::Allowed,
         }
     }
 }
 
-/// What a command that was only tried came to.
+/// The result of a command that was only tried.
 pub(crate) enum Tried {
     Allowed,
     Refused(String),
@@ -73,8 +73,8 @@ pub(crate) enum Tried {
     Silent(String),
 }
 
-fn split(words: &str) -> Cmd {
-    let mut parts = words.split(' ');
+fn split(command: &str) -> Cmd {
+    let mut parts = command.split(' ');
     let mut command = redis::cmd(parts.next().unwrap_or_default());
     for part in parts {
         command.arg(part);
@@ -100,7 +100,7 @@ fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<V
 }
 
 impl<T> Read<T> {
-    /// The answer as something else; what cannot be understood has failed.
+    /// Converts the answer; an answer that cannot be converted counts as failed.
     pub(crate) fn then<U>(self, what: &str, read: impl FnOnce(&T) -> Option<U>) -> Read<U> {
         match self {
             Self::Got(value) => read(&value)
@@ -111,13 +111,13 @@ impl<T> Read<T> {
     }
 }
 
-/// A text, fit to be shown. Secrets in it are replaced in the report: here a password that is also
-/// a common word would change what is read.
+/// A text without control characters. Secrets are replaced later, in the report: here, a password
+/// that is also a common word would change the values.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }
 
-/// A text as it came, to be taken apart.
+/// The unchanged text, for parsing.
 pub(crate) fn raw(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),

@@ -1,4 +1,4 @@
-//! Whatever is answered: it is understood, or said not to be.
+//! Every answer is either understood or reported as not understood.
 
 use proptest::prelude::*;
 

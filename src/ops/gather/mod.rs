@@ -1,6 +1,7 @@
-//! Reads the facts: the given Sentinels, those that most of them name, the data servers that most
-//! of all these name, and the lone nodes. All of a kind at once, each within one deadline. One
-//! Sentinel alone does not say where to log in: what it alone names is only listed.
+//! Reads the facts: the given Sentinels, the Sentinels that most of them name, the data servers
+//! that most of all Sentinels name, and the lone nodes. Each kind is queried concurrently, each
+//! server within one deadline. An address that only one Sentinel names is listed, but no login is
+//! sent there.
 
 pub(super) mod conn;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a Sentinel says of each of its groups.
+//! What a Sentinel reports about each group.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -7,7 +7,7 @@ use super::super::facts::{Fields, Read, Sentinel};
 use super::conn::{Conn, fields, info, text};
 use crate::dial::endpoint::Endpoint;
 
-/// Asks about each master, until the deadline; the answers in the masters' order.
+/// Asks about each master, until the deadline; the answers are in the order of the masters.
 pub(super) async fn ask(
     at: &str,
     given: bool,
@@ -59,7 +59,7 @@ async fn about(conn: &Conn, mut sentinel: Sentinel, master: &str) -> Sentinel {
     sentinel.replicas = replicas.then("SENTINEL REPLICAS", list);
     sentinel.others = others.then("SENTINEL SENTINELS", list);
     sentinel.quorum = match quorum.then("SENTINEL CKQUORUM", text) {
-        // A refusal is the answer.
+        // CKQUORUM reports a missing quorum as an error.
         Read::Failed(why) if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") => {
             Read::Got(why)
         }

@@ -1,4 +1,4 @@
-//! What a data server says.
+//! What a data server reports.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::env::{Env, SystemEnv};
 use crate::name::MARKER;
 
-/// Asks everything, until the deadline. What was not answered by then says so.
+/// Asks everything, until the deadline. Facts without an answer by then are marked as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -31,7 +31,7 @@ pub(super) async fn ask(
         }
     };
     server.reached = Ok(());
-    // The clock first: nothing of ours is in its way.
+    // The clock first, before our other commands delay its answer.
     server.clock = clock(&conn).await;
     let get = format!("GET {MARKER}");
     let (role, all, marker, config, may, replays) = tokio::join!(
@@ -77,7 +77,7 @@ impl Server {
     }
 }
 
-/// The shortest of three round trips bounds best what the clocks differ.
+/// The shortest of three round trips gives the best bound on the difference.
 async fn clock(conn: &Conn) -> Read<Clock> {
     let mut best: Read<Clock> = Read::Failed("not asked".to_owned());
     for _ in 0..3 {
@@ -108,12 +108,12 @@ fn micros(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// A name that may stand in a command.
-fn word(value: &Value) -> Option<String> {
+/// A name that is safe in a command.
+fn plain(value: &Value) -> Option<String> {
     text(value).filter(|name| is_plain(name))
 }
 
-/// One question a setting: patterns together are known since 7.0 only.
+/// One question per setting: servers before 7.0 accept only one pattern.
 async fn config(conn: &Conn) -> Read<Fields> {
     let asked = SETTINGS.iter().map(|name| async move {
         conn.say(&format!("CONFIG GET {name}"), "CONFIG").await.then("CONFIG GET", fields)
@@ -128,8 +128,9 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Read::Got(all)
 }
 
-/// Who we are, and what of the library's commands that user may not send: by asking, and where that
-/// is not allowed or not known (before 7.0), by trying. Of somebody else nothing can be tried.
+/// The name of our user and the library's commands that it may not send: by `ACL DRYRUN` or, where
+/// that is not allowed or not known (before 7.0), by trying. Commands cannot be tried as another
+/// user.
 async fn permissions(
     conn: &Conn,
     whose: Option<&str>,
@@ -137,14 +138,14 @@ async fn permissions(
     if let Some(name) = whose {
         return (Read::Got(name.to_owned()), asked(conn, name).await);
     }
-    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", word);
+    let user = conn.say("ACL WHOAMI", "ACL WHOAMI").await.then("ACL WHOAMI", plain);
     let may = match &user {
         Read::Got(name) => asked(conn, name).await,
         Read::Closed(why) | Read::Failed(why) => Read::Closed(why.clone()),
     };
     let may = match may {
         Read::Closed(_) => trial::commands(conn).await,
-        told => told,
+        known => known,
     };
     (user, may)
 }
@@ -165,14 +166,14 @@ async fn asked(conn: &Conn, name: &str) -> Read<Vec<(String, Option<String>)>> {
     Read::Got(all)
 }
 
-/// Why this user may not send this, if so.
+/// Why this user may not send this command, if it may not.
 async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
     let question = format!("ACL DRYRUN {name} {command}");
     let answer = conn.say(&question, "ACL DRYRUN").await.then("ACL DRYRUN", text);
     answer.then("ACL DRYRUN", |said| Some((said != "OK").then(|| said.clone())))
 }
 
-/// The marker, if there is one, at this time of the server's in ms.
+/// The marker, if there is one; `now` is the server's time in ms.
 pub(super) fn read_marker(value: &Value, now: u64) -> Option<Marker> {
     match value {
         Value::Nil => Some(Marker::Absent),

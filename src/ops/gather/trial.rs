@@ -1,11 +1,11 @@
-//! What our user may send, where nobody may ask `ACL DRYRUN`: by sending it, in a form that
-//! changes nothing. A server looks at the rights before it looks at anything else.
+//! The commands that our user may send, where `ACL DRYRUN` is not allowed: each is sent in a form
+//! that changes nothing. A server checks rights before everything else.
 
 use super::super::facts::{COMMANDS, Read};
 use super::conn::{Conn, Tried};
 
-/// In what form commands that could change something are sent: on a key that is not there, only if
-/// it is, with too many words, or as a script that cannot be compiled.
+/// Harmless forms of commands that could change something: with a condition that is false, with too
+/// many arguments, or as a script that cannot be compiled.
 const HARMLESS: &[(&str, &str)] = &[
     ("SET palisade:doctor x", "SET palisade:doctor x XX"),
     ("HSET palisade:doctor x x", "HSET palisade:doctor x x x"),

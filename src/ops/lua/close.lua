@@ -10,23 +10,22 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1])
 if not marker or string.sub(marker, 1, 40) ~= string.match(info, 'master_replid:(%x+)') then
-  return {'no', 'nobody has used it since its history began, so nothing is known of it: begin with '
-    .. '`palisade init` or let an application connect'}
+  return {'no', 'its marker is missing or belongs to an earlier data history: run '
+    .. '`palisade init` on a new deployment, or let an application connect first'}
 end
 local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
 if since > 0 and now < since + q then
   return {'no', 'it is in quarantine for another ' .. since + q - now
-    .. ' ms: leases of an earlier life may last until then'}
+    .. ' ms, because earlier leases may last until then: try again after it'}
 end
 if #marker == 126 then
   local kind, left = string.sub(marker, 113, 113), tonumber(string.sub(marker, 114)) - now
   if left > 0 and kind == 'c' then
-    return {'no', 'it is closed by another handover for ' .. left .. ' ms at most'}
+    return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- Opened again, it would not know any more that leases of before may end early by its clock.
+  -- After opening again it would not know that earlier leases may end early by its clock.
   if left > 0 then
-    return {'no', 'it settles after another handover for another ' .. left
-      .. ' ms: try again then'}
+    return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
 marker = string.sub(marker, 1, 111) .. string.format(' c%013.0f', now + tonumber(ARGV[1]))

@@ -1,4 +1,4 @@
--- Goes on where the server that was closed stopped, on the one that took over. Its data hold the
+-- Opens the server that took over. Its data hold the
 -- closing, so they hold all that was written before it, and nothing was answered since.
 -- KEYS  1 palisade:generation   2 palisade:settled
 -- ARGV  1 the marker as the closing left it   2 twice E in ms
@@ -12,13 +12,13 @@ if replid == string.sub(marker, 1, 40) then
   return {'no', 'it is still the server that was closed'}
 end
 if redis.call('GET', KEYS[1]) ~= marker then
-  return {'no', 'its data do not hold the closing: it lacks writes, or was used since'}
+  return {'no', 'its data do not hold the closing: writes are missing, or it was used since'}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Another server of the group that has the closing, too, may open by its own clock.
 if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114)) then
-  return {'no', 'it took longer than the server was closed for'}
+  return {'no', 'the handover took longer than the time for which the server was closed'}
 end
 redis.call('DEL', KEYS[2])
 redis.call('SET', KEYS[1], replid .. string.sub(marker, 41, 111)

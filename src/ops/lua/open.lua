@@ -3,7 +3,7 @@
 -- ARGV  1 the marker as the closing left it
 -- Returns  {'ok'} | {'no', why}
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'no', 'it is not closed by this handover any more'}
+  return {'no', 'it is no longer closed by this handover'}
 end
 redis.call('SET', KEYS[1], string.sub(ARGV[1], 1, 111))
 return {'ok'}

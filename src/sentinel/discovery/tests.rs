@@ -60,7 +60,7 @@ fn answer(line: &str) -> Answer {
     Answer { from, id, said }
 }
 
-fn told(decision: &Result<Master, NodeError>) -> String {
+fn shown(decision: &Result<Master, NodeError>) -> String {
     match decision {
         Ok(m) => {
             let mut text = format!("{}", m.at);
@@ -98,7 +98,7 @@ fn run(file: &str, text: &str) -> usize {
             }
             machine.learn(&answers);
             let decision = machine.decide(&answers);
-            assert_eq!(told(&decision), expected.trim(), "{place}: {decision:?}");
+            assert_eq!(shown(&decision), expected.trim(), "{place}: {decision:?}");
             if let Err(e) = decision {
                 for a in &answers {
                     assert!(e.detail().contains(&a.from.to_string()), "{place}: {e}");

@@ -32,7 +32,7 @@ fn the_largest_numbers_of_a_server_overflow_nothing() {
     };
     let verdict = MinReplicasRule::default().judge(&facts, Some(Duration::MAX), Some(u32::MAX));
     assert_eq!(verdict.fault, None);
-    assert!(verdict.warning.is_some_and(|w| w.contains("2147483648 would exclude")));
+    assert!(verdict.warning.is_some_and(|w| w.contains("set it to 2147483648")));
 }
 
 proptest! {

@@ -133,7 +133,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
             return Err("interrupted; everything is taken down".into());
         }
         let Some(struck) = leader(&ledger) else {
-            println!("{:7.1} s  nobody leads", begun.elapsed().as_secs_f64());
+            println!("{:7.1} s  no leader", begun.elapsed().as_secs_f64());
             continue;
         };
         let what = strike(n, struck, &world, &clients).await?;
@@ -182,7 +182,7 @@ async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'sta
     })
 }
 
-/// Who said last, and not long ago, that it leads.
+/// The client that most recently reported, not long ago, that it leads.
 fn leader(ledger: &Shared) -> Option<u8> {
     let ledger = ledger.borrow();
     let last = ledger.so_far().iter().rev().find(|e| matches!(e.what, What::Valid { .. }))?;

@@ -89,11 +89,11 @@ impl Faults {
         *self.count.borrow_mut() = id;
         self.ledger.borrow_mut().note(What::Fault { id, kind, target: (&*target).into() })?;
         let at = self.begun.elapsed().as_secs_f64();
-        let words = format!("{at:7.1} s  {} ({target})", draw.kind.name());
+        let line = format!("{at:7.1} s  {} ({target})", draw.kind.name());
         let struck = self.strike(id, draw, &victims, stop).await;
         match struck {
             Ok(undo) => {
-                println!("{words}, {:.1} s", draw.length.as_secs_f64());
+                println!("{line}, {:.1} s", draw.length.as_secs_f64());
                 // A stutter has had its time when it returns.
                 if draw.kind != K::StutterMaster {
                     wait(stop, draw.length).await;
@@ -101,7 +101,7 @@ impl Faults {
                 self.undo(id, draw.group, undo).await;
             }
             Err(e) => {
-                println!("{words} came to nothing: {e}");
+                println!("{line} failed: {e}");
                 self.ledger.borrow_mut().note(What::Missed { id })?;
             }
         }
@@ -348,7 +348,7 @@ impl Faults {
     }
 }
 
-/// Who is struck.
+/// The target of a fault.
 enum Victims {
     Server(Server),
     Sentinel(String),

@@ -61,7 +61,7 @@ int fdatasync(int fd) {
     return failed;
 }
 
-// While a file is flushed, whoever writes to it waits, as on a real disk.
+// While a file is flushed, every writer to it waits, as on a real disk.
 ssize_t write(int fd, const void *from, size_t bytes) {
     while (fd == flushing && fd >= 0) usleep(1000);
     return syscall(SYS_write, fd, from, bytes);

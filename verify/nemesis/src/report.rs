@@ -198,7 +198,7 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Of the clients to whom nothing was done about then.
+    /// Of the clients that no fault hit around that time.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");

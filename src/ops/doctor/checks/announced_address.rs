@@ -1,4 +1,4 @@
-//! Are the addresses that Sentinels hand out good for somebody on another box?
+//! Can clients on other machines use the addresses that Sentinels hand out?
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,9 +11,9 @@ pub(super) const CHECK: Check = Check {
     id: "announced-address",
     severity: Severity::Error,
     title: "addresses that Sentinels hand out mean the same server everywhere",
-    why: "clients go where a Sentinel sends them: 127.0.0.1 is another machine for each of them, \
-          and one server under two addresses (NAT, port maps, a changed announce-port) counts as \
-          two replicas of which one can never be promoted",
+    why: "clients connect to the address that a Sentinel gives: 127.0.0.1 is a different machine \
+          for each client, and one server under two addresses (NAT, port maps, a changed \
+          announce-port) counts as two replicas, one of which can never be promoted",
     run,
 };
 
@@ -23,7 +23,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// What a Sentinel that is not on this machine names as if it were.
+/// Local addresses that a Sentinel on another machine hands out.
 fn handed_out(group: &Group, sentinel: &Sentinel) -> Finding {
     let subject = format!("{} Sentinel {}", group.name, sentinel.at);
     let master = match sentinel.master.known() {
@@ -38,7 +38,7 @@ fn handed_out(group: &Group, sentinel: &Sentinel) -> Finding {
     let here = host_of(&sentinel.at);
     let wrong = |at: &&String| is_everyones_own(host_of(at)) && !is_everyones_own(here);
     let mut mend = Vec::new();
-    // To a Sentinel, 127.0.0.1 is its own box, and that is where we reach it.
+    // For a Sentinel, 127.0.0.1 is its own machine: the host at which we reach the Sentinel.
     let agreed = |at: &&String| wrong(at) && group.is_agreed(at);
     for at in named.iter().filter(agreed) {
         let port = at.rsplit_once(':').map_or("6379", |(_, port)| port);
@@ -59,7 +59,7 @@ fn handed_out(group: &Group, sentinel: &Sentinel) -> Finding {
     if ![&named, &replicas, &others].into_iter().flatten().any(|at| wrong(&at)) {
         return Finding::fine(subject, all);
     }
-    let says = "it sends clients on other machines to their own";
+    let says = "it hands out a local address: clients on other machines connect to themselves";
     Finding::error(subject, says, all).mend(mend)
 }
 

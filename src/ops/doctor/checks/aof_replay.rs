@@ -1,17 +1,17 @@
-//! Does a server that restarts from its append-only file find again what scripts wrote?
+//! Does a restart from the append-only file bring back what scripts wrote?
 
 use super::super::facts::{Facts, REPLAYED, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// The user `default` may not write, and the file is replayed in its name.
+/// The user `default` may not write, and the file is replayed with its rights.
 pub(super) const CHECK: Check = Check {
     id: "aof-replay",
     severity: Severity::Error,
     title: "a restart from the append-only file brings back what scripts wrote",
     why: "Redis up to 8.2 at least, and Valkey before 9.1, replay the file with the rights of the \
-          user `default` and silently leave out transactions that it may not run; a script's \
-          writes are such a transaction, so every lock and every result would be gone",
+          user `default` and silently skip transactions that this user may not run; a script's \
+          writes are a transaction, so every lock and every result is lost",
     run,
 };
 
@@ -35,14 +35,15 @@ fn judge(name: &str, server: &Server) -> Finding {
         Err(why) => return Finding::unknown(subject, why),
     };
     let says = "a restart loses every lock and every result: the append-only file is replayed as \
-                `default`, which may not write; give it the rights, it can stay off";
+                the user `default`, which may not write; give that user the rights (it can stay \
+                `off`)";
     Finding::error(subject, says, format!("aof_enabled:1; {denied}")).mend([
         server.by_hand("ACL SETUSER default '+@all' '~*' '&*'"),
         server.by_hand("ACL SAVE    # or CONFIG REWRITE, where no aclfile is set"),
     ])
 }
 
-/// Whether this server replays its file without asking for anybody's rights.
+/// Whether this server replays its file without checking any user's rights.
 fn checks_nobody(server: &Server) -> bool {
     let version = server.info("valkey_version").unwrap_or_default();
     let mut parts = version.split('.').map_while(|n| n.parse::<u32>().ok());

@@ -1,24 +1,24 @@
-//! How much does a power loss cost?
+//! How many writes does a power loss destroy?
 
 use super::super::facts::Facts;
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// An append-only file that is left to the kernel.
+/// The kernel alone decides when the append-only file reaches the disk.
 pub(super) const CHECK: Check = Check {
     id: "appendfsync",
     severity: Severity::Warning,
     title: "the append-only file reaches the disk within two seconds",
-    why: "power loss costs what the disk has not seen: with `everysec` one or two seconds, which \
-          the quarantine after a restart covers; with `no` what the kernel holds back, some thirty \
-          seconds, results included",
+    why: "a power loss destroys the writes that have not reached the disk: with `everysec` one or \
+          two seconds of them, which the quarantine after a restart covers; with `no` all that the \
+          kernel still buffers, about thirty seconds, results included",
     run,
 };
 
 fn run(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for (name, server) in facts.servers().filter(|(_, s)| s.reached.is_ok()) {
-        // Without the file there is nothing to flush; `persistence` tells that.
+        // Without the file there is nothing to flush; `persistence` reports that.
         if server.info("aof_enabled").is_ok_and(|on| on == "0") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A master without replicas keeps its history.
+//! A master without replicas keeps its data history.
 
 use super::super::facts::{Facts, Server};
 use super::super::report::{Finding, Severity};
@@ -8,9 +8,9 @@ pub(super) const CHECK: Check = Check {
     id: "backlog-ttl",
     severity: Severity::Warning,
     title: "repl-backlog-ttl is 0",
-    why: "after this long without replicas (an hour by default) a master drops its backlog and \
-          takes a new replication id, though its data is the same: to palisade that is a new \
-          history, and nothing is granted for a whole quarantine",
+    why: "after this time without replicas (one hour by default) a master drops its backlog and \
+          takes a new replication id, although its data are the same: for palisade that is a new \
+          data history, and nothing is granted for one quarantine",
     run,
 };
 
@@ -27,7 +27,7 @@ fn judge(subject: String, server: &Server) -> Finding {
     match server.number("repl-backlog-ttl") {
         Ok(0) => Finding::fine(subject, "repl-backlog-ttl 0"),
         Ok(ttl) => {
-            let says = format!("{ttl} s without replicas cost a quarantine");
+            let says = format!("after {ttl} s without replicas the node begins a quarantine");
             let mend = server.set("repl-backlog-ttl", "0");
             Finding::warning(subject, says, format!("repl-backlog-ttl {ttl}")).mend(mend)
         }

@@ -16,10 +16,11 @@ pub(super) const CHECK: Check = Check {
     id: "clock-skew",
     severity: Severity::Error,
     title: "wall clocks of servers and of this machine are within half a second, and clock_error",
-    why: "locks expire by the server's wall clock, at an absolute time that replicas copy: a \
-          replica that was 20 s ahead left a lock of 30 s 9.7 s after its promotion; and a node \
-          that lost its data begins its fencing tokens at its own clock: beyond clock_error they \
-          may fall below earlier ones, and a fenced resource then takes the old holder's writes",
+    why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
+          the promotion of a replica that was 20 s ahead, a lock of 30 s lasted 9.7 s (measured); \
+          and a node that lost its data takes its first fencing token from its own clock: if that \
+          is wrong by more than clock_error, tokens may be smaller than earlier ones, and a fenced \
+          resource then accepts the old holder's writes",
     run,
 };
 
@@ -40,8 +41,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// The clock in the middle; with fewer than three nobody can say who is wrong, and this machine
-/// counts as right.
+/// The median clock. With fewer than three clocks it is unknown which one is wrong, and this
+/// machine counts as right.
 fn usual(clocks: &[(String, Clock)]) -> Option<Clock> {
     let mut all: Vec<Clock> = clocks.iter().map(|(_, c)| *c).collect();
     all.sort_by_key(|c| c.ahead);
@@ -62,14 +63,14 @@ fn judge(at: &str, clock: Clock, usual: Clock, bound: Duration) -> Finding {
     if certain <= SKEW.min(bound) {
         return Finding::fine(at, read);
     }
-    let way = if apart > 0 { "ahead" } else { "behind" };
-    let differs = format!("its clock is {} ms {way} of the others", ms(apart).abs());
+    let way = if apart > 0 { "ahead of" } else { "behind" };
+    let differs = format!("its clock is {} ms {way} the others", ms(apart).abs());
     let host = if at == HERE { "here".to_owned() } else { format!("on the box of: {at}") };
     let mend = [format!("timedatectl timesync-status || chronyc tracking    # {host}")];
     if certain <= bound {
         return Finding::warning(at, differs, read).mend(mend);
     }
-    let says = format!("{differs}, which is beyond what tokens are made for ({bound:?})");
+    let says = format!("{differs}, more than clock_error ({bound:?}): fencing tokens may go back");
     Finding::error(at, says, read).mend(mend)
 }
 

@@ -1,4 +1,4 @@
-//! No host takes the group with it.
+//! The loss of one host does not stop the group.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     id: "co-located",
     severity: Severity::Warning,
     title: "the loss of one host leaves a majority of Sentinels and enough servers",
-    why: "what fails together counts as one; only addresses can be seen, so two addresses on one \
-          machine, rack or hypervisor look like two hosts",
+    why: "servers that fail together count as one; the doctor sees only addresses, so two \
+          addresses on one machine, rack or hypervisor look like two hosts",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! A hiccup is no failover.
+//! A short pause of the master starts no failover.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     id: "down-after",
     severity: Severity::Warning,
     title: "down-after-milliseconds is at least 2 s",
-    why: "a master that stutters for a second is replaced (down-after 1 s: promoted 1.5 s after \
-          the cut, measured)",
+    why: "with less, a master that pauses for a second is replaced (down-after 1 s: promoted 1.5 s \
+          after the cut, measured)",
     run,
 };
 
@@ -25,13 +25,13 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     let subject = format!("{} Sentinel {}", group.name, sentinel.at);
     let Some(ms) = sentinel.number("down-after-milliseconds") else {
         let why = sentinel.master.known().err();
-        return Finding::unknown(subject, why.unwrap_or_else(|| "no Sentinel said it".into()));
+        return Finding::unknown(subject, why.unwrap_or_else(|| "no Sentinel reports it".into()));
     };
     let read = format!("down-after-milliseconds {ms}");
     if Duration::from_millis(ms) >= LEAST {
         return Finding::fine(subject, read);
     }
-    let says = "a pause of the server is taken for its death";
+    let says = "a short pause of the server is enough for a failover";
     let set = format!("SENTINEL SET {} down-after-milliseconds 5000", group.name);
     Finding::warning(subject, says, read).mend([sentinel.by_hand(&set)])
 }

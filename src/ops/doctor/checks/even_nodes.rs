@@ -1,4 +1,4 @@
-//! The nodes are an odd number.
+//! The number of nodes is odd.
 
 use super::super::facts::Facts;
 use super::super::report::{Finding, Severity};
@@ -8,8 +8,8 @@ pub(super) const CHECK: Check = Check {
     id: "even-nodes",
     severity: Severity::Warning,
     title: "an odd number of nodes",
-    why: "an even number tolerates no more faults than one less, needs one more yes for every \
-          lock, and can be split into two halves of which none decides",
+    why: "an even number tolerates no more faults than one node less, needs one more vote for \
+          every lock, and can be split into two halves, neither of which is a majority",
     run,
 };
 
@@ -19,7 +19,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
     if n % 2 == 1 {
         return vec![Finding::fine("nodes", read)];
     }
-    let says = format!("{n} tolerate the loss of {}, as {} do", (n - 1) / 2, n - 1);
+    let says =
+        format!("{n} nodes tolerate the loss of {}, no more than {} would", (n - 1) / 2, n - 1);
     let more = ".node(RedisNode::new(\"redis://<one more box>\")?)    // or leave one out";
     vec![Finding::warning("nodes", says, read).mend([more.to_owned()])]
 }
@@ -36,6 +37,6 @@ mod tests {
             second.name = "orders-b".into();
             f.groups.push(second);
         });
-        assert_eq!(found.says, "2 tolerate the loss of 0, as 1 do");
+        assert_eq!(found.says, "2 nodes tolerate the loss of 0, no more than 1 would");
     }
 }

@@ -1,4 +1,4 @@
-//! Can a held lock be thrown out to make room?
+//! Can a server delete a held lock to free memory?
 
 use super::super::facts::{Facts, Server};
 use super::super::report::{Finding, Severity};
@@ -8,10 +8,10 @@ use super::Check;
 pub(super) const CHECK: Check = Check {
     id: "eviction",
     severity: Severity::Error,
-    title: "no key is deleted to make room",
-    why: "a full server with any other policy deletes keys that live: the lock's next client gets \
-          it while its holder goes on, and a result that is deleted is computed again; so such a \
-          node does not vote, unless `allow_eviction(true)` accepts it",
+    title: "no key is deleted to free memory",
+    why: "a full server with any other policy deletes keys in use: another client gets the lock \
+          while its holder goes on, and a deleted result is computed again; such a node does not \
+          vote, unless `allow_eviction(true)` is set",
     run,
 };
 
@@ -37,7 +37,7 @@ fn judge(name: &str, server: &Server) -> Finding {
     }
     let mend = server.set("maxmemory-policy", "noeviction");
     if limit.as_deref() == Some("0") {
-        let says = "locks will be deleted to make room as soon as somebody sets maxmemory";
+        let says = "locks will be deleted to free memory as soon as maxmemory is set";
         return Finding::warning(subject, says, read).mend(mend);
     }
     let says = format!(

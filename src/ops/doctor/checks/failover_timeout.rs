@@ -1,10 +1,10 @@
-//! How long until a failover that got stuck is tried again?
+//! How soon is a failed failover tried again?
 
 use super::super::facts::Facts;
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// Longest `failover-timeout` in milliseconds that is not worth a word.
+/// Longest `failover-timeout` in milliseconds that is not reported.
 const LONG: u64 = 60_000;
 /// What is proposed, as in `sentinel-conf`.
 const PROPOSED: u64 = 15_000;

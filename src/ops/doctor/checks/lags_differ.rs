@@ -1,4 +1,4 @@
-//! Every server of a group is as slow to notice that it is alone.
+//! All servers of a group notice equally fast that they have lost their replicas.
 
 use super::super::facts::{Facts, Group};
 use super::super::report::{Finding, Severity};
@@ -8,9 +8,9 @@ pub(super) const CHECK: Check = Check {
     id: "lags-differ",
     severity: Severity::Warning,
     title: "min-replicas-max-lag is the same on every server of a group",
-    why: "for how long a replaced master goes on granting is a matter of its own lag, so after \
-          each failover nothing is granted for as long as the largest of the group asks for, and \
-          who cannot read the settings does not know of it",
+    why: "a replaced master goes on granting for as long as its own lag allows, so after each \
+          failover nothing is granted for as long as the largest lag of the group requires; a \
+          client that cannot read the settings does not know that lag",
     run,
 };
 
@@ -31,7 +31,7 @@ fn judge(group: &Group) -> Finding {
         })
         .collect();
     let read = format!("min-replicas-max-lag {}", each.join("; "));
-    // The smallest is what somebody meant to keep the lag rule with.
+    // The smallest lag is probably the one that was chosen on purpose.
     let Some((least, _)) = lags.first_key_value().filter(|_| lags.len() > 1) else {
         return Finding::fine(&group.name, read);
     };

@@ -1,4 +1,4 @@
-//! The old master is mute before the new one speaks.
+//! The old master refuses writes before a new one is promoted.
 
 use super::super::facts::{Facts, Group, Server};
 use super::super::report::{Finding, Severity};
@@ -8,8 +8,9 @@ pub(super) const CHECK: Check = Check {
     id: "min-replicas-lag",
     severity: Severity::Error,
     title: "min-replicas-max-lag + 2 s is at most down-after-milliseconds",
-    why: "else a replaced master still writes when the new one begins: with a lag of 10 s two \
-          masters for 4.9 s at down-after 5 s, for 8.3 s at 1 s; with 2 s and 5 s none (measured)",
+    why: "otherwise a replaced master still takes writes when the new one begins: with a lag of 10 \
+          s there were two masters for 4.9 s at down-after 5 s, and for 8.3 s at 1 s; with 2 s and \
+          5 s never (measured)",
     run,
 };
 
@@ -28,7 +29,7 @@ fn judge(group: &Group, server: &Server) -> Finding {
         Err(why) => return Finding::unknown(subject, why),
     };
     let Some((shortest, _)) = group.down_after() else {
-        return Finding::unknown(subject, "no Sentinel tells down-after-milliseconds");
+        return Finding::unknown(subject, "no Sentinel reports down-after-milliseconds");
     };
     let down_after = u64::try_from(shortest.as_millis()).unwrap_or(u64::MAX);
     let read = format!("min-replicas-max-lag {lag}, shortest down-after-milliseconds {down_after}");

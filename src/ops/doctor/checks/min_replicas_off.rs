@@ -24,7 +24,7 @@ fn judge(subject: String, master: &Server) -> Finding {
         MinReplicas::On(_, read) => Finding::fine(subject, read),
         MinReplicas::Unknown(why) => Finding::unknown(subject, why),
         MinReplicas::Off(read) => {
-            let says = "the check is off: writes are taken without a single replica";
+            let says = "the min-replicas check is off: the server takes writes without any replica";
             Finding::error(subject, says, read).mend(switch_on(master))
         }
     }

@@ -1,4 +1,4 @@
-//! The next master has the check, too.
+//! The next master has the min-replicas check, too.
 
 use super::super::facts::{Facts, Group, MinReplicas, Server};
 use super::super::report::{Finding, Severity};
@@ -9,8 +9,8 @@ pub(super) const CHECK: Check = Check {
     id: "min-replicas-replica",
     severity: Severity::Error,
     title: "every replica has the min-replicas check of its master",
-    why: "set on the master alone (CONFIG SET), it is 0 on the next one: the first failover takes \
-          the check away, silently (seen)",
+    why: "if it is set on the master alone (CONFIG SET), the next master does not have it: the \
+          first failover silently removes the check (observed)",
     run,
 };
 
@@ -26,11 +26,11 @@ fn judge(subject: String, replica: &Server, master: Option<&Server>) -> Finding 
     match (replica.min_replicas(), master.map(Server::min_replicas)) {
         (MinReplicas::Unknown(why), _) => Finding::unknown(subject, why),
         (MinReplicas::Off(read), _) => {
-            let says = "promoted, it would take writes without any replica";
+            let says = "if promoted, it would take writes without any replica";
             Finding::error(subject, says, read).mend(switch_on(replica))
         }
         (MinReplicas::On(Some(k), read), Some(MinReplicas::On(Some(asked), _))) if k < asked => {
-            let says = format!("its check asks for {k}, the master's for {asked}");
+            let says = format!("its check requires {k} replicas, the master's {asked}");
             let mend = replica.set("min-replicas-to-write", &asked.to_string());
             Finding::error(subject, says, read).mend(mend)
         }

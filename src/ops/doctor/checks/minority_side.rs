@@ -1,4 +1,4 @@
-//! A master that is cut off is cut off from its replicas, too.
+//! A master that is cut off from the Sentinels has lost its replicas, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     led.map(judge).collect()
 }
 
-/// How much is on one box.
+/// What runs on one box.
 #[derive(Clone, Copy, Default)]
 struct Place {
     replicas: usize,
@@ -37,7 +37,7 @@ fn judge(group: &Group) -> Finding {
     let boxes = boxes(group);
     let replicas: usize = boxes.values().map(|b| b.replicas).sum();
     let sentinels: usize = boxes.values().map(|b| b.sentinels).sum();
-    // Another replica has to be left on the other side, and it takes a majority to promote it.
+    // A failover needs a replica on the other side, and a majority of the Sentinels there.
     let inside = fewest_sentinels(&boxes, host_of(&master.at), k..replicas);
     let outside = inside.map(|n| sentinels - n);
     let read = format!(
@@ -66,7 +66,7 @@ fn judge(group: &Group) -> Finding {
 fn boxes(group: &Group) -> BTreeMap<&str, Place> {
     let mut boxes: BTreeMap<&str, Place> = BTreeMap::new();
     let master = group.master_at();
-    // One that answers under two addresses is one.
+    // A server with two addresses counts once.
     let (mut servers, mut sentinels) = (BTreeSet::new(), BTreeSet::new());
     for server in &group.servers {
         let again = server.info("run_id").is_ok_and(|id| !servers.insert(id));

@@ -47,7 +47,7 @@ pub(crate) mod tests;
 use super::facts::Facts;
 use super::report::{Finding, Severity};
 
-/// One check. Its `run` says a word about every subject that it looked at, also where all is well
+/// One check. Its `run` returns a finding for every subject that it examined, also if all is well
 /// or nothing could be read.
 pub(crate) struct Check {
     /// Short, in kebab case, and never changed again: people filter by it.

@@ -1,4 +1,4 @@
-//! Somebody can take over.
+//! At least one replica can take over.
 
 use super::super::facts::{Facts, Group, Sentinel};
 use super::super::report::{Finding, Severity};
@@ -9,7 +9,7 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     title: "at least one replica may be promoted",
     why: "with replica-priority 0 everywhere a dead master is never replaced \
-          (-failover-abort-no-good-slave, seen); without replicas there is nothing to promote",
+          (-failover-abort-no-good-slave, observed); without replicas there is nothing to promote",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! The nodes fail apart.
+//! The nodes fail independently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,9 @@ pub(super) const CHECK: Check = Check {
     id: "nodes-together",
     severity: Severity::Warning,
     title: "no host holds the masters of a majority of nodes, and no Sentinel watches over two",
-    why: "votes are worth something only if they fail apart: a host with two masters of three is \
-          a majority lost at once; shared Sentinels cut off are failovers missing in all groups",
+    why: "a majority helps only if nodes fail independently: a host with two masters of three \
+          takes a majority with it, and Sentinels shared by several groups, once cut off, leave \
+          all of these groups without failover",
     run,
 };
 
@@ -31,7 +32,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let mut wrong: Vec<String> = hosts
         .iter()
         .filter(|(_, n)| **n > minority)
-        .map(|(host, n)| format!("{host} holds {n} of {all}, and {minority} may be lost"))
+        .map(|(host, n)| format!("{host} holds {n} of {all} masters; only {minority} may be lost"))
         .collect();
     let shared = shared(facts);
     if !shared.is_empty() {
@@ -41,7 +42,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     if wrong.is_empty() {
         return vec![Finding::fine("nodes", read)];
     }
-    // A master moves to a replica elsewhere; where there is none, one is added first.
+    // A failover moves a master to a replica elsewhere; without a replica, add one first.
     let mend = facts.groups.iter().filter_map(|g| {
         let (first, master) = (g.heard().next()?, g.master_at()?);
         (hosts[host_of(&master)] > minority).then_some(())?;
@@ -87,7 +88,7 @@ mod tests {
             lone(f, "10.0.1.1:6379");
             lone(f, "10.0.1.1:6380");
         });
-        assert_eq!(found.says, "10.0.1.1 holds 2 of 3, and 1 may be lost");
+        assert_eq!(found.says, "10.0.1.1 holds 2 of 3 masters; only 1 may be lost");
         let found = broken("nodes-together", |f| {
             apart(f);
             let mut second = f.groups[0].clone();

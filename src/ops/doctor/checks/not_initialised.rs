@@ -10,15 +10,15 @@ pub(super) const CHECK: Check = Check {
     id: "not-initialised",
     severity: Severity::Warning,
     title: "every node has palisade's marker",
-    why: "a server without it is new or was emptied, and nobody can tell which: for one quarantine \
-          it grants nothing, and every idempotency key that it does not know may be one that it \
-          forgot; the trial lock is left out, because it would begin that quarantine. Where \
-          another node has data the deployment is not new: one that is marked as new all the same \
-          denies what it forgot, and a handler runs twice",
+    why: "a server without the marker is new or was emptied, and palisade cannot tell which: it \
+          grants nothing for one quarantine, and may have forgotten any idempotency key that it \
+          does not know; the trial lock is left out there, because it would begin that quarantine. \
+          If another node has data, the deployment is not new: a server that is marked as new all \
+          the same denies keys that it forgot, and a handler runs twice",
     run,
 };
 
-/// For so long a key without a birth may have been forgotten, unless an application says otherwise.
+/// How long a key without a birth may count as forgotten; the library's default retention.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn run(facts: &Facts) -> Vec<Finding> {
@@ -26,12 +26,12 @@ fn run(facts: &Facts) -> Vec<Finding> {
     facts.masters().map(|(subject, master)| judge(facts, subject, master, in_use)).collect()
 }
 
-/// Whether the server was in use before, for all that its marker says.
+/// Whether the marker says that the server was in use before.
 fn is_used(marker: &Marker) -> bool {
     matches!(marker, Marker::Kept(kept) if kept.empty_for.is_none())
 }
 
-/// As `palisade init` is given the node.
+/// The options that name the node for `palisade init`.
 fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
         return format!("--node redis://{}", server.at);
@@ -52,16 +52,16 @@ fn judge(facts: &Facts, subject: String, server: &Server, in_use: bool) -> Findi
             if in_use {
                 return Finding::warning(subject, REPLACED, read);
             }
-            let says = "new or emptied: if the whole deployment is new, say so before anybody \
-                        uses it";
+            let says = "new or emptied: if the whole deployment is new, initialise it before it is \
+                        used";
             let mend = format!("palisade init {}", named(facts, &subject, server));
             Finding::warning(subject, says, read).mend([mend])
         }
     }
 }
 
-const REPLACED: &str = "replaced or emptied, for other nodes have data: do not initialise it; it \
-                        joins by itself, after one quarantine, as soon as an application connects";
+const REPLACED: &str = "replaced or emptied, because other nodes have data: do not initialise it; \
+                        it joins by itself one quarantine after an application connects";
 
 fn began_empty(
     facts: &Facts,
@@ -85,7 +85,7 @@ fn began_empty(
         Some(left) if !in_use => {
             let says = format!(
                 "it began without palisade data and grants nothing for another {left:.0?}; if the \
-                 whole deployment is new, say so until then; else {forgets}"
+                 whole deployment is new, initialise it before then; otherwise {forgets}"
             );
             let mend = format!("palisade init {}", named(facts, &subject, server));
             Finding::warning(subject, says, read).mend([mend])

@@ -1,4 +1,4 @@
-//! The server that the Sentinels name as master says itself that it is the master.
+//! The server that the Sentinels name as master has the role of a master.
 
 use super::super::facts::{Facts, Group, Role, Server};
 use super::super::report::{Finding, Severity};
@@ -8,8 +8,8 @@ pub(super) const CHECK: Check = Check {
     id: "not-master",
     severity: Severity::Error,
     title: "the server that the Sentinels name as master calls itself one",
-    why: "clients are sent to a server that takes no writes; a master that comes back is unlike \
-          what it is called for some 11 s after the network is whole again (measured)",
+    why: "clients are sent to a server that refuses writes; when a partition heals, Sentinels and \
+          a returning master disagree for about 11 s (measured)",
     run,
 };
 
@@ -27,7 +27,7 @@ fn judge(group: &Group, master: &Server) -> Finding {
         Ok(Role::Sentinel) => "a Sentinel".to_owned(),
         Err(why) => return Finding::unknown(subject, why),
     };
-    let says = format!("it is {follows}; if it is so still in a minute, choose a master anew");
+    let says = format!("it is {follows}; if that lasts for more than a minute, start a failover");
     let ask = group.heard().next();
     let mend = ask.map(|s| s.by_hand(&format!("SENTINEL FAILOVER {}", group.name)));
     Finding::error(subject, says, format!("ROLE: {follows}")).mend(mend)

@@ -1,4 +1,4 @@
-//! May our own user send what the library sends?
+//! May our user send all commands that the library sends?
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     title: "our user may send every command of the minimal profile",
     why: "a node on which one command of a script is refused grants nothing, or grants and cannot \
-          release; and a replica with other rights shows it at the failover",
+          release; a replica with fewer rights fails that way after a failover",
     run,
 };
 
-/// What a node can do without, and what that costs.
+/// Commands that a node can do without, and what is missing without them.
 const SPARED: [(&str, &str); 4] = [
     ("PUBLISH", "waiters are not woken, they poll"),
     ("SUBSCRIBE", "waiters are not woken, they poll"),
-    ("ROLE", "grants have no receipts: after a failover nobody learns whether a lock survived"),
+    ("ROLE", "grants have no receipts: after a failover it is unknown whether a lock survived"),
     ("WAIT", "no durability above `Primary` is possible"),
 ];
 
@@ -59,18 +59,18 @@ fn judge(name: &str, server: &Server) -> Finding {
     Finding::error(subject, says, read).mend(mend)
 }
 
-/// Who we are, as far as it is known.
+/// The name of our user, as far as it is known.
 fn user(server: &Server) -> String {
     let typed = || server.hand.split(" --user ").nth(1)?.split(' ').next();
     let user = server.user.ok().map(String::as_str).or_else(typed);
     user.unwrap_or("default").to_owned()
 }
 
-/// As somebody who may change users.
+/// The same command line, as a user that may change users.
 fn admin(server: &Server, command: &str) -> String {
     let typed = server.hand.split(" --user ").nth(1).and_then(|rest| rest.split(' ').next());
     if server.user.ok().is_some_and(|whose| typed.is_some_and(|us| us != whose)) {
-        // It is somebody else's rights that were looked at (`rights_of`), by an operator.
+        // An operator examined the rights of another user (`rights_of`).
         return server.by_hand(command);
     }
     let to = server.hand.split(" --user ").next().unwrap_or_default();

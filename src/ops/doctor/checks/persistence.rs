@@ -1,16 +1,16 @@
-//! Does a server that is restarted still know what it granted and which results it keeps?
+//! Does a server keep its grants and results over a restart?
 
 use super::super::facts::{Facts, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// No persistence, snapshots alone, or a disk that takes no more.
+/// No persistence, only snapshots, or a disk that refuses writes.
 pub(super) const CHECK: Check = Check {
     id: "persistence",
     severity: Severity::Error,
-    title: "what a server granted and keeps survives its restart",
-    why: "a master that comes back empty, faster than down-after, is copied by its replicas: \
-          every lock and result is gone on all of them and no Sentinel event tells of it",
+    title: "grants and results survive a restart of the server",
+    why: "a master that comes back empty, faster than down-after, is copied by its replicas: every \
+          lock and result is lost on all of them, and no Sentinel event reports it",
     run,
 };
 
@@ -24,7 +24,7 @@ fn judge(name: &str, server: &Server) -> Finding {
         Ok(on) => on == "1",
         Err(why) => return Finding::unknown(subject, why),
     };
-    // `systemd`, `upstart`, `unknown` or `no`; whatever else starts it again cannot be seen.
+    // `systemd`, `upstart`, `unknown` or `no`; other supervisors cannot be seen.
     let supervisor = server.info("process_supervised").unwrap_or("no");
     if append_only {
         return appending(subject, server);
@@ -32,7 +32,7 @@ fn judge(name: &str, server: &Server) -> Finding {
     let points = match server.setting("save") {
         Ok(points) => points,
         Err(why) => {
-            let why = format!("appendonly is off; whether snapshots are taken: {why}");
+            let why = format!("appendonly is off; whether it takes snapshots is unknown: {why}");
             return Finding::unknown(subject, why);
         }
     };
@@ -48,18 +48,18 @@ fn judge(name: &str, server: &Server) -> Finding {
     }
     if server.info("rdb_last_bgsave_status").is_ok_and(|last| last != "ok") {
         let says = "the last snapshot failed; without `stop-writes-on-bgsave-error no` this server \
-                    takes no writes, and its last good snapshot grows old";
+                    takes no writes, and its last good snapshot gets older";
         let look = look_at_disk(server);
         let read = format!("{read}; rdb_last_bgsave_status:err");
         return Finding::error(subject, says, read)
             .mend([look, server.by_hand("BGSAVE")])
             .mend(mend);
     }
-    let says = "snapshots alone: a crash forgets every grant and result since the last one";
+    let says = "only snapshots: a crash loses every grant and result since the last one";
     Finding::warning(subject, says, read).mend(mend)
 }
 
-/// On the server's box. What cannot stand in a command as it is does not.
+/// For the server's box. A directory name that would need quoting is left out.
 fn look_at_disk(server: &Server) -> String {
     let plain = |dir: &&str| dir.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
     let dir = server.setting("dir").ok().filter(plain).unwrap_or("<its directory>");

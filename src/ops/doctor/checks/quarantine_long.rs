@@ -1,4 +1,4 @@
-//! Nodes do not wait for longer than anybody asks for.
+//! The quarantine is not longer than the clients need.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::sentinel::min_replicas::{LAG_SLACK, MinReplicasRule};
 pub(super) const CHECK: Check = Check {
     id: "quarantine-long",
     severity: Severity::Warning,
-    title: "the quarantine that a node keeps is as long as max_ttl (--max-ttl) asks for",
-    why: "all clients of a node share the longest quarantine that any of them asks for; one client \
-          with a large max_ttl makes each restart and each failover cost everybody that much, \
+    title: "a node's quarantine is no longer than max_ttl (--max-ttl) requires",
+    why: "all clients of a node share the longest quarantine that any of them requires; after one \
+          client with a large max_ttl, each restart and each failover costs everybody that much, \
           until one or two of those lengths after its last request",
     run,
 };
@@ -21,7 +21,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let max_ttl = facts.max_ttl;
     let groups = facts.groups.iter().filter_map(|group| {
         let master = group.master()?;
-        // Who cannot read the settings takes L to be that long.
+        // A client that cannot read the settings assumes this L.
         let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
         let window = group.window().map_or(unread, |window| window.max(unread));
         Some(judge(group.name.clone(), master, max_ttl, window))
@@ -32,7 +32,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
 }
 
 fn judge(subject: String, server: &Server, max_ttl: Duration, l: Duration) -> Option<Finding> {
-    // Of one that cannot be reached, or has no marker, others speak.
+    // Other checks report servers that are unreachable or have no marker.
     server.reached.as_ref().ok()?;
     let marker = match server.marker.known() {
         Ok(Marker::Absent) => return None,
@@ -48,24 +48,24 @@ fn judge(subject: String, server: &Server, max_ttl: Duration, l: Duration) -> Op
     }
     let says = format!(
         "after a restart or a failover nothing is granted for {kept:?}, {:?} longer than the \
-         settings given here ask for; {}",
+         settings given here require; {}",
         kept.saturating_sub(asked),
         comes_down(marker.agreed)
     );
     let longest = kept.saturating_sub(l).as_secs_f64();
     let mend = format!(
-        "palisade doctor --max-ttl {longest}    # with what else was given, if an application has \
-         that max_ttl; else find the client that asks for it"
+        "palisade doctor --max-ttl {longest}    # with your other options, if an application has \
+         that max_ttl; else find the client that has it"
     );
     Some(Finding::warning(subject, says, read).mend([mend]))
 }
 
 fn comes_down(left: Duration) -> String {
     if left.is_zero() {
-        return "it comes down with the next request that asks for less".to_owned();
+        return "it gets shorter with the next request that requires less".to_owned();
     }
     let secs = left.as_secs_f64().ceil();
-    format!("it comes down in {secs} s, unless a client asks for as much until then")
+    format!("it gets shorter in {secs} s, unless a client requires as much before then")
 }
 
 #[cfg(test)]
@@ -88,9 +88,9 @@ mod tests {
         let found = group(90, 41_200);
         assert_eq!(found.subject, "orders-a");
         assert!(found.says.contains("granted for 90s, 63s longer"), "{found:?}");
-        assert!(found.says.contains("comes down in 42 s, unless"), "{found:?}");
+        assert!(found.says.contains("gets shorter in 42 s, unless"), "{found:?}");
         assert!(found.mend[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
-        assert!(group(31, 0).says.ends_with("with the next request that asks for less"));
+        assert!(group(31, 0).says.ends_with("with the next request that requires less"));
         // A client that cannot read the lag takes L to be 12 s.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = marker(27, 0);
         with("quarantine-long", edge, |_| {});

@@ -1,4 +1,4 @@
-//! One Sentinel alone starts no failover.
+//! One Sentinel alone cannot start a failover.
 
 use super::super::facts::{Facts, Group, Sentinel};
 use super::super::report::{Finding, Severity};
@@ -8,8 +8,8 @@ pub(super) const CHECK: Check = Check {
     id: "quorum-low",
     severity: Severity::Error,
     title: "the quorum is a majority of the Sentinels",
-    why: "quorum 1: one Sentinel that lost its network promoted a replica after 1.7 s while the \
-          healthy master wrote on until 12.7 s; 2 095 confirmed writes lost (measured)",
+    why: "with quorum 1, one Sentinel that lost its network promoted a replica after 1.7 s while \
+          the healthy master wrote on until 12.7 s; 2 095 confirmed writes lost (measured)",
     run,
 };
 
@@ -27,9 +27,9 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     let majority = all / 2 + 1;
     let read = format!("quorum {quorum} of {all} Sentinels");
     let says = if quorum < majority {
-        format!("{quorum} may call the master down; {majority} are a majority")
+        format!("{quorum} Sentinels can declare the master down, but a majority is {majority}")
     } else if quorum > all {
-        format!("there are not {quorum} Sentinels: no failover will ever begin")
+        format!("the quorum is {quorum}, and there are fewer Sentinels: no failover can begin")
     } else {
         return Finding::fine(subject, read);
     };

@@ -1,4 +1,4 @@
-//! Whatever was named, by the user or by a Sentinel, can be reached and lets us in.
+//! Every address that the user or a Sentinel names can be reached and accepts our login.
 
 use super::super::facts::{Facts, Group, Sentinel, flagged, place};
 use super::super::report::{Finding, Severity};
@@ -7,13 +7,13 @@ use super::Check;
 pub(super) const CHECK: Check = Check {
     id: "unreachable",
     severity: Severity::Error,
-    title: "every server and Sentinel that was named answers and lets us in",
-    why: "what does not answer neither votes nor takes over; of what it says nothing else could \
-          be checked",
+    title: "every server and Sentinel that was named answers and accepts the login",
+    why: "a server that does not answer neither votes nor takes over, and no other check could \
+          examine it",
     run,
 };
 
-/// So many of the addresses that were not visited are listed.
+/// How many of the addresses that were not examined are listed.
 const LISTED: usize = 16;
 
 fn run(facts: &Facts) -> Vec<Finding> {
@@ -23,7 +23,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
             let subject = format!("{} Sentinel {}", group.name, s.at);
             let mode = s.info.ok().and_then(|info| info.get("redis_mode"));
             if let Some(mode) = mode.filter(|mode| *mode != "sentinel") {
-                let says = "this is no Sentinel but a data server; give it as --node, or not";
+                let says = "this is a data server, not a Sentinel; give it as --node, or leave it \
+                            out";
                 let ask = s.by_hand("INFO server");
                 let read = format!("redis_mode:{mode}");
                 found.push(Finding::error(subject, says, read).mend([ask]));
@@ -42,8 +43,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
             let more = group.skipped.len() - some.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let why = format!(
-                "named, but not by a majority of the Sentinels, or as one of too many, so not \
-                 visited: {}{more}",
+                "not examined, because no majority of the Sentinels names them, or too many are \
+                 named: {}{more}",
                 some.join(", ")
             );
             found.push(Finding::unknown(&group.name, why));
@@ -60,8 +61,8 @@ fn run(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// How many of the Sentinels that know this address find nothing wrong with it, and how many do
-/// know it; `None` if nobody does.
+/// How many of the Sentinels that know this address can reach it, and how many know it; `None` if
+/// no Sentinel knows it.
 fn sight(group: &Group, at: &str) -> Option<(usize, usize)> {
     let seen = |s: &Sentinel| {
         let lists = [&s.replicas, &s.others].into_iter().filter_map(|list| list.ok()).flatten();
@@ -88,8 +89,9 @@ fn one(
     let also = match sight {
         Some((0, _)) => "; the Sentinels that know it do not reach it either".to_owned(),
         Some((n, all)) => format!(
-            "; {n} of {all} Sentinels that know it see it well: it went away a moment ago, or it \
-             is a firewall, or an address that is good in their network only (NAT, announce-ip)"
+            "; {n} of {all} Sentinels that know it can reach it: it stopped a moment ago, or a \
+             firewall is in the way, or the address is valid in their network only (NAT, \
+             announce-ip)"
         ),
         None => String::new(),
     };
@@ -109,7 +111,7 @@ mod tests {
         });
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
         assert_eq!(found.read, "connection refused");
-        assert!(found.says.contains("3 of 3 Sentinels that know it see it well"), "{found:?}");
+        assert!(found.says.contains("3 of 3 Sentinels that know it can reach it"), "{found:?}");
         assert_eq!(found.mend, ["redis-cli -h 10.0.0.2 -p 6379 PING"]);
         let found = broken("unreachable", |facts| {
             facts.groups[0].sentinels[2].reached = Err("no answer before the deadline".into());

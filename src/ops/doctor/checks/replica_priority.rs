@@ -1,4 +1,4 @@
-//! No replica is preferred over one that knows more.
+//! No replica is preferred over one with more data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
 }
 
 fn judge(group: &Group) -> Finding {
-    // What the Sentinels go by; of the master, a replica tomorrow, what it says itself.
+    // The Sentinels' values; for the master, which may be a replica tomorrow, its own setting.
     let mut all: BTreeMap<String, u64> =
         group.heard().flat_map(super::super::facts::Sentinel::priorities).collect();
     for server in &group.servers {
@@ -32,7 +32,7 @@ fn judge(group: &Group) -> Finding {
         let closed = group.heard().find_map(|s| s.replicas.known().err());
         return Finding::unknown(&group.name, closed.unwrap_or_else(|| "no replicas".into()));
     }
-    // Zero is never promoted, and so preferred over nobody.
+    // A replica with priority 0 is never promoted, so it is not preferred.
     let values: BTreeSet<u64> = all.values().copied().filter(|p| *p > 0).collect();
     let read: Vec<_> = all.iter().map(|(at, priority)| format!("{at} {priority}")).collect();
     let read = read.join(", ");
@@ -40,7 +40,8 @@ fn judge(group: &Group) -> Finding {
         return Finding::fine(&group.name, read);
     }
     let odd = group.servers.iter().filter(|s| !matches!(all.get(&s.at), None | Some(0 | 100)));
-    Finding::warning(&group.name, "the lowest is promoted, however far behind it is", read)
+    let says = "the replica with the lowest priority is promoted, however far behind it is";
+    Finding::warning(&group.name, says, read)
         .mend(odd.flat_map(|s| s.set("replica-priority", "100")))
 }
 

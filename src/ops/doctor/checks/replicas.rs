@@ -11,8 +11,9 @@ pub(super) const CHECK: Check = Check {
     id: "replicas",
     severity: Severity::Warning,
     title: "replicas follow the master closely and take no writes",
-    why: "a replica without link or with old data loses grants when it is promoted, and does not \
-          count for the check; what is written to a replica is granted by nobody",
+    why: "a replica without a link or with old data loses grants when it is promoted, and does not \
+          count for the min-replicas check; a lock that is written on a replica was not granted by \
+          the master",
     run,
 };
 
@@ -23,7 +24,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
         for replica in group.replicas().filter(|s| s.reached.is_ok()) {
             let subject = format!("{} {}", group.name, replica.at);
             match replica.info("role") {
-                // `two-masters` tells that.
+                // `two-masters` reports that.
                 Ok("master") => {}
                 Ok(_) => found.push(judge(subject, master, replica)),
                 Err(why) => found.push(Finding::unknown(subject, why)),
@@ -77,7 +78,7 @@ impl Line {
         if self.lag >= LAG {
             return Some(format!("the master has not heard from it for {} s", self.lag));
         }
-        // Beyond the backlog it needs a full copy; half of it is no hiccup.
+        // Beyond the backlog it needs a full copy; half of it is more than a short delay.
         let backlog = master.info("repl_backlog_size").ok()?.parse::<u64>().ok()?;
         (self.gap > backlog / 2).then(|| format!("it is {} KB behind the master", self.gap / 1024))
     }

@@ -4,7 +4,7 @@ use super::super::facts::{Facts, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// Smallest backlog in bytes that is not worth a word.
+/// Smallest backlog in bytes that is not reported.
 const BACKLOG: u64 = 16 << 20;
 /// Smallest hard limit in bytes for what waits for a replica.
 const BUFFER: u64 = 64 << 20;
@@ -31,11 +31,11 @@ fn run(facts: &Facts) -> Vec<Finding> {
 
 fn judge(name: &str, server: &Server) -> Finding {
     let subject = format!("{name} {}", server.at);
-    let told = server.number("repl-backlog-size").and_then(|size| {
+    let sizes = server.number("repl-backlog-size").and_then(|size| {
         let limits = server.setting("client-output-buffer-limit")?;
         Ok((size, limits))
     });
-    let (size, limits) = match told {
+    let (size, limits) = match sizes {
         Ok(both) => both,
         Err(why) => return Finding::unknown(subject, why),
     };

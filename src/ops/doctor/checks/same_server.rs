@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     id: "same-server-twice",
     severity: Severity::Error,
     title: "no server belongs to two nodes",
-    why: "one server that votes twice makes a majority of itself; the library refuses such nodes \
-          when it meets them",
+    why: "one server with two votes can be a majority alone; the library refuses such nodes when \
+          it detects them",
     run,
 };
 
@@ -22,7 +22,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
         for server in &group.servers {
             if let Ok(id) = server.info("run_id") {
                 let label = format!("{} ({}, node {})", group.name, server.at, n + 1);
-                // Two addresses in one group are one vote; `announced-address` tells them.
+                // Two addresses in one group are one vote; `announced-address` reports them.
                 seen.entry(id).or_default().entry(n).or_insert(label);
             }
         }

@@ -8,8 +8,8 @@ pub(super) const CHECK: Check = Check {
     id: "sentinel-count",
     severity: Severity::Error,
     title: "an odd number of Sentinels, at least three",
-    why: "a failover needs a majority of all Sentinels ever known: of two none may be lost, of \
-          four no more than of three",
+    why: "a failover needs a majority of all Sentinels ever known: two tolerate no loss, and four \
+          no more losses than three",
     run,
 };
 
@@ -26,11 +26,13 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     let read = format!("it knows {all} Sentinels, itself included");
     let add = || one_more(group, all.div_ceil(2) + 1);
     if all < 3 {
-        let says =
-            format!("with {all} the loss of one Sentinel, or of its network, ends failovers");
+        let says = format!(
+            "with {all}, no failover is possible after the loss of one Sentinel or its \
+                     network"
+        );
         Finding::error(subject, says, read).mend([add()])
     } else if all % 2 == 0 {
-        let says = format!("{all} tolerate the loss of no more than {} do", all - 1);
+        let says = format!("{all} Sentinels tolerate no more losses than {} do", all - 1);
         Finding::warning(subject, says, read).mend([add()])
     } else {
         Finding::fine(subject, read)

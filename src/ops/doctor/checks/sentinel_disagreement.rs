@@ -1,4 +1,4 @@
-//! The Sentinels see each other, and say the same of the group.
+//! The Sentinels reach each other and agree about the group.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ pub(super) const CHECK: Check = Check {
     id: "sentinel-disagreement",
     severity: Severity::Error,
     title: "the Sentinels reach each other and agree on master, epoch, quorum and down-after",
-    why: "a Sentinel of the minority goes on naming the old master without a word of doubt; only \
-          CKQUORUM tells that no failover can be made (seen)",
+    why: "a Sentinel on the minority side keeps naming the old master and reports no problem; only \
+          CKQUORUM shows that no failover is possible (observed)",
     run,
 };
 
-/// What all have to say alike.
+/// Fields that have to be equal at all Sentinels.
 const ALIKE: &[&str] =
     &["config-epoch", "quorum", "down-after-milliseconds", "num-other-sentinels"];
 
@@ -31,12 +31,12 @@ fn run(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Whether it can make a failover, and sees the others.
+/// Whether this Sentinel can make a failover and reaches the others.
 fn alone(group: &Group, sentinel: &Sentinel) -> Finding {
     let subject = format!("{} Sentinel {}", group.name, sentinel.at);
     if let Read::Failed(why) = &sentinel.master {
         let mend = monitor(group, sentinel);
-        return Finding::error(subject, "it does not watch over this group", why).mend(mend);
+        return Finding::error(subject, "it does not monitor this group", why).mend(mend);
     }
     let lost: Vec<String> = sentinel
         .others
@@ -53,7 +53,7 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Finding {
     match sentinel.quorum.known() {
         Ok(said) if !said.starts_with("OK") => {
             let ping = others_by_hand(group, &lost).chain([check]);
-            Finding::error(subject, "no failover can be made as it sees things", said).mend(ping)
+            Finding::error(subject, "it reports that no failover is possible", said).mend(ping)
         }
         _ if !lost.is_empty() => {
             let read = format!("down or disconnected: {}", lost.join(", "));
@@ -65,13 +65,13 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Finding {
     }
 }
 
-/// Who is asked whether it lives.
+/// Commands that ping these Sentinels.
 fn others_by_hand<'a>(group: &'a Group, at: &'a [String]) -> impl Iterator<Item = String> + 'a {
     let known = group.sentinels.iter().filter(|s| at.contains(&s.at));
     known.map(|s| s.by_hand("PING"))
 }
 
-/// What makes a Sentinel watch over the group as the others do.
+/// Commands that make a Sentinel monitor the group as the others do.
 fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let usual = |name| group.heard().find_map(|s| s.number(name));
     let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
@@ -93,8 +93,8 @@ fn together(group: &Group) -> Vec<Finding> {
     let name = &group.name;
     let (common, read, odd) = votes(group, Sentinel::master_at);
     if !odd.is_empty() {
-        let says = "Sentinels name different masters; if it is so still in a minute, these have \
-                    to learn it anew";
+        let says = "the Sentinels name different masters; if that lasts for more than a minute, \
+                    make the odd ones monitor the group anew";
         let mend = odd.iter().flat_map(|s| {
             let mut mend = vec![s.by_hand(&format!("SENTINEL REMOVE {name}"))];
             mend.extend(monitor(group, s));
@@ -107,14 +107,14 @@ fn together(group: &Group) -> Vec<Finding> {
         if odd.is_empty() {
             continue;
         }
-        let says = format!("Sentinels differ in {what}");
+        let says = format!("the Sentinels differ in {what}");
         let value = usual.unwrap_or_default();
         let mend: Vec<String> = match *what {
             "quorum" | "down-after-milliseconds" => {
                 let set = format!("SENTINEL SET {name} {what} {value}");
                 odd.iter().map(|s| s.by_hand(&set)).collect()
             }
-            // Epochs and numbers come with the others' greetings; if not, the master is in the way.
+            // Sentinels exchange epochs and counts through the master; a reset repeats that.
             _ => odd.iter().map(|s| s.by_hand(&format!("SENTINEL RESET {name}"))).collect(),
         };
         found.push(Finding::error(name, says, format!("{what} {read}")).mend(mend));
@@ -129,7 +129,7 @@ fn together(group: &Group) -> Vec<Finding> {
     found
 }
 
-/// The commonest value, who says what, and those who say something else.
+/// The most common value, every value with its Sentinels, and the Sentinels that differ.
 fn votes(
     group: &Group,
     of: impl Fn(&Sentinel) -> Option<String>,

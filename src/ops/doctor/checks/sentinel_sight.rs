@@ -1,19 +1,20 @@
-//! Do Sentinels see what answers us?
+//! Can the Sentinels reach the servers that answer us?
 
 use super::super::facts::{Facts, Fields, Group, Sentinel, flagged, place};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// A Sentinel asks for INFO every ten seconds; after so many milliseconds without, it gets none.
+/// A Sentinel asks for INFO every ten seconds; an answer older than this many milliseconds counts
+/// as missing.
 const STALE: u64 = 30_000;
 
 pub(super) const CHECK: Check = Check {
     id: "sentinel-sight",
     severity: Severity::Error,
-    title: "every Sentinel can use the servers that answer here",
-    why: "a Sentinel that cannot log in at a server (no auth-pass, a user without rights) holds it \
-          for down for ever: such a replica is never promoted, and such a master is replaced while \
-          it works",
+    title: "every Sentinel can use the servers that the doctor can use",
+    why: "a Sentinel that cannot log in at a server (no auth-pass, a user without rights) treats \
+          it as down for ever: such a replica is never promoted, and such a master is replaced \
+          while it works",
     run,
 };
 
@@ -35,7 +36,11 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     if blind.is_empty() {
         return Finding::fine(subject, read.join("; "));
     }
-    let says = format!("it holds for down, or cannot ask, what answers here: {}", blind.join(", "));
+    let says = format!(
+        "these servers answer the doctor, but this Sentinel treats them as down or cannot log in: \
+         {}",
+        blind.join(", ")
+    );
     let set = |what: &str| sentinel.by_hand(&format!("SENTINEL SET {} {what}", group.name));
     let mend = [
         format!("redis-cli -h {0} -p {1} ACL LOG 5", host(&blind[0]), port(&blind[0])),

@@ -1,4 +1,4 @@
-//! Sentinels that were taken down for good are forgotten.
+//! No Sentinel remembers others that were removed for good.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     id: "stale-sentinels",
     severity: Severity::Warning,
     title: "no Sentinel remembers others that are gone for good",
-    why: "a Sentinel is never forgotten by itself, and each that is remembered raises the \
-          majority that a failover needs",
+    why: "a Sentinel never forgets another one by itself, and each one that it remembers raises \
+          the majority that a failover needs",
     run,
 };
 
@@ -36,7 +36,7 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
         others.iter().filter(|o| is_gone(o)).map(|o| place(o).unwrap_or_default()).collect();
     stale.extend(at.into_iter().filter(|(_, n)| *n > 1).map(|(at, n)| format!("{at} {n} times")));
     if stale.is_empty() {
-        return Finding::fine(subject, format!("{} others, none long gone", others.len()));
+        return Finding::fine(subject, format!("{} others, all of them present", others.len()));
     }
     let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));
     Finding::warning(
@@ -48,7 +48,7 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
     .mend([reset])
 }
 
-/// Down for long, or moved away: an address that another one took over has port 0.
+/// Down for a long time, or its address was taken over by another one: then its port is 0.
 pub(super) fn is_gone(other: &Fields) -> bool {
     let down = other.get("s-down-time").and_then(|ms| ms.parse().ok()).unwrap_or(0);
     let moved = other.get("port").is_some_and(|port| port == "0");

@@ -222,7 +222,7 @@ pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     run(facts).into_iter().filter(|f| f.check == id).collect()
 }
 
-/// `id` has a word for the good deployment, and it is a good one.
+/// `id` has a finding for the good deployment, and it is fine.
 pub(crate) fn fine(id: &str) {
     with(
         id,
@@ -273,8 +273,8 @@ pub(crate) fn close_config(facts: &mut Facts) {
 #[test]
 fn a_good_deployment_is_found_good() {
     let wrong: Vec<_> = run(&good()).into_iter().filter(|f| f.verdict != Verdict::Fine).collect();
-    let told = |f: &Finding| f.verdict != Verdict::Info;
-    assert!(!wrong.iter().any(told), "{wrong:#?}");
+    let is_reported = |f: &Finding| f.verdict != Verdict::Info;
+    assert!(!wrong.iter().any(is_reported), "{wrong:#?}");
 }
 
 #[test]

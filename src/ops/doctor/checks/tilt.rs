@@ -4,13 +4,13 @@ use super::super::facts::Facts;
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// A Sentinel that only watches, because its clock jumped or its process stood still.
+/// A Sentinel that only watches, because its clock jumped or its process was stopped.
 pub(super) const CHECK: Check = Check {
     id: "tilt",
     severity: Severity::Warning,
     title: "every Sentinel trusts its own clock",
-    why: "a Sentinel whose clock jumped or whose process was stopped for two seconds finds nobody \
-          down for the next thirty; a quorum of such Sentinels replaces no master",
+    why: "a Sentinel whose clock jumped or whose process was stopped for two seconds declares no \
+          server down for the next thirty; a quorum of such Sentinels replaces no master",
     run,
 };
 
@@ -33,7 +33,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
                 let says = format!("in TILT{since}: it takes no part in failovers");
                 let watch = sentinel.by_hand("INFO sentinel | grep tilt");
                 let steal =
-                    format!("vmstat 1 5    # on the box of {}: is it starved?", sentinel.at);
+                    format!("vmstat 1 5    # on the box of {}: CPU time short?", sentinel.at);
                 let read = format!("sentinel_tilt:{on}");
                 let found_one = Finding::warning(subject, says, read);
                 found.push(found_one.mend([watch, steal]));

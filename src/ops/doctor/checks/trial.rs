@@ -1,4 +1,4 @@
-//! A lock can be taken and given back.
+//! A lock can be acquired and released.
 
 use super::super::facts::{Facts, Outcome, Trial};
 use super::super::report::{Finding, Severity};
@@ -7,8 +7,8 @@ use super::Check;
 pub(super) const CHECK: Check = Check {
     id: "trial",
     severity: Severity::Error,
-    title: "a lock of a name that nobody uses is granted and released",
-    why: "it is what the application asks for",
+    title: "a lock with a random name is granted and released",
+    why: "the application does the same",
     run,
 };
 
@@ -26,7 +26,7 @@ fn judge(trial: &Trial) -> Finding {
             Finding::fine(subject, read)
         }
         Outcome::NotReleased(why) => {
-            Finding::warning(subject, "granted, but the release tells otherwise", why)
+            Finding::warning(subject, "granted, but the release was not confirmed", why)
         }
         Outcome::Quarantined(left) => {
             let says = "it grants nothing yet: it was restarted, promoted or lost its data, or is \

@@ -1,4 +1,4 @@
-//! What is held outlives a failover.
+//! A lease outlives a failover.
 
 use std::time::Duration;
 
@@ -23,17 +23,17 @@ pub(super) const CHECK: Check = Check {
 fn run(facts: &Facts) -> Vec<Finding> {
     let Some(ttl) = facts.ttl else { return Vec::new() };
     let nodes = facts.groups.len() + facts.nodes.len();
-    // While the others are a majority they renew, whatever becomes of one.
+    // While the others are a majority they renew leases, even if one node fails.
     let spared = nodes > majority(nodes);
     facts.groups.iter().map(|group| judge(group, ttl, spared)).collect()
 }
 
 fn judge(group: &Group, ttl: Duration, spared: bool) -> Finding {
     if spared {
-        return Finding::fine(&group.name, "the other nodes renew what is held");
+        return Finding::fine(&group.name, "the other nodes are a majority and renew leases");
     }
     let Some((_, down_after)) = group.down_after() else {
-        return Finding::unknown(&group.name, "no Sentinel tells down-after-milliseconds");
+        return Finding::unknown(&group.name, "no Sentinel reports down-after-milliseconds");
     };
     let window = match group.window() {
         Ok(window) => window,
@@ -53,7 +53,7 @@ fn judge(group: &Group, ttl: Duration, spared: bool) -> Finding {
     let enough = times.shortest_ttl(Drift::DEFAULT).as_secs();
     let says = format!("a lease of {ttl:?} does not outlive a failover; {enough} s would");
     let mut mend = Vec::new();
-    // What is saved can only be saved at down-after, and not below what the lag rule asks for.
+    // Only down-after can be shortened, and not below what `min-replicas-lag` requires.
     let rest = left.saturating_sub(needed.saturating_sub(down_after)).as_secs().min(5);
     if Duration::from_secs(rest) >= window.max(Duration::from_secs(2)) {
         let set = format!("SENTINEL SET {} down-after-milliseconds {}", group.name, rest * 1_000);

@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     id: "two-halves",
     severity: Severity::Warning,
     title: "fewer than 2(1 + k) servers with min-replicas-to-write k",
-    why: "with more, a cut can leave the old master k replicas and the new one as many: the check \
-          is content on both sides, and both grant",
+    why: "with more, a partition can leave k replicas to the old master and k to the new one: the \
+          min-replicas check passes on both sides, and both grant",
     run,
 };
 
@@ -30,17 +30,17 @@ fn judge(group: &Group) -> Finding {
         Ok(k) => k,
         Err(why) => return Finding::unknown(&group.name, why),
     };
-    // One that answers under two addresses is one.
+    // A server with two addresses counts once.
     let ids: Vec<_> = group.servers.iter().filter_map(|s| s.info("run_id").ok()).collect();
     let again = ids.len() - ids.iter().collect::<BTreeSet<_>>().len();
     let servers = (group.servers.len() - again) as u64;
     let read = format!("min-replicas-to-write {k}, {servers} servers");
-    // Without any check that is what is told.
+    // Without the check `min-replicas-off` reports that.
     if k == 0 || servers < k.saturating_add(1).saturating_mul(2) {
         return Finding::fine(&group.name, read);
     }
     let enough = (servers / 2).to_string();
-    let says = format!("two halves can each satisfy the check; {enough} would exclude that");
+    let says = format!("two halves can each satisfy the check; set it to {enough} to prevent that");
     let mend = group.servers.iter().flat_map(|s| s.set("min-replicas-to-write", &enough));
     Finding::warning(&group.name, says, read).mend(mend)
 }

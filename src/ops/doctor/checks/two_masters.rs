@@ -1,4 +1,4 @@
-//! Of a group one server is the master.
+//! A group has one master.
 
 use super::super::facts::{Facts, Group, Role, Server};
 use super::super::report::{Finding, Severity};
@@ -7,9 +7,9 @@ use super::Check;
 pub(super) const CHECK: Check = Check {
     id: "two-masters",
     severity: Severity::Error,
-    title: "no server calls itself master beside the one that the Sentinels name",
-    why: "what the other one grants is lost as soon as it is made a replica; a master that comes \
-          back is one for some 11 s more (measured)",
+    title: "only the server that the Sentinels name calls itself master",
+    why: "what the other one grants is lost as soon as it becomes a replica; an old master that \
+          comes back remains a master for about 11 s (measured)",
     run,
 };
 
@@ -27,14 +27,14 @@ fn judge(group: &Group) -> Finding {
         return Finding::unknown(&group.name, why.unwrap_or_else(|| "no servers".into()));
     }
     let at: Vec<_> = masters.iter().map(|s| s.at.as_str()).collect();
-    let who = named.clone().unwrap_or_else(|| "nobody".into());
+    let who = named.clone().unwrap_or_else(|| "no server".into());
     let read = format!("ROLE master at {}; the Sentinels name {who}", at.join(" and "));
     let others: Vec<_> = masters.iter().filter(|s| Some(&s.at) != named.as_ref()).collect();
     if others.is_empty() {
         return Finding::fine(&group.name, read);
     }
-    let says = "servers call themselves master that the Sentinels do not name; if it is so still \
-                in a minute, make them replicas by hand";
+    let says = "servers that the Sentinels do not name call themselves master; if that lasts for \
+                more than a minute, make them replicas by hand";
     let mend = others.iter().filter_map(|s| {
         let (host, port) = named.as_deref()?.rsplit_once(':')?;
         Some(s.by_hand(&format!("REPLICAOF {host} {port}")))

@@ -6,7 +6,7 @@ use super::super::facts::{Facts, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
 
-/// The oldest that can serve.
+/// The oldest version that works.
 const OLDEST: [u32; 3] = [6, 2, 7];
 
 /// Too old, or mixed in one group.
@@ -16,8 +16,8 @@ pub(super) const CHECK: Check = Check {
     title: "servers are 6.2.7 or newer, and of one version in a group",
     why: "before 6.2.7 min-replicas-to-write does not hold inside scripts, and a node is refused; \
           across versions replicas may not understand their master, and 7.2 changed what WAIT \
-          counts and whether TIME stands still in a script, so that a failover changes how the \
-          node behaves",
+          counts and whether TIME is constant within a script, so a failover changes how the node \
+          behaves",
     run,
 };
 
@@ -35,7 +35,7 @@ fn run(facts: &Facts) -> Vec<Finding> {
 
 /// Name and whole version.
 fn version(server: &Server) -> Result<(&'static str, &str), String> {
-    // Valkey tells a Redis version too, for old clients.
+    // Valkey reports a Redis version too, for old clients.
     match server.info("valkey_version") {
         Ok(version) => Ok(("valkey", version)),
         Err(_) => server.info("redis_version").map(|v| ("redis", v)),
@@ -62,7 +62,7 @@ fn judge(of: &str, server: &Server, mixed: bool) -> Finding {
     };
     let read = format!("{name} {version}");
     if numbers(version) < OLDEST {
-        let says = format!("{name} {version} cannot serve: at least 6.2.7 is needed");
+        let says = format!("{name} {version} is too old: at least 6.2.7 is needed");
         return Finding::error(subject, says, read).mend([upgrade(server)]);
     }
     if mixed {

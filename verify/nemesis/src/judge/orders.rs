@@ -9,7 +9,7 @@ use crate::event::{Event, Nanos, Verb, What, Who};
 
 #[derive(Default)]
 struct Order {
-    /// The first result that anybody was given, to whom and when.
+    /// The first result that a client received, with the client and the time.
     result: Option<(Arc<str>, Who, Nanos)>,
     booked: Option<(Who, u64)>,
 }

@@ -61,7 +61,7 @@ impl Facts {
         Some((*at, master.as_ref()?))
     }
 
-    /// Who was named at the moment.
+    /// The master that was named at that moment.
     pub(super) fn named_at(&self, at: Nanos) -> Option<&Arc<str>> {
         self.named.iter().rev().find(|(from, _)| *from <= at)?.1.as_ref()
     }

@@ -215,12 +215,12 @@ impl Fault {
         }
         // Those of the old side have run out when the new master can take writes at last.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
-            let words = format!("only {} locks were held when the new master began", row.sitting);
-            row.doubts.push(words);
+            let doubt = format!("only {} locks were held when the new master began", row.sitting);
+            row.doubts.push(doubt);
         }
         if self.is_seamless() && (row.receipts_lost > 0 || row.ran_out > 0) {
-            let words = format!("{} writes and {} locks lost", row.receipts_lost, row.ran_out);
-            row.doubts.push(words);
+            let doubt = format!("{} writes and {} locks lost", row.receipts_lost, row.ran_out);
+            row.doubts.push(doubt);
         }
         // An emptied server knows no history that it went on from: then nothing can be said.
         let receipts = row.receipts_right + row.receipts_wrong;
@@ -232,7 +232,7 @@ impl Fault {
             row.doubts.push(format!("the frozen master was silent for {silent} ns only"));
         }
         if self == Self::Freeze && row.writes_to_old_master.is_none() {
-            row.doubts.push("nobody counted at the old master".to_owned());
+            row.doubts.push("the writes at the old master were not counted".to_owned());
         }
     }
 }

@@ -39,7 +39,7 @@ use verdict::{Case, Row, judge};
 
 /// What to do.
 #[derive(clap::Args, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
     /// One line of JSON a row instead of a table.
     #[arg(long)]
@@ -113,8 +113,8 @@ async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failu
         } else {
             println!("{}", line(&row));
         }
-        for words in row.doubts.iter().chain(&row.broken) {
-            eprintln!("    {}: {words}", row.fault);
+        for sentence in row.doubts.iter().chain(&row.broken) {
+            eprintln!("    {}: {sentence}", row.fault);
         }
     }
     Ok(good)
@@ -137,8 +137,8 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
             } else {
                 println!("{}", row.line());
             }
-            for words in &row.doubts {
-                eprintln!("    {}: {}: {words}", row.setting, row.fault);
+            for doubt in &row.doubts {
+                eprintln!("    {}: {}: {doubt}", row.setting, row.fault);
             }
         }
     }

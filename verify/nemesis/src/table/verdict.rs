@@ -257,9 +257,9 @@ fn sitting(
 }
 
 /// The first few are enough for a person.
-fn say(row: &mut Row, words: String) {
+fn say(row: &mut Row, sentence: String) {
     if row.broken.len() < 12 {
-        row.broken.push(words);
+        row.broken.push(sentence);
     }
 }
 

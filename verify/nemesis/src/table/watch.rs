@@ -90,7 +90,7 @@ async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     }
 }
 
-/// Whom this Sentinel names.
+/// The master that this Sentinel names.
 async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
     let (mut line, mut before) = (Line::to(&addr), String::new());
@@ -211,7 +211,7 @@ impl Line {
         Self { addr: addr.to_owned(), stream: None }
     }
 
-    /// One command in words; `None` without an answer in time.
+    /// Sends one command, split at spaces; `None` without an answer in time.
     pub(super) async fn ask(&mut self, command: &str) -> Option<Reply> {
         let done = timeout(PATIENCE, self.round(command)).await;
         if let Ok(Ok(reply)) = done {

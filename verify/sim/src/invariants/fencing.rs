@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::{Event, HoldId};
 
-/// Who wrote under which token.
+/// The writer of each token.
 #[derive(Debug, Default)]
 pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
 

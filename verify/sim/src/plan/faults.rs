@@ -134,7 +134,7 @@ impl Plan {
                 old: d.range(0, 15),
                 freeze: d.pick(&[0, 0, 0, 20, plan.window(), 2 * ttl]),
             },
-            // Who hands over relies on clocks within E.
+            // A handover relies on clocks within E.
             Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
                 Fault::Handover { node, to: server, takes: d.range(0, ttl) }
             }

@@ -122,7 +122,7 @@ impl Plan {
 
     fn retention(&mut self, d: &mut Dice) -> Rollout {
         let one = self.stages[0];
-        // Who does not say when requests were made is not protected longer.
+        // Clients that do not say when requests were made are not protected longer.
         let born = !self.orders.births.is_empty();
         let short = if born { 2 * one.ttl + one.clock_error + 1_400 } else { one.retention };
         let (short, long) = (

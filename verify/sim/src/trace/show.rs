@@ -65,7 +65,7 @@ impl fmt::Display for Fault {
                 who.extend((0..8).filter(|c| old >> c & 1 == 1).map(|c: u64| c.to_string()));
                 let who = if who.is_empty() { "nobody".into() } else { who.join(", ") };
                 write!(f, "node {node} fails over to {} with {copy}; ", letter(to))?;
-                write!(f, "with the old master stay: {who}")?;
+                write!(f, "these stay with the old master: {who}")?;
                 if freeze > 0 {
                     write!(f, "; it freezes for {freeze} ms")?;
                 }
