@@ -220,7 +220,7 @@ impl Run {
             for lease in keeper.take_due(now) {
                 if !lease.is_valid(now) {
                     // Its deadline has passed, if it is not over already.
-                    lease.lose();
+                    lease.lose(now);
                 } else if !closed && lease.renew_until.is_none_or(|end| now < end) {
                     renewals.push(renew(Weak::clone(&core), lease));
                 }
@@ -241,13 +241,14 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     let Some(core) = core.upgrade() else { return };
     core.check_outlives(&lease);
     let started = core.env.now();
+    lease.renewing(started);
     match core.extend(&lease).await {
         Ok(until) => {
             tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
             lease.renewed(core.env.now(), None);
             core.keeper.schedule(Arc::clone(&lease), started + renew_every(lease.ttl));
         }
-        Err(ExtendError::Lost(_)) => lease.lose(),
+        Err(ExtendError::Lost(_)) => lease.lose(core.env.now()),
         Err(ExtendError::Unknown(why)) => {
             let now = core.env.now();
             let left = lease.until().since(now);

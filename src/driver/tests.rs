@@ -41,7 +41,7 @@ async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let lease = Arc::new(lease_of(&keys, won));
     let mut renewal = std::pin::pin!(core.extend(&lease));
     assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
-    lease.lose();
+    lease.lose(core.env.now());
     assert_eq!(renewal.await, Err(ExtendError::Lost(lease.resource())));
 }
 

@@ -55,8 +55,12 @@ impl LockGuard {
         self.lease.resource()
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
@@ -120,7 +124,7 @@ impl LockGuard {
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let result = self.core.extend(&self.lease).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
-            self.lease.lose();
+            self.lease.lose(self.core.env.now());
         }
         result
     }
@@ -173,10 +177,11 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         // `release` has ended the lease already; then its own requests are on their way.
-        let first = self.lease.end();
+        let now = self.core.env.now();
+        let first = self.lease.end(now);
         self.core.keeper.forget(&self.lease);
         if first && let Some(op) = self.lease.release_op() {
-            let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
+            let until = self.core.forgotten_at(now, self.lease.on_nodes());
             self.core.undo(&op, &self.lease.mailbox, until);
         }
     }
@@ -199,7 +204,7 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
     loop {
         let now = core.env.now();
         if !lease.is_valid(now) {
-            lease.lose();
+            lease.lose(now);
             return;
         }
         // Sleep in slices: tokio timers do not advance while the machine is suspended, and a lease

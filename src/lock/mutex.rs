@@ -101,7 +101,8 @@ impl Mutex {
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let _verb = self.begin()?;
         let of = self.resource();
-        let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level };
+        let bid =
+            Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level, lost: &|_| {} };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -131,13 +132,15 @@ pub(crate) struct Bid<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
+    /// Hears of each attempt that was lost.
+    pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
 }
 
 /// Attempts until won or until `wait` has passed; without one as
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level }: Bid<'_>,
+    Bid { of, keys, ttl, level, lost }: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
@@ -147,6 +150,7 @@ pub(crate) async fn acquire_within(
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
+    lost(&loss);
     core.listen();
     let started = core.env.now();
     let mut deadline = started + wait.unwrap_or(WAIT);
@@ -216,6 +220,7 @@ pub(crate) async fn acquire_within(
             }
             Err(l) => loss = l,
         }
+        lost(&loss);
         // It certainly expires later than what was there before: somebody was faster.
         if woken && expiry(&loss, sent) > ends + TICK {
             waiting.was_right();

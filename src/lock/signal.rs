@@ -55,9 +55,10 @@ impl LostSignal {
 
 /// Whether a lease is over. What was over once stays so, also if a renewal's answer is on its way.
 pub(crate) fn is_lost(core: &Core, lease: &Lease) -> bool {
-    let over = !lease.is_valid(core.env.now());
+    let now = core.env.now();
+    let over = !lease.is_valid(now);
     if over {
-        lease.lose();
+        lease.lose(now);
     }
     over
 }
