@@ -2,7 +2,9 @@
 # make demo-sentinel   the same against real Sentinel-watched groups, with a failover (Linux)
 # make demo-rabbitmq   real invoices through RabbitMQ while consumers, broker and Redis are killed
 # make demo-streams    the same through Redis Streams
-# make test            all tests, those with real Redis servers included; what talks to servers on a
+# make demo-nats       the same through NATS JetStream
+# make demo-kafka      the same through the mock cluster of Kafka's client library
+# make test            all tests, those with real servers (Redis, Prometheus) included; those of nodes on a
 #                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
@@ -37,10 +39,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-PUBLISHED = palisade-lapin palisade-sqlx palisade-tower
+PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
 ADAPTERS = $(PUBLISHED) broker-demo
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -55,15 +57,23 @@ demo-sentinel:
 	$(CARGO) run --release -p examples --bin orders -- --demo-sentinel $(ARGS)
 
 demo-rabbitmq:
-	@scripts/need cargo redis rabbitmq
+	@scripts/need cargo redis kafka rabbitmq
 	$(CARGO) run --quiet -p broker-demo -- rabbitmq $(ARGS)
 
 demo-streams:
-	@scripts/need cargo redis
+	@scripts/need cargo redis kafka
 	$(CARGO) run --quiet -p broker-demo -- streams $(ARGS)
 
+demo-nats:
+	@scripts/need cargo redis kafka nats
+	$(CARGO) run --quiet -p broker-demo -- nats $(ARGS)
+
+demo-kafka:
+	@scripts/need cargo redis kafka
+	$(CARGO) run --quiet -p broker-demo -- kafka $(ARGS)
+
 test:
-	@scripts/need cargo redis
+	@scripts/need cargo redis prometheus
 	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	$(if $(ARGS),,$(CARGO) test --release -p sim)
 	$(if $(ARGS),,$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000)
@@ -71,7 +81,7 @@ test:
 	@echo 'make test: everything passed'
 
 test-adapters:
-	@scripts/need cargo redis rabbitmq postgres mariadb
+	@scripts/need cargo redis kafka nats rabbitmq postgres mariadb
 	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 
@@ -124,7 +134,7 @@ minimal:
 	scripts/minimal-versions
 
 lint:
-	@scripts/need cargo
+	@scripts/need cargo kafka
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features
@@ -133,9 +143,9 @@ lint:
 	@echo 'make lint: nothing to say'
 
 package:
-	@scripts/need cargo
+	@scripts/need cargo kafka
 	$(CARGO) package -p palisade -p palisade-cli $(PUBLISHED:%=-p %)
 
 doc:
-	@scripts/need cargo
+	@scripts/need cargo kafka
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features

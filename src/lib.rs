@@ -6,6 +6,7 @@
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
 //! [glossary]: crate::manual::glossary
 //! [locks]: crate::manual::locks
+//! [metrics]: crate::manual::metrics
 //! [ordinary]: crate::manual::ordinary_deployments
 //! [tested]: crate::manual::how_this_is_tested
 //! [testing]: crate::manual::testing
@@ -54,6 +55,9 @@ mod token;
 mod quorum;
 // clocks and dice, handed in
 mod env;
+// what is counted, and what a call looks like to `tracing`
+mod metrics;
+mod span;
 // what the fuzz tests of parsers share
 #[cfg(test)]
 mod fuzzing;

@@ -12,6 +12,7 @@ pub use crate::driver::close::Closed;
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::MutexBuilder;
+use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
 use crate::time::Drift;
@@ -53,6 +54,7 @@ impl Redlock {
             max_ttl: None,
             clock_error: None,
             env: Arc::new(SystemEnv),
+            metrics_by_lock: false,
         }
     }
 
@@ -149,6 +151,8 @@ pub struct RedlockBuilder {
     /// As given; else it follows `max_ttl`.
     clock_error: Option<Duration>,
     env: Arc<dyn Env>,
+    /// Names of locks are labels of metrics.
+    metrics_by_lock: bool,
 }
 
 impl std::fmt::Debug for RedlockBuilder {
@@ -224,6 +228,15 @@ impl RedlockBuilder {
         self
     }
 
+    /// Gives the metrics of locks the lock's name as the label `name`, which is empty otherwise.
+    /// For programs with few locks: of more than 256 names the others are called `(other)`. See the
+    /// manual's page [metrics](crate::manual::metrics).
+    #[cfg(feature = "metrics")]
+    pub fn metrics_by_lock_name(mut self) -> Self {
+        self.metrics_by_lock = true;
+        self
+    }
+
     /// Uses other clocks and randomness, as a simulator does.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -254,6 +267,7 @@ impl RedlockBuilder {
                 return Err(ConfigError::new("node", format!("{name:?}"), rule));
             }
         }
-        Ok(Redlock { core: Arc::new(Core::new(self.nodes, self.config, self.env)) })
+        let meters = Meters::new(self.metrics_by_lock);
+        Ok(Redlock { core: Arc::new(Core::new(self.nodes, self.config, self.env, meters)) })
     }
 }

@@ -8,6 +8,7 @@ mod codes;
 mod doctor;
 mod handover;
 mod init;
+mod metrics;
 mod say;
 mod settings;
 mod signals;

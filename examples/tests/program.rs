@@ -9,6 +9,7 @@ pub(crate) fn program(example: &str) -> &'static str {
         "crontab_leader" => env!("CARGO_BIN_EXE_crontab_leader"),
         "election" => env!("CARGO_BIN_EXE_election"),
         "fenced_writer" => env!("CARGO_BIN_EXE_fenced_writer"),
+        "metrics" => env!("CARGO_BIN_EXE_metrics"),
         "orders" => env!("CARGO_BIN_EXE_orders"),
         "payments" => env!("CARGO_BIN_EXE_payments"),
         "quickstart" => env!("CARGO_BIN_EXE_quickstart"),

@@ -106,6 +106,13 @@ fn election() {
 }
 
 #[test]
+fn metrics() {
+    everywhere("metrics", &["--seconds", "2", "--listen", "127.0.0.1:0"], |words| {
+        assert!(words.contains("/metrics\nclosed"), "{words}");
+    });
+}
+
+#[test]
 fn cron_leader() {
     everywhere("cron_leader", &[], |words| {
         assert!(words.contains("every tick exactly once"), "{words}");

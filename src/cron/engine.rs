@@ -14,10 +14,12 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
 use super::revision::{Revision, revise};
@@ -29,11 +31,16 @@ use crate::driver::WATCH;
 use crate::error::Advice;
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::LockGuard;
+use crate::metrics::JobMeters;
+use crate::span::{self, verb};
+use crate::token::FencingToken;
 
 /// Most ticks that run at the same time where they may.
 const AT_ONCE: usize = 64;
 /// How far back it is looked whether a tick overlaps an earlier run.
 const BACK: usize = 16;
+/// Most missed ticks that are counted at once.
+const MISSED: usize = 10_000;
 /// How long a tick waits before it is looked at again.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long the others leave a tick to the one that leads.
@@ -61,6 +68,7 @@ struct Engine<'a, F> {
     records: Idempotency,
     since: i64,
     by: String,
+    meters: Arc<JobMeters>,
 }
 
 /// The call under which a tick is claimed and completed.
@@ -88,7 +96,8 @@ where
         let revision = since(cron, job, schedule).await?;
         report_gap(cron, job, schedule, (&revision, &records)).await;
         let by = format!("{host}:{}", std::process::id());
-        let engine = Engine { cron, job, schedule, handler, records, since: revision.since, by };
+        let (since, meters) = (revision.since, cron.core().meters.job(&job.name));
+        let engine = Engine { cron, job, schedule, handler, records, since, by, meters };
         engine.go_on().await
     };
     tokio::select! {
@@ -204,6 +213,8 @@ where
         }
         let plan = plan(self.schedule, (*seen, seconds, late), self.job.missed);
         if let Some((first, last)) = plan.left_out {
+            let missed = self.schedule.count((first, last), MISSED);
+            self.meters.missed(missed as u64);
             tracing::warn!(
                 target: "palisade::cron",
                 job = %self.job.name, first, last, policy = ?self.job.missed,
@@ -242,9 +253,13 @@ where
         };
         // Not looked at in time, for the nodes could not be asked: missed.
         if given_up && why.is_none() {
+            self.meters.missed(1);
             return Ok(Looked::Over);
         }
-        let ended = self.run_once(tick, backfilled, why, guard.as_ref()).await;
+        let verb = verb!("tick", job = %self.job.name, tick);
+        let run = self.run_once(tick, backfilled, why, guard.as_ref());
+        let ended = run.instrument(verb.span()).await;
+        self.over(verb, tick, &ended);
         if let Some(guard) = guard {
             if let Ok(Outcome::Executed { value, .. }) = &ended {
                 self.hold(value, &guard).await;
@@ -265,6 +280,35 @@ where
             }
             Err(e) => self.later(e),
         }
+    }
+
+    /// Counts what became of a tick.
+    fn over(&self, verb: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
+        let outcome = match ended {
+            Ok(Outcome::Executed { value: run, .. }) => {
+                verb.token(FencingToken::new(run.token));
+                verb.attempts(run.attempt);
+                let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
+                if !matches!(run.end, End::Skipped(_)) {
+                    let late = span(millis(tick), run.started);
+                    self.meters.ran(late, span(run.started, run.ended));
+                }
+                match run.end {
+                    End::Done => "done",
+                    End::Failed(_) => "failed",
+                    End::Skipped(_) => "skipped",
+                    End::Cancelled(_) => "cancelled",
+                }
+            }
+            Ok(Outcome::Parked(_)) => "parked",
+            // Its run failed, and may be repeated.
+            Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
+            // Somebody else's, or nobody could be asked: counted where it is decided.
+            Ok(_) => return verb.over("elsewhere"),
+            Err(_) => return verb.over("no_quorum"),
+        };
+        self.meters.tick(outcome);
+        verb.over(outcome);
     }
 
     /// The job's lock: `None` if it is taken or cannot be had, `Some(None)` where none is needed.

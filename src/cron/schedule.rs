@@ -64,6 +64,12 @@ impl Schedule {
         (before <= instant).then_some(before)
     }
 
+    /// How many ticks there are between these two, both included; no more than this are counted.
+    pub(crate) fn count(&self, (first, last): (i64, i64), most: usize) -> usize {
+        let ticks = std::iter::successors(Some(first), |tick| self.after(*tick));
+        ticks.take(most).take_while(|tick| *tick <= last).count()
+    }
+
     /// For how long the records of ticks are kept.
     pub(crate) fn kept(&self, window: Duration) -> Duration {
         let mut ticks = (0..8).scan(MEASURED, |at, _| {

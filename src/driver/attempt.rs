@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
 use crate::driver::Core;
 use crate::driver::lease::Lease;
@@ -21,6 +22,7 @@ use crate::node::mailbox::Mailbox;
 use crate::op::Op;
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::quorum::release::{Found, Release};
+use crate::span::verb;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
@@ -122,6 +124,19 @@ impl Core {
     /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
     /// decided at the majority, the rest is finished by the lanes.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let verb = verb!("release", of = %lease.resource());
+        verb.token(lease.token);
+        let result = self.releasing(lease, held).instrument(verb.span()).await;
+        verb.over(match &result {
+            Ok(()) => "released",
+            Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
+            Err(ReleaseError::TakenByOther(_)) => "taken_by_other",
+            Err(ReleaseError::Lost(_)) => "lost",
+        });
+        result
+    }
+
+    async fn releasing(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let lost = || Err(ReleaseError::Lost(lease.resource()));
         let Some(op) = lease.release_op() else { return lost() };
         let owed = self.forgotten_at(self.env.now(), lease.on_nodes());

@@ -9,16 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::driver::Core;
 use crate::driver::attempt::Undo;
 use crate::driver::lease::{Lease, Subject};
 use crate::driver::run::Round;
 use crate::durability::Durability;
+use crate::error::Resource;
 use crate::node::lane::Sink;
 use crate::node::mailbox::Mailbox;
 use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
 use crate::quorum::complete::{Complete, Found, Look, Unstored};
 use crate::quorum::record::{Denied, Promise, Record, Refusal};
+use crate::span::verb;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
@@ -50,6 +54,7 @@ impl Held {
     /// From here on effects may happen: the claim will not be given back by a drop.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
+        self.lease.count();
     }
 
     /// Renews the lease until it is stopped.
@@ -138,6 +143,32 @@ impl Core {
         terms: &ClaimTerms,
         force: bool,
     ) -> Result<(Held, Promise), Denied> {
+        let verb = verb!("claim", of = %Resource::Key(Arc::clone(&terms.key)));
+        let result = self.claiming(terms, force).instrument(verb.span()).await;
+        let outcome = match &result {
+            Ok((held, _)) => {
+                verb.token(held.lease.token);
+                "granted"
+            }
+            Err(Denied::Replay(_) | Denied::Repair(_)) => "stored",
+            Err(Denied::Refused(refusal)) => match refusal {
+                Refusal::InFlight { .. } => "in_flight",
+                Refusal::Contended { .. } => "contended",
+                Refusal::Mismatch => "mismatch",
+                Refusal::TooOld => "too_old",
+                Refusal::NoQuorum(_) => "no_quorum",
+            },
+        };
+        self.meters.claims.add(outcome, 1);
+        verb.over(outcome);
+        result
+    }
+
+    async fn claiming(
+        self: &Arc<Self>,
+        terms: &ClaimTerms,
+        force: bool,
+    ) -> Result<(Held, Promise), Denied> {
         let timer = self.timer().map_err(|all| Denied::Refused(Refusal::NoQuorum(all)))?;
         let owner = OwnerToken::from_random(self.env.random());
         let sent = self.env.now();
@@ -171,7 +202,9 @@ impl Core {
             fingerprint: terms.fingerprint,
         };
         let ballot = (owner, promise.token);
-        let lease = Lease::new(subject, ballot, (terms.lease, until), None, mailbox, None);
+        let meters = Arc::clone(&self.meters.claimed);
+        let span = (terms.lease, until);
+        let lease = Lease::new(subject, ballot, span, None, mailbox, None, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }
@@ -187,6 +220,22 @@ impl Core {
     /// Dropped, the requests are on their way and the lanes repeat them: a result that was
     /// completed is stored if it can be.
     pub(crate) async fn complete(
+        &self,
+        lease: &Arc<Lease>,
+        value: Option<&Arc<[u8]>>,
+    ) -> Result<(), Unstored> {
+        let verb = verb!("complete", of = %lease.resource());
+        verb.token(lease.token);
+        let result = self.completing(lease, value).instrument(verb.span()).await;
+        verb.over(match &result {
+            Ok(()) => "stored",
+            Err(Unstored { overtaken: true, .. }) => "overtaken",
+            Err(_) => "no_quorum",
+        });
+        result
+    }
+
+    async fn completing(
         &self,
         lease: &Arc<Lease>,
         value: Option<&Arc<[u8]>>,

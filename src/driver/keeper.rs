@@ -17,6 +17,7 @@ use crate::config::renew_every;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::error::ExtendError;
+use crate::span::verb;
 use crate::time::Moment;
 
 /// Longest sleep of a task that watches a lease: a machine that was suspended is noticed this soon
@@ -242,7 +243,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     core.check_outlives(&lease);
     let started = core.env.now();
     lease.renewing(started);
-    match core.extend(&lease).await {
+    let verb = verb!("renew", of = %lease.resource());
+    match core.extend_in(&lease, verb).await {
         Ok(until) => {
             tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
             lease.renewed(core.env.now(), None);

@@ -17,6 +17,7 @@ use tokio::sync::futures::Notified;
 use crate::driver::fates::{Notices, Told};
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
+use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
@@ -55,11 +56,14 @@ pub(crate) struct Lease {
     state: Mutex<State>,
     /// It is over, or there is a fate to report.
     news: Notify,
+    pub(crate) meters: Arc<LeaseMeters>,
 }
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    /// It is counted among what is held.
+    counted: bool,
     until: Moment,
     /// How many replicas had it at the last round that decided; the level is the mailbox's.
     kept: u32,
@@ -111,9 +115,11 @@ impl Lease {
         renew_until: Option<Moment>,
         mailbox: Arc<Mailbox>,
         meta: Option<Arc<[u8]>>,
+        meters: Arc<LeaseMeters>,
     ) -> Self {
         let state = State {
             phase: Phase::Held { troubled: false },
+            counted: false,
             until,
             kept: mailbox.achieved().replicas,
             meta,
@@ -134,6 +140,7 @@ impl Lease {
             valid_until: AtomicU64::new(until.as_nanos()),
             state: Mutex::new(state),
             news: Notify::new(),
+            meters,
         }
     }
 
@@ -262,10 +269,19 @@ impl Lease {
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
+    /// Counts it among what is held, until it is over.
+    pub(crate) fn count(&self) {
+        let mut s = self.lock();
+        if s.is_held() && !std::mem::replace(&mut s.counted, true) {
+            self.meters.holds(true);
+        }
+    }
+
     /// Declares the lease lost and wakes everything that awaits that.
     pub(crate) fn lose(&self, now: Moment) {
         let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
         if self.leave(now, lost).is_some() {
+            self.meters.lost(self.until().since(now));
             let (of, token) = (self.resource(), self.token);
             tracing::warn!(target: TARGET, %of, %token, event = "lost", "lease lost");
         }
@@ -322,6 +338,9 @@ impl Lease {
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
+        if std::mem::take(&mut s.counted) {
+            self.meters.holds(false);
+        }
         drop(s);
         self.news.notify_waiters();
         Some(before)

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
+use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
 use crate::node::mailbox::{Mailbox, Stamp};
@@ -59,6 +60,7 @@ pub(crate) struct Core {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) fates: Arc<Fates>,
     pub(crate) closing: Closing,
+    pub(crate) meters: Meters,
     /// Places for attempts to acquire that are under way.
     places: Semaphore,
     ttl_warning: TtlWarning,
@@ -91,7 +93,12 @@ impl fmt::Debug for Core {
 }
 
 impl Core {
-    pub(crate) fn new(nodes: Vec<Arc<dyn LockNode>>, config: Config, env: Arc<dyn Env>) -> Self {
+    pub(crate) fn new(
+        nodes: Vec<Arc<dyn LockNode>>,
+        config: Config,
+        env: Arc<dyn Env>,
+        meters: Meters,
+    ) -> Self {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let keeper = Arc::<Keeper>::default();
@@ -112,6 +119,7 @@ impl Core {
             keeper,
             fates,
             closing: Closing::default(),
+            meters,
             places: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             lanes: nodes.into_iter().enumerate().map(lane).collect(),

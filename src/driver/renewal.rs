@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::driver::run::Round;
@@ -12,9 +14,25 @@ use crate::op::{Op, Reply};
 use crate::quorum::extend::{Extend, Extension};
 use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
+use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
+    /// As [`extend`](Self::extend), as a call of its own.
+    ///
+    /// # Cancellation safety
+    /// As [`extend`](Self::extend).
+    pub(crate) async fn extend_in(
+        &self,
+        lease: &Arc<Lease>,
+        verb: Call,
+    ) -> Result<Moment, ExtendError> {
+        verb.token(lease.token);
+        let result = self.extend(lease).instrument(verb.span()).await;
+        verb.over(word(&result));
+        result
+    }
+
     /// Extends by the lease's own ttl, counted from this send. A failure releases nothing.
     ///
     /// # Cancellation safety
@@ -45,7 +63,7 @@ impl Core {
         let extend = Extend::new(self.n(), old, new, deadline);
         let mut machine = Renewal { extend, lease, max_ttl, by, late: 0, reasserted: 0, shut: 0 };
         let round = Round { mailbox: &mailbox, timer, until: by, of: Some(lease) };
-        match self.run(sent, &mut machine, round).await {
+        let result = match self.run(sent, &mut machine, round).await {
             // Another renewal may have found it lost, and said so.
             Extension::Until(until) if lease.prolong(until, mailbox.achieved()) => Ok(until),
             Extension::Unknown(outcomes)
@@ -54,7 +72,10 @@ impl Core {
                 Err(ExtendError::Unknown(self.no_quorum(outcomes).of(lease.resource())))
             }
             _ => lost(),
-        }
+        };
+        let now = self.env.now();
+        lease.meters.renewal(word(&result), now.since(sent), (old.since(now), lease.ttl));
+        result
     }
 
     /// Whether no majority can ever confirm the lease again: too many nodes are shut, and it is not
@@ -67,6 +88,14 @@ impl Core {
         // A node that refuses does not count: it may have an attempt that is given up again.
         let gone = (0..self.n()).filter(gone).count();
         self.n() - gone < majority(self.n())
+    }
+}
+
+fn word(result: &Result<Moment, ExtendError>) -> &'static str {
+    match result {
+        Ok(_) => "renewed",
+        Err(ExtendError::Lost(_)) => "lost",
+        Err(ExtendError::Unknown(_)) => "no_quorum",
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::time::{Instant, Sleep};
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::node::mailbox::Mailbox;
-use crate::quorum::{Machine, Progress};
+use crate::op::Reply;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
 /// What a machine needs of the world.
@@ -37,6 +38,7 @@ impl Core {
         Round { mailbox, timer, until, of }: Round<'_>,
     ) -> M::Decision {
         tokio::pin!(timer);
+        let began = now;
         let mut set = None;
         let mut progress = machine.on_time(now);
         loop {
@@ -71,11 +73,32 @@ impl Core {
             let mail = mail.await;
             now = self.env.now();
             progress = if let Some((node, reply)) = mail {
+                tracing::debug!(
+                    target: "palisade::verb",
+                    node = &*self.names[node],
+                    took_us = now.since(began).as_micros() as u64,
+                    answer = word(&reply),
+                    "answer"
+                );
                 machine.on_reply(now, node, &reply)
             } else {
                 set = None;
                 machine.on_time(now)
             };
         }
+    }
+}
+
+/// What an answer is, without what is in it.
+fn word(answer: &Answer) -> &'static str {
+    match answer {
+        Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => "yes",
+        Ok(Reply::Held { .. }) => "held",
+        Ok(Reply::Quarantined { .. }) => "quarantined",
+        Ok(Reply::NotOwner) => "not_owner",
+        Ok(Reply::InFlight { .. }) => "in_flight",
+        Ok(Reply::Mismatch) => "mismatch",
+        Ok(_) => "read",
+        Err(_) => "fault",
     }
 }

@@ -16,13 +16,14 @@ const TTL: Duration = Duration::from_secs(20);
 
 fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
-    Arc::new(Core::new(nodes, Config::default(), Arc::new(SystemEnv)))
+    Arc::new(Core::new(nodes, Config::default(), Arc::new(SystemEnv), Meters::new(false)))
 }
 
-fn lease_of(keys: &LockKeys, won: attempt::Won) -> Lease {
+fn lease_of(core: &Core, keys: &LockKeys, won: attempt::Won) -> Lease {
     let of = Resource::Lock(keys.lock().into());
     let subject = Subject::Lock { of, keys: keys.clone() };
-    Lease::new(subject, (won.owner, won.token), (TTL, won.until), None, won.mailbox, None)
+    let meters = Arc::clone(&core.meters.claimed);
+    Lease::new(subject, (won.owner, won.token), (TTL, won.until), None, won.mailbox, None, meters)
 }
 
 /// Both threads go on at the same instant.
@@ -38,7 +39,7 @@ async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let core = core();
     let keys = LockKeys::new("k");
     let won = core.attempt(&keys, TTL, (false, TTL), Durability::Primary).await.expect("free");
-    let lease = Arc::new(lease_of(&keys, won));
+    let lease = Arc::new(lease_of(&core, &keys, won));
     let mut renewal = std::pin::pin!(core.extend(&lease));
     assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
     lease.lose(core.env.now());
@@ -53,7 +54,7 @@ async fn a_renewal_never_brings_back_what_was_released() {
     for turn in 1..=1_500 {
         let won = core.attempt(&keys, TTL, (false, TTL), Durability::Primary).await;
         let won = won.unwrap_or_else(|loss| panic!("turn {turn}: still there: {loss:?}"));
-        let lease = Arc::new(lease_of(&keys, won));
+        let lease = Arc::new(lease_of(&core, &keys, won));
         let renewal = {
             let (core, lease, at) = (Arc::clone(&core), Arc::clone(&lease), Arc::clone(&at));
             tokio::spawn(async move {

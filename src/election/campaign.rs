@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use super::Election;
 use super::error::CampaignError;
 use super::leadership::Leadership;
@@ -13,6 +15,7 @@ use crate::driver::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
 use crate::lock::{Bid, LockGuard, acquire_within};
 use crate::quorum::acquire::Loss;
+use crate::span::{Call, verb};
 use crate::time::Moment;
 
 /// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
@@ -29,6 +32,13 @@ pub enum TryCampaign {
 }
 
 impl TryCampaign {
+    fn leadership(&self) -> Option<&Leadership> {
+        match self {
+            Self::Won(leadership) => Some(leadership),
+            Self::Following(_) => None,
+        }
+    }
+
     /// The leadership, if there is one.
     pub fn won(self) -> Option<Leadership> {
         match self {
@@ -59,7 +69,11 @@ impl Election {
     /// If dropped at any await it holds nothing: what nodes granted is released in the background,
     /// and the ttl ends it at the latest. Its place among the waiters passes to the next.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
-        self.elect(&value.into(), self.acquire_timeout).await
+        let verb = verb!("campaign", of = %self.resource());
+        let value = value.into();
+        let won = self.elect(&value, &verb).instrument(verb.span()).await;
+        over(verb, won.as_ref().map(Some));
+        won
     }
 
     /// One attempt.
@@ -74,8 +88,15 @@ impl Election {
         &self,
         value: impl Into<String>,
     ) -> Result<TryCampaign, CampaignError> {
+        let verb = verb!("try_campaign", of = %self.resource());
         let value = value.into();
-        let _verb = self.begin(&value)?;
+        let won = self.try_elect(&value, &verb).instrument(verb.span()).await;
+        over(verb, won.as_ref().map(TryCampaign::leadership));
+        won
+    }
+
+    async fn try_elect(&self, value: &str, verb: &Call) -> Result<TryCampaign, CampaignError> {
+        let _verb = self.begin(value)?;
         let wait = self.course.campaigns(self.core.env.now(), self.ttl);
         if !wait.is_zero() {
             let taken = Taken { retry_after: Some(wait), foreign: false };
@@ -83,12 +104,13 @@ impl Election {
         }
         let mut lost = false;
         loop {
+            verb.attempt();
             return match self
                 .core
                 .attempt(&self.keys, self.on_nodes(), (false, Duration::ZERO), self.level)
                 .await
             {
-                Ok(won) => match self.take_office(won, &value).await {
+                Ok(won) => match self.take_office(won, value).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // Lost to somebody else, or with a node's data: the next attempt shows which.
                     Err(ExtendError::Lost(_)) if !lost => {
@@ -109,14 +131,10 @@ impl Election {
         }
     }
 
-    async fn elect(
-        &self,
-        value: &str,
-        within: Option<Duration>,
-    ) -> Result<Leadership, CampaignError> {
+    async fn elect(&self, value: &str, verb: &Call) -> Result<Leadership, CampaignError> {
         let _verb = self.begin(value)?;
         let (of, started) = (self.resource(), self.core.env.now());
-        let deadline = within.map(|d| started + d);
+        let deadline = self.acquire_timeout.map(|d| started + d);
         self.let_others(deadline).await?;
         let lost = |loss: &Loss| match loss {
             Loss::Taken(taken) => self.taken(taken),
@@ -127,7 +145,7 @@ impl Election {
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
             let (keys, ttl) = (&self.keys, self.on_nodes());
-            let bid = Bid { of: &of, keys, ttl, level: self.level, lost: &lost };
+            let bid = Bid { of: &of, keys, ttl, level: self.level, lost: &lost, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value).await {
@@ -198,6 +216,8 @@ impl Election {
     /// Begins a call that makes a leader.
     fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
+        // From here on it is known that this process does not lead.
+        self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
@@ -208,13 +228,17 @@ impl Election {
         let metadata = Metadata::first(value, (won.owner, won.token), since);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until - self.drain));
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(metadata.encode()));
+        let meters = self.core.meters.election(&self.name);
+        let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
             Ok(_) => {
+                guard.lease().count();
+                meters.term();
                 self.course.leads(self.core.env.now(), guard.lease());
                 Ok(Leadership::new(guard, metadata, self))
             }
@@ -225,6 +249,20 @@ impl Election {
             }
         }
     }
+}
+
+/// A campaign came to this; `None`: somebody else leads.
+fn over(verb: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
+    if let Ok(Some(leadership)) = came_to {
+        verb.token(leadership.term());
+    }
+    verb.over(match came_to {
+        Ok(Some(_)) => "won",
+        Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
+        Err(CampaignError::Closed(_)) => "closed",
+        Err(CampaignError::Config(_)) => "config",
+        Err(CampaignError::NoQuorum(_)) => "no_quorum",
+    });
 }
 
 /// Won and lost at once: the next attempt may follow immediately.

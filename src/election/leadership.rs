@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use super::Election;
 use super::error::ProclaimError;
 use super::state::Course;
@@ -13,6 +15,7 @@ use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{LockGuard, LostSignal};
 use crate::name::LockKeys;
 use crate::receipt::Receipt;
+use crate::span::verb;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -180,6 +183,14 @@ impl Leadership {
     /// # Cancellation safety
     /// If dropped at any await, the resignation goes on in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {
-        self.guard.release().await
+        let verb = verb!("resign", of = %self.guard.resource());
+        verb.token(self.term());
+        let resigned = self.guard.release().instrument(verb.span()).await;
+        verb.over(match &resigned {
+            Ok(()) => "resigned",
+            Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
+            Err(ReleaseError::Lost(_) | ReleaseError::TakenByOther(_)) => "lost",
+        });
+        resigned
     }
 }

@@ -18,6 +18,7 @@ use super::value::Leader;
 use crate::driver::hints::{Floor, Waiting};
 use crate::driver::runtime::within;
 use crate::error::NoQuorum;
+use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
@@ -64,7 +65,8 @@ impl Election {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
         let seen = Seen { last: Last::Nothing, known: None, any: false };
-        let watch = Watch { election, waiting, seen, next: None, floor };
+        let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
+        let watch = Watch { election, waiting, seen, next: None, floor, vacancy };
         Observer { next: Some(Box::pin(watch.change())) }
     }
 }
@@ -125,6 +127,7 @@ struct Watch {
     /// The item behind a [`Observation::Resynced`].
     next: Option<Observation>,
     floor: Floor,
+    vacancy: Vacancy,
 }
 
 /// What was yielded so far.
@@ -156,6 +159,7 @@ impl Watch {
                     Ok(Some(leader)) => leader.remaining,
                     _ => Duration::MAX,
                 };
+                self.vacancy.looked(seen.as_ref().ok().map(Option::is_some), core.env.now());
                 let news = self.seen.judge(seen);
                 if news.is_none() {
                     let woken = tokio::select! {

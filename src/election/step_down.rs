@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tracing::Instrument as _;
 
 use super::error::StepDownError;
 use super::observe::Observation;
@@ -20,6 +21,7 @@ use crate::error::AcquireError;
 use crate::lock::{Bid, LockGuard, acquire_within, digest, note};
 use crate::op::Holder;
 use crate::quorum::leader::Sight;
+use crate::span::{Call, verb};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -101,11 +103,29 @@ impl Election {
         reason: &str,
         limit: Duration,
     ) -> Result<StepDown, StepDownError> {
+        let verb = verb!("step_down", of = %self.resource());
+        let came_to = self.ask_for_it(reason, limit, &verb).instrument(verb.span()).await;
+        verb.over(match &came_to {
+            Ok(StepDown::Resigned(_)) => "resigned",
+            Ok(StepDown::Vacant) => "vacant",
+            Ok(StepDown::StillLeads(_)) => "still_leads",
+            Err(StepDownError::NoQuorum(_)) => "no_quorum",
+            Err(StepDownError::Closed(_)) => "closed",
+        });
+        came_to
+    }
+
+    async fn ask_for_it(
+        &self,
+        reason: &str,
+        limit: Duration,
+        verb: &Call,
+    ) -> Result<StepDown, StepDownError> {
         let end = self.core.env.now() + limit;
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
         let term = leader.term;
-        let asked = self.ask(term, reason, end).await?;
+        let asked = self.ask(term, (reason, end), verb).await?;
         loop {
             let left = end.since(self.core.env.now());
             match within(left, observer.next()).await {
@@ -130,12 +150,12 @@ impl Election {
     async fn ask(
         &self,
         term: FencingToken,
-        reason: &str,
-        end: Moment,
+        (reason, end): (&str, Moment),
+        verb: &Call,
     ) -> Result<Option<LockGuard>, StepDownError> {
         let (of, keys) = (self.resource(), self.keys.request());
         let ttl = self.core.config.ttl;
-        let bid = Bid { of: &of, keys: &keys, ttl, level: self.level, lost: &|_| {} };
+        let bid = Bid { of: &of, keys: &keys, ttl, level: self.level, lost: &|_| {}, verb };
         let left = end.since(self.core.env.now());
         let won = match acquire_within(&self.core, bid, Some(left), self.retry).await {
             Ok(won) => won,
@@ -147,7 +167,8 @@ impl Election {
         let meta = Request::new(term, won.owner, reason).encode();
         let (id, times) = ((won.owner, won.token), (ttl, won.until));
         let subject = Subject::Lock { of, keys };
-        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(meta));
+        let leases = Arc::clone(&self.core.meters.lock(&self.name).leases);
+        let lease = Lease::new(subject, id, times, None, won.mailbox, Some(meta), leases);
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         // If it is not confirmed, the next renewal writes it again.

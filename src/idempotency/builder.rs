@@ -234,7 +234,7 @@ impl IdempotencyBuilder {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
         }
         // Handles made from clones of this builder have counters of their own.
-        i.counters = Arc::default();
+        i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)
     }
 

@@ -1,9 +1,8 @@
 //! What the handles of one namespace have counted. Nothing is decided by these numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::policy::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
+use crate::metrics::{IDEMPOTENCY, Tally};
 
 /// What an [`Idempotency`](super::Idempotency) and its clones counted since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,75 +33,96 @@ pub struct IdempotencyMetrics {
     pub failed_unknown: u64,
     /// Handlers that ran and whose result is not known to be stored.
     pub not_recorded: u64,
+    /// Calls for which too few nodes could be asked; nothing was run.
+    pub no_quorum: u64,
 }
 
 /// The counters behind it.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    executed: AtomicU64,
-    replayed: AtomicU64,
-    in_flight: AtomicU64,
-    mismatched: AtomicU64,
-    too_old: AtomicU64,
-    parked_lapsed: AtomicU64,
-    parked_forgotten: AtomicU64,
-    reruns: AtomicU64,
-    forgotten_runs: AtomicU64,
-    failed: AtomicU64,
-    failed_unknown: AtomicU64,
-    not_recorded: AtomicU64,
+    executed: Tally,
+    replayed: Tally,
+    in_flight: Tally,
+    mismatched: Tally,
+    too_old: Tally,
+    parked_lapsed: Tally,
+    parked_forgotten: Tally,
+    failed: Tally,
+    failed_unknown: Tally,
+    not_recorded: Tally,
+    no_quorum: Tally,
+    reruns: Tally,
+    forgotten_runs: Tally,
 }
 
 impl Counters {
-    /// A call is over.
-    pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) {
-        let counter = match came_to {
-            Ok(Outcome::Executed { .. }) => &self.executed,
-            Ok(Outcome::Replayed(_) | Outcome::NotKept) => &self.replayed,
-            Ok(Outcome::InFlight { .. }) => &self.in_flight,
-            Ok(Outcome::Mismatch) => &self.mismatched,
-            Ok(Outcome::TooOld) => &self.too_old,
+    pub(super) fn new(namespace: &str) -> Self {
+        let name = ("name", namespace);
+        let calls = |outcome| Tally::new(&IDEMPOTENCY.calls, &[("outcome", outcome), name]);
+        Self {
+            executed: calls("executed"),
+            replayed: calls("replayed"),
+            in_flight: calls("in_flight"),
+            mismatched: calls("mismatched"),
+            too_old: calls("too_old"),
+            parked_lapsed: calls("parked_lapsed"),
+            parked_forgotten: calls("parked_forgotten"),
+            failed: calls("failed"),
+            failed_unknown: calls("failed_unknown"),
+            not_recorded: calls("not_recorded"),
+            no_quorum: calls("no_quorum"),
+            reruns: Tally::new(&IDEMPOTENCY.reruns, &[name]),
+            forgotten_runs: Tally::new(&IDEMPOTENCY.forgotten_runs, &[name]),
+        }
+    }
+
+    /// A call is over; the word for its outcome.
+    pub(super) fn over<T>(&self, came_to: &Result<Outcome<T>, RunError>) -> &'static str {
+        let (counter, outcome) = match came_to {
+            Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
+            Ok(Outcome::Replayed(_) | Outcome::NotKept) => (&self.replayed, "replayed"),
+            Ok(Outcome::InFlight { .. }) => (&self.in_flight, "in_flight"),
+            Ok(Outcome::Mismatch) => (&self.mismatched, "mismatched"),
+            Ok(Outcome::TooOld) => (&self.too_old, "too_old"),
             Ok(Outcome::Parked(parked)) => match parked.reason {
-                ParkedReason::Lapsed => &self.parked_lapsed,
-                ParkedReason::Forgotten => &self.parked_forgotten,
+                ParkedReason::Lapsed => (&self.parked_lapsed, "parked_lapsed"),
+                ParkedReason::Forgotten => (&self.parked_forgotten, "parked_forgotten"),
             },
             Err(RunError::Handler { failed, .. }) => match failed.effect() {
-                Effect::Unknown => &self.failed_unknown,
-                Effect::None | Effect::Repeatable => &self.failed,
+                Effect::Unknown => (&self.failed_unknown, "failed_unknown"),
+                Effect::None | Effect::Repeatable => (&self.failed, "failed"),
             },
-            Err(RunError::NotRecorded(_)) => &self.not_recorded,
-            Err(RunError::Config { .. } | RunError::NoQuorum { .. } | RunError::Codec { .. }) => {
-                return;
-            }
+            Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
+            Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
+            // Wrong use; nothing is wrong with the nodes or the key.
+            Err(RunError::Config { .. }) => return "config",
+            Err(RunError::Codec { .. }) => return "codec",
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.add(1);
+        outcome
     }
 
     /// A handler is started on a key whose past is not known in this way.
     pub(super) fn started(&self, doubt: &Doubt) {
-        if doubt.lapsed > 0 {
-            self.reruns.fetch_add(1, Ordering::Relaxed);
-        }
-        if doubt.forgotten.is_some() {
-            self.forgotten_runs.fetch_add(1, Ordering::Relaxed);
-        }
+        self.reruns.add(u64::from(doubt.lapsed > 0));
+        self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
     pub(super) fn read(&self) -> IdempotencyMetrics {
-        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         IdempotencyMetrics {
-            executed: read(&self.executed),
-            replayed: read(&self.replayed),
-            in_flight: read(&self.in_flight),
-            mismatched: read(&self.mismatched),
-            too_old: read(&self.too_old),
-            parked_lapsed: read(&self.parked_lapsed),
-            parked_forgotten: read(&self.parked_forgotten),
-            reruns: read(&self.reruns),
-            forgotten_runs: read(&self.forgotten_runs),
-            failed: read(&self.failed),
-            failed_unknown: read(&self.failed_unknown),
-            not_recorded: read(&self.not_recorded),
+            executed: self.executed.get(),
+            replayed: self.replayed.get(),
+            in_flight: self.in_flight.get(),
+            mismatched: self.mismatched.get(),
+            too_old: self.too_old.get(),
+            parked_lapsed: self.parked_lapsed.get(),
+            parked_forgotten: self.parked_forgotten.get(),
+            reruns: self.reruns.get(),
+            forgotten_runs: self.forgotten_runs.get(),
+            failed: self.failed.get(),
+            failed_unknown: self.failed_unknown.get(),
+            not_recorded: self.not_recorded.get(),
+            no_quorum: self.no_quorum.get(),
         }
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
@@ -28,6 +29,7 @@ use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Unstored};
 use crate::quorum::record::{Denied, Promise, Refusal};
+use crate::span::{self, verb};
 
 /// What a caller finds before anything is run.
 enum Begun {
@@ -64,8 +66,9 @@ where
     P: FnOnce(Context) -> PF,
     PF: Future<Output = Probed<T>>,
 {
-    let came_to = attempt(&call, probe, handler).await;
-    call.of.counters.over(&came_to);
+    let verb = verb!("run", of = %call.name());
+    let came_to = attempt(&call, probe, handler, &verb).instrument(verb.span()).await;
+    verb.over(call.of.counters.over(&came_to));
     came_to
 }
 
@@ -73,6 +76,7 @@ async fn attempt<T, E, F, Fut, P, PF>(
     call: &Call,
     probe: Option<P>,
     handler: F,
+    verb: &span::Call,
 ) -> Result<Outcome<T>, RunError>
 where
     T: Serialize + DeserializeOwned,
@@ -93,6 +97,8 @@ where
         Begun::Parked(parked) => return Ok(Outcome::Parked(parked)),
     };
     let number = promise.attempt;
+    verb.token(promise.token);
+    verb.attempts(number);
     let names = (&call.of.namespace, &call.key);
     let cx = Context::new(core, &held.lease, &terms.key, names, number);
     let doubt = Doubt::of(&promise);

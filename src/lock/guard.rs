@@ -11,6 +11,7 @@ use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::{LostSignal, is_lost};
 use crate::receipt::Receipt;
+use crate::span::verb;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -122,7 +123,8 @@ impl LockGuard {
     /// If dropped, the old deadline still holds; the nodes may keep the key longer than the guard
     /// assumes.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
-        let result = self.core.extend(&self.lease).await;
+        let verb = verb!("extend", of = %self.resource());
+        let result = self.core.extend_in(&self.lease, verb).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
             self.lease.lose(self.core.env.now());
         }

@@ -1,5 +1,6 @@
 //! Locks: a mutex, and the guard that holds it.
 
+mod acquiring;
 mod builder;
 mod guard;
 mod inspect;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::driver::Core;
 use crate::driver::attempt::Won;
 use crate::driver::close::Verb;
@@ -11,10 +13,12 @@ use crate::driver::lease::{Lease, Subject};
 use crate::durability::Durability;
 use crate::error::{AcquireError, Advice, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
+use crate::lock::acquiring::Acquiring;
 use crate::lock::pauses::{Pauses, is_split, spread};
 use crate::name::LockKeys;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
+use crate::span::{Call, verb};
 use crate::time::Moment;
 
 /// How long is waited where the user does not say.
@@ -77,7 +81,22 @@ impl Mutex {
     /// Dropped at any await it holds nothing: what nodes granted is released in the background, at
     /// the latest the ttl ends it.
     pub async fn try_acquire(&self) -> Result<TryAcquire, AcquireError> {
+        let verb = verb!("try_acquire", of = %self.resource());
+        let call = Acquiring::begin(&self.core, &self.name);
+        let tried = self.try_it(&verb).instrument(verb.span()).await;
+        call.over(
+            verb,
+            tried.as_ref().map(|tried| match tried {
+                TryAcquire::Acquired(guard) => Some(guard),
+                TryAcquire::Taken(_) => None,
+            }),
+        );
+        tried
+    }
+
+    async fn try_it(&self, verb: &Call) -> Result<TryAcquire, AcquireError> {
         let _verb = self.begin()?;
+        verb.attempt();
         match self.core.attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
@@ -99,10 +118,18 @@ impl Mutex {
     /// # Cancellation safety
     /// As [`try_acquire`](Self::try_acquire); a waiting place that is dropped passes its turn on.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
+        let verb = verb!("acquire", of = %self.resource());
+        let call = Acquiring::begin(&self.core, &self.name);
+        let acquired = self.wait_for_it(&verb).instrument(verb.span()).await;
+        call.over(verb, acquired.as_ref().map(Some));
+        acquired
+    }
+
+    async fn wait_for_it(&self, verb: &Call) -> Result<LockGuard, AcquireError> {
         let _verb = self.begin()?;
         let of = self.resource();
-        let bid =
-            Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level, lost: &|_| {} };
+        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -120,7 +147,9 @@ impl Mutex {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
-        let lease = Lease::new(subject, id, times, renew_until, won.mailbox, None);
+        let meters = Arc::clone(&self.core.meters.lock(&self.name).leases);
+        let lease = Lease::new(subject, id, times, renew_until, won.mailbox, None, meters);
+        lease.count();
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
 }
@@ -134,18 +163,21 @@ pub(crate) struct Bid<'a> {
     pub(crate) level: Durability,
     /// Hears of each attempt that was lost.
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
+    /// On whose behalf.
+    pub(crate) verb: &'a Call,
 }
 
 /// Attempts until won or until `wait` has passed; without one as
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level, lost }: Bid<'_>,
+    Bid { of, keys, ttl, level, lost, verb }: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
     let mut sent = core.env.now();
+    verb.attempt();
     let mut loss = match core.attempt(keys, ttl, (false, wait.unwrap_or(WAIT)), level).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
@@ -210,6 +242,7 @@ pub(crate) async fn acquire_within(
         }
         sent = core.env.now();
         let within = deadline.since(sent);
+        verb.attempt();
         match core.attempt(keys, ttl, (true, within), level).await {
             Ok(won) => {
                 if woken {

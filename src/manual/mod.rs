@@ -12,6 +12,9 @@ pub mod singleton_cron {}
 #[doc = include_str!("locks.md")]
 pub mod locks {}
 
+#[doc = include_str!("metrics.md")]
+pub mod metrics {}
+
 #[doc = include_str!("ordinary_deployments.md")]
 pub mod ordinary_deployments {}
 

@@ -1,10 +1,11 @@
-//! What a lane counts. Once per batch, with relaxed atomics: nothing is decided by these numbers.
+//! What a lane counts, once per batch. Nothing is decided by these numbers.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
+use crate::metrics::{Histogram, NODE, Tally};
 use crate::op::Reply;
 
 /// What one handle counted at one node since the handle was made. The numbers are read one after
@@ -51,21 +52,23 @@ impl NodeMetrics {
 }
 
 /// The counters of one lane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
-    batches: AtomicU64,
-    ops: AtomicU64,
-    grants: AtomicU64,
-    refusals: AtomicU64,
-    reassertions: AtomicU64,
-    histories: AtomicU64,
-    quarantines: AtomicU64,
-    keys_forgotten: AtomicU64,
-    switches: AtomicU64,
-    barriers: AtomicU64,
-    barriers_failed: AtomicU64,
+    node: Arc<str>,
+    batches: Tally,
+    request: Histogram,
+    ops: Tally,
+    grants: Tally,
+    refusals: Tally,
+    reassertions: Tally,
+    histories: Tally,
+    quarantines: Tally,
+    keys_forgotten: Tally,
+    switches: Tally,
+    barriers: Tally,
+    barriers_failed: Tally,
     /// Behind a lock: faults are not the hot path.
-    faults: Mutex<BTreeMap<NodeFault, u64>>,
+    faults: Mutex<BTreeMap<NodeFault, Tally>>,
 }
 
 /// What one batch adds.
@@ -106,70 +109,99 @@ impl Count {
 }
 
 impl Counters {
-    pub(crate) fn add(&self, count: Count) {
-        let add = |to: &AtomicU64, n: u64| {
-            if n > 0 {
-                to.fetch_add(n, Ordering::Relaxed);
-            }
-        };
-        add(&self.batches, 1);
-        add(&self.ops, count.ops);
-        add(&self.grants, count.grants);
-        add(&self.refusals, count.refusals);
-        add(&self.reassertions, count.reassertions);
-        add(&self.keys_forgotten, count.keys_forgotten);
-        if !count.faults.is_empty() {
-            let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-            for (fault, n) in count.faults {
-                *faults.entry(fault).or_default() += n;
-            }
+    pub(crate) fn new(node: Arc<str>) -> Self {
+        let tally = |metric| Tally::new(metric, &[("node", &node)]);
+        Self {
+            batches: tally(&NODE.batches),
+            request: Histogram::new(&NODE.request, &[("node", &node)]),
+            ops: tally(&NODE.ops),
+            grants: tally(&NODE.grants),
+            refusals: tally(&NODE.refusals),
+            reassertions: tally(&NODE.reassertions),
+            histories: tally(&NODE.histories),
+            quarantines: tally(&NODE.quarantines),
+            keys_forgotten: tally(&NODE.keys_forgotten),
+            switches: tally(&NODE.switches),
+            barriers: tally(&NODE.barriers),
+            barriers_failed: tally(&NODE.barriers_failed),
+            faults: Mutex::default(),
+            node,
         }
+    }
+
+    /// A batch came back after this time.
+    pub(crate) fn add(&self, count: Count, took: Duration) {
+        self.batches.add(1);
+        self.request.record(took.as_secs_f64());
+        self.ops.add(count.ops);
+        self.grants.add(count.grants);
+        self.refusals.add(count.refusals);
+        self.reassertions.add(count.reassertions);
+        self.keys_forgotten.add(count.keys_forgotten);
+        for (fault, n) in count.faults {
+            self.fault(fault, n);
+        }
+    }
+
+    fn fault(&self, fault: NodeFault, n: u64) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Tally::new(&NODE.faults, &[("node", &self.node), ("fault", &word(fault))]);
+        faults.entry(fault).or_insert_with(new).add(n);
     }
 
     /// A request was refused before it was sent.
     pub(crate) fn refuse(&self, fault: NodeFault) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        *faults.entry(fault).or_default() += 1;
+        self.fault(fault, 1);
     }
 
     pub(crate) fn history_id(&self) {
-        self.histories.fetch_add(1, Ordering::Relaxed);
+        self.histories.add(1);
     }
 
     pub(crate) fn quarantine(&self) {
-        self.quarantines.fetch_add(1, Ordering::Relaxed);
+        self.quarantines.add(1);
     }
 
     pub(crate) fn switched(&self) {
-        self.switches.fetch_add(1, Ordering::Relaxed);
+        self.switches.add(1);
     }
 
     /// A wait for replicas is over.
     pub(crate) fn waited(&self, confirmed: bool) {
-        self.barriers.fetch_add(1, Ordering::Relaxed);
-        if !confirmed {
-            self.barriers_failed.fetch_add(1, Ordering::Relaxed);
-        }
+        self.barriers.add(1);
+        self.barriers_failed.add(u64::from(!confirmed));
     }
 
-    pub(crate) fn snapshot(&self, name: Arc<str>) -> NodeMetrics {
-        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+    pub(crate) fn snapshot(&self) -> NodeMetrics {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         NodeMetrics {
-            name,
-            batches: read(&self.batches),
-            ops: read(&self.ops),
-            grants: read(&self.grants),
-            refusals: read(&self.refusals),
-            faults: self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            histories: read(&self.histories),
-            quarantines: read(&self.quarantines),
-            keys_forgotten: read(&self.keys_forgotten),
-            reassertions: read(&self.reassertions),
-            switches: read(&self.switches),
-            barriers: read(&self.barriers),
-            barriers_failed: read(&self.barriers_failed),
+            name: Arc::clone(&self.node),
+            batches: self.batches.get(),
+            ops: self.ops.get(),
+            grants: self.grants.get(),
+            refusals: self.refusals.get(),
+            faults: faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect(),
+            histories: self.histories.get(),
+            quarantines: self.quarantines.get(),
+            keys_forgotten: self.keys_forgotten.get(),
+            reassertions: self.reassertions.get(),
+            switches: self.switches.get(),
+            barriers: self.barriers.get(),
+            barriers_failed: self.barriers_failed.get(),
         }
     }
+}
+
+/// `NoReplicas` as a label has it: `no_replicas`.
+fn word(fault: NodeFault) -> String {
+    let mut word = String::new();
+    for c in format!("{fault:?}").chars() {
+        if c.is_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.extend(c.to_lowercase());
+    }
+    word
 }
 
 #[cfg(test)]
@@ -178,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_counted_by_what_was_said() {
-        let counters = Counters::default();
+        let counters = Counters::new("a".into());
         let mut count = Count::default();
         let timeout = NodeError::maybe_executed(NodeFault::Timeout, "");
         for (reply, reasserts) in [
@@ -193,10 +225,11 @@ mod tests {
         ] {
             count.reply(&reply, reasserts);
         }
-        counters.add(count);
-        let m = counters.snapshot("a".into());
+        counters.add(count, Duration::ZERO);
+        let m = counters.snapshot();
         assert_eq!((m.batches, m.ops, m.grants, m.refusals, m.reassertions), (1, 8, 1, 2, 1));
         assert_eq!(m.faults, BTreeMap::from([(NodeFault::Timeout, 2)]));
         assert_eq!(m.faults_total(), 2);
+        assert_eq!(word(NodeFault::MinReplicasMissing), "min_replicas_missing");
     }
 }

@@ -245,7 +245,7 @@ mod tests {
 
     /// A health of the node `a`.
     fn health(s: &LaneSettings) -> FactCheck {
-        FactCheck::new("a".into(), s, &Arc::default())
+        FactCheck::new("a".into(), s, &Arc::new(Counters::new("a".into())))
     }
 
     fn nowhere() -> Option<Arc<str>> {

@@ -120,7 +120,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
-        let (counters, load, queue) = (Arc::default(), Arc::default(), Mutex::default());
+        let counters = Arc::new(Counters::new(node.name()));
+        let (load, queue) = (Arc::default(), Mutex::default());
         Self { node, index, settings, counters, load, queue }
     }
 
@@ -135,7 +136,7 @@ impl Lane {
 
     /// What this lane has counted.
     pub(crate) fn metrics(&self) -> NodeMetrics {
-        self.counters.snapshot(self.node.name())
+        self.counters.snapshot()
     }
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.

@@ -1,4 +1,4 @@
-//! The consumer: the worker's loop over sessions that are replaced when they break.
+//! The consumer: what it is built from, and its session.
 
 use std::fmt;
 use std::future::Future;
@@ -7,16 +7,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
 
 use super::message::Message;
 use super::session::{Plan, Reader, Session, StreamError};
 use crate::error::ConfigError;
-use crate::idempotency::consumer::{ConsumeError, Ended, Rules, Source, Worker};
+use crate::idempotency::consumer::{self, ConsumeError, Ended, Rules, Sessions, Worker};
 use crate::idempotency::{Context, Failed, Idempotency, Probed};
-
-/// How long it takes at least until the server is tried again.
-const AGAIN: Duration = Duration::from_millis(500);
 
 /// Consumes one stream as one of a group: each message takes effect once.
 pub struct Consumer {
@@ -84,15 +80,7 @@ impl ConsumerBuilder {
         }
         let me = self.of.incarnation();
         let worker = Worker::new(self.of, self.rules)?;
-        let lease = worker.lease();
-        let min_idle = self.min_idle.unwrap_or(lease + lease / 2);
-        if min_idle < lease {
-            let rule = format!(
-                "at least the lease ({lease:?}): an entry that is taken over earlier finds the \
-                 claim of the consumer that died, and waits for it"
-            );
-            return Err(ConfigError::new("min_idle", format!("{min_idle:?}"), rule));
-        }
+        let min_idle = worker.taken_over_after("min_idle", self.min_idle)?;
         let (stream, group) = (Arc::from(self.stream), Arc::from(self.group));
         let plan = Plan { url: self.url, stream, group, me: Arc::from(me), min_idle };
         Ok(Consumer { worker, plan })
@@ -157,57 +145,43 @@ impl Consumer {
         self.worker.run_probed(self.source(), probe, handler, stop).await
     }
 
-    fn source(&self) -> Sessions {
-        Sessions { plan: self.plan.clone(), now: None }
+    fn source(&self) -> Sessions<Connected> {
+        Sessions::new(self.plan.clone())
     }
 }
 
-/// One session after the other.
-struct Sessions {
-    plan: Plan,
-    now: Option<(Arc<Session>, Reader)>,
+/// What entries come from and what becomes of them.
+struct Connected {
+    session: Arc<Session>,
+    reader: Reader,
 }
 
-impl Sessions {
-    /// What there is; an error is of this session.
-    async fn read(&mut self, room: usize) -> Result<Vec<Message>, StreamError> {
-        if self.now.as_ref().is_some_and(|(session, _)| session.is_broken()) {
-            self.now = None;
-        }
-        let error = |e| StreamError::new(&self.plan.stream, &e);
-        let (session, reader) = match &mut self.now {
-            Some(now) => now,
-            none => {
-                let (session, reader) = Session::open(&self.plan).await.map_err(error)?;
-                none.insert((Arc::new(session), reader))
-            }
-        };
-        let entries = reader.next(&self.plan, room).await.map_err(error)?;
-        Ok(entries.into_iter().map(|entry| Message::new(session, entry)).collect())
-    }
-}
-
-impl Source for Sessions {
+impl consumer::Session for Connected {
+    type Plan = Plan;
     type Delivery = Message;
     type Error = StreamError;
 
-    async fn fetch(&mut self, room: usize) -> Result<Vec<Message>, StreamError> {
-        match self.read(room).await {
-            Err(e) if e.is_passing() => {
-                tracing::warn!(
-                    target: "palisade::consumer", error = %e, "no entries; connecting again"
-                );
-                self.now = None;
-                sleep(AGAIN).await;
-                Ok(Vec::new())
-            }
-            other => other,
-        }
+    async fn open(plan: &Plan) -> Result<Self, StreamError> {
+        let opened = Session::open(plan).await;
+        let (session, reader) = opened.map_err(|e| StreamError::new(&plan.stream, &e))?;
+        Ok(Self { session: Arc::new(session), reader })
     }
 
-    async fn close(&mut self) {
-        if let Some((session, _)) = self.now.take() {
-            session.close().await;
-        }
+    fn is_broken(&self) -> bool {
+        self.session.is_broken()
+    }
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, StreamError> {
+        let Self { session, reader } = self;
+        let entries = reader.next(&session.plan, room).await.map_err(|e| session.error(&e))?;
+        Ok(entries.into_iter().map(|entry| Message::new(session, entry)).collect())
+    }
+
+    async fn close(self) {
+        self.session.close().await;
+    }
+
+    fn is_passing(error: &StreamError) -> bool {
+        error.is_passing()
     }
 }

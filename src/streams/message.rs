@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::session::{Entry, Session, StreamError};
 use crate::idempotency::Failed;
-use crate::idempotency::consumer::{Delivery, Disposition};
+use crate::idempotency::consumer::{Delivery, Disposition, json};
 
 /// One delivery of an entry.
 pub struct Message {
@@ -52,8 +52,7 @@ impl Message {
     /// # Errors
     /// [`Failed::permanent`] with what the body has wrong.
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Failed> {
-        serde_json::from_slice(self.body())
-            .map_err(|e| Failed::permanent(format!("the body does not read: {e}")))
+        json(self.body())
     }
 
     fn text(&self, name: &str) -> Option<&str> {

@@ -183,6 +183,9 @@ impl Session {
 
     /// The process ends: its name goes if nothing is pending under it.
     pub(super) async fn close(&self) {
+        if self.is_broken() {
+            return;
+        }
         if let Err(e) = self.forget(&self.plan.me, Duration::ZERO).await {
             tracing::debug!(target: "palisade::consumer", error = %e, "the name stays for an hour");
         }

@@ -7,7 +7,7 @@ use crate::source::Source;
 /// may import each other only where `NEIGHBOURS` says so.
 const FLOORS: &[&[&str]] = &[
     &["bugs", "name", "token", "time", "op", "error", "config", "durability", "receipt", "shown"],
-    &["env", "tls", "fuzzing"],
+    &["env", "tls", "fuzzing", "metrics", "span"],
     &["dial"],
     &["sentinel", "quorum"],
     &["node"],

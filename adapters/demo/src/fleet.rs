@@ -35,12 +35,17 @@ pub(crate) struct Went {
 pub(crate) struct Fleet {
     words: Vec<String>,
     inner: Mutex<Inner>,
+    /// After how many messages at most a consumer dies by itself.
+    life: u32,
+    calmer: u32,
     delivered: Arc<AtomicU64>,
 }
 
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
+    /// Those that die by themselves.
+    started: usize,
     killed: u64,
     died: u64,
     /// From now on nobody dies by itself.
@@ -52,6 +57,7 @@ impl Fleet {
         broker: &Broker,
         group: &Group,
         ledger: &Ledger,
+        messages: usize,
         seed: u64,
     ) -> Result<Self, Failure> {
         let mut words: Vec<String> =
@@ -62,8 +68,11 @@ impl Fleet {
         words.extend(["--master".to_owned(), group.name.clone()]);
         words.extend(["--sentinels".to_owned(), group.sentinels.join(",")]);
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
-        let inner = Inner { list: Vec::new(), dice, killed: 0, died: 0, calm: false };
-        let fleet = Self { words, inner: Mutex::new(inner), delivered: Arc::default() };
+        let calmer = broker.kind().calmer();
+        let life = (400 * calmer).min(u32::try_from(messages)?);
+        let inner = Inner { list: Vec::new(), dice, started: 0, killed: 0, died: 0, calm: false };
+        let fleet =
+            Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -90,10 +99,13 @@ impl Fleet {
         let mut command = command(&program.to_string_lossy());
         command.args(&self.words).stdout(Stdio::piped());
         if !inner.calm {
+            // Each arrow in turn, the first time soon.
             let arrows = DieAt::value_variants();
-            let at = arrows[inner.dice.random_range(0..arrows.len())];
+            let at = arrows[inner.started % arrows.len()];
             let name = at.to_possible_value().ok_or("an arrow without a name")?;
-            let after = inner.dice.random_range(1..400);
+            let life = if inner.started < arrows.len() { 20 } else { self.life };
+            let after = inner.dice.random_range(1..life);
+            inner.started += 1;
             command.args(["--die-at", name.get_name(), "--after", &format!("{after}")]);
         }
         let mut process = Process::spawn(command)?;
@@ -112,7 +124,8 @@ impl Fleet {
     /// Kills one after the other, for ever; an error if no consumer can be started.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         loop {
-            let next = Instant::now() + Duration::from_millis(dice.random_range(700..2_500));
+            let next =
+                Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
             while Instant::now() < next {
                 if let Err(e) = self.refill() {
                     return e;

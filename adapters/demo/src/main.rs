@@ -4,6 +4,8 @@
 //! broker-demo rabbitmq               18,532 invoices, each published one to three times
 //! broker-demo rabbitmq --limit 500   fewer of them
 //! broker-demo streams                the same on Redis Streams
+//! broker-demo nats                   on NATS JetStream
+//! broker-demo kafka                  on librdkafka's mock cluster, which is no broker: see README
 //! ```
 //!
 //! Four consumer processes take them. They are killed at random moments, and each also dies by
@@ -64,6 +66,10 @@ enum Verb {
     Rabbitmq(Run),
     /// On Redis Streams.
     Streams(Run),
+    /// On NATS `JetStream`.
+    Nats(Run),
+    /// On librdkafka's mock cluster of Kafka brokers.
+    Kafka(Run),
     /// A consumer; started by the others.
     #[command(hide = true)]
     Consumer(child::Args),
@@ -89,6 +95,8 @@ fn main() -> ExitCode {
     let done = match args.verb {
         Verb::Rabbitmq(run) => runtime.block_on(demo(Kind::Rabbitmq, &run)),
         Verb::Streams(run) => runtime.block_on(demo(Kind::Streams, &run)),
+        Verb::Nats(run) => runtime.block_on(demo(Kind::Nats, &run)),
+        Verb::Kafka(run) => runtime.block_on(demo(Kind::Kafka, &run)),
         Verb::Consumer(args) => runtime.block_on(child::run(args)).map(|()| true),
     };
     match done {
@@ -117,7 +125,7 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
         plan.invoices,
         plan.poison.len()
     );
-    let fleet = Fleet::start(&broker, &group, &ledger, seed)?;
+    let fleet = Fleet::start(&broker, &group, &ledger, plan.messages.len(), seed)?;
     let limit = PATIENCE * u32::try_from(plan.invoices / 1_000 + 3)?;
     let work = work(&broker, &group, &ledger, &fleet, &plan, &mut dice, begun);
     tokio::time::timeout(limit, work).await.map_err(|_| {
@@ -146,7 +154,11 @@ async fn work(
     let faults = async {
         reached(ledger, plan.invoices * 3 / 10).await;
         broker.restart().await?;
-        say("the broker was killed and started again");
+        say(if broker.kind() == Kind::Kafka {
+            "all brokers of the mock cluster were gone and came back"
+        } else {
+            "the broker was killed and started again"
+        });
         reached(ledger, plan.invoices * 6 / 10).await;
         group.kill_master().await?;
         say("the master of the Sentinel group was killed");

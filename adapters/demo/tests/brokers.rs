@@ -29,3 +29,14 @@ fn rabbitmq() {
 fn redis_streams() {
     run("streams");
 }
+
+#[test]
+fn nats_jetstream() {
+    run("nats");
+}
+
+/// On librdkafka's mock cluster.
+#[test]
+fn kafka() {
+    run("kafka");
+}

@@ -11,10 +11,11 @@ use palisade::cron::{
 use serde_json::{Value, json};
 
 use super::lock::environment;
-use super::{CommandArgs, Ground, SayArgs};
+use super::{CommandArgs, SayArgs};
 use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
+use crate::metrics::MetricsArgs;
 use crate::settings::Span;
 use crate::signals::Signals;
 
@@ -28,6 +29,8 @@ pub(crate) struct CronArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// `[seconds] minutes hours day-of-month month weekday`, or @hourly and its like
     #[arg(value_name = "SPEC")]
     schedule: String,
@@ -118,7 +121,7 @@ impl CronArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let job = self.job();
         let json = self.say.json;
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
             let all = cron.history(&job, n).await.map_err(|e| Fail::new(USAGE, e.to_string()))?;

@@ -13,6 +13,7 @@ use super::{CommandArgs, Ground, SayArgs, is_nothing_there, unavailable};
 use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
+use crate::metrics::MetricsArgs;
 use crate::settings::Span;
 
 /// Runs a command on whoever leads the election NAME, and nowhere else.
@@ -27,6 +28,8 @@ pub(crate) struct ElectArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// The election's name
     name: String,
     /// What the leader says of itself, an address for example [default: host and process id]
@@ -55,7 +58,7 @@ pub(crate) struct ElectArgs {
 impl ElectArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let json = self.say.json;
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
         let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         let election = ground.redlock.election(&self.name);
         let election = match wait {
@@ -67,6 +70,7 @@ impl ElectArgs {
             return observe(&election, &mut ground, json).await;
         }
         let command = self.command.command(ground.lease())?;
+        self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
         loop {
             let won = tokio::select! {

@@ -12,6 +12,7 @@ use super::{CommandArgs, Ground, SayArgs, is_nothing_there, refused};
 use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
+use crate::metrics::MetricsArgs;
 use crate::say::Say;
 use crate::settings::Span;
 
@@ -26,6 +27,8 @@ pub(crate) struct LockArgs {
     handle: HandleArgs,
     #[command(flatten)]
     say: SayArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// The lock's name
     name: String,
     /// Do not wait
@@ -46,7 +49,7 @@ pub(crate) struct LockArgs {
 
 impl LockArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
         let command = self.command.command(ground.lease())?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;

@@ -3,7 +3,7 @@
 //! A broker delivers a message at least once. A [`Worker`] makes one effect of that: it takes
 //! deliveries from a [`Source`], runs the handler under the message's key, and says what becomes of
 //! the delivery ([`Disposition`]). The order is always the same: effect, result stored on a
-//! majority, acknowledgement. The packages below `adapters/` are sources for brokers.
+//! majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each.
 //!
 //! ```text
 //!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect
@@ -15,7 +15,9 @@
 //! ```
 
 mod disposition;
+pub mod headers;
 mod rules;
+mod session;
 mod source;
 mod work;
 
@@ -23,5 +25,6 @@ pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
 #[cfg(feature = "test-util")]
 pub use rules::Arrow;
 pub use rules::Rules;
-pub use source::{Delivery, Source};
+pub use session::{Session, Sessions};
+pub use source::{Delivery, Source, json};
 pub use work::{ConsumeError, Ended, Worker};

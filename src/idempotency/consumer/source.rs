@@ -5,7 +5,20 @@ use std::error::Error;
 use std::future::{Future, ready};
 use std::time::{Duration, SystemTime};
 
+use serde::de::DeserializeOwned;
+
 use super::Disposition;
+use crate::idempotency::Failed;
+
+/// The body of a message, from JSON. What cannot be read never can: the error makes the message a
+/// dead letter.
+///
+/// # Errors
+/// [`Failed::permanent`] with what the body has wrong.
+pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
+    serde_json::from_slice(body)
+        .map_err(|e| Failed::permanent(format!("the body does not read: {e}")))
+}
 
 /// One delivery of a message. Dropped without being settled it must come again by itself.
 pub trait Delivery: Send + Sync + 'static {

@@ -105,6 +105,28 @@ impl Worker {
         self.of.lease
     }
 
+    /// After how long without a sign of life a broker gives a message to somebody else: as asked, or
+    /// one and a half leases. `field` names the setting.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if it is shorter than the lease.
+    pub fn taken_over_after(
+        &self,
+        field: &'static str,
+        asked: Option<Duration>,
+    ) -> Result<Duration, ConfigError> {
+        let lease = self.lease();
+        let after = asked.unwrap_or(lease + lease / 2);
+        if after < lease {
+            let rule = format!(
+                "at least the lease ({lease:?}): a message that is taken over earlier finds the \
+                 claim of the consumer that died, and waits for it"
+            );
+            return Err(ConfigError::new(field, format!("{after:?}"), rule));
+        }
+        Ok(after)
+    }
+
     /// Takes deliveries until `stop` resolves, then finishes or returns what it has.
     ///
     /// # Errors

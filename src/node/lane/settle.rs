@@ -80,7 +80,7 @@ impl Worker {
             }
         }
         self.health.reasserted(count.reassertions());
-        self.counters.add(count);
+        self.counters.add(count, received.since(sent));
         if let Some(facts) = &facts {
             self.settings.witness.late(self.index, server(facts));
         }

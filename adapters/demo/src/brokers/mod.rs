@@ -1,25 +1,59 @@
-//! The brokers: each a real server on a free loopback port.
+//! The brokers: each a real server on a free loopback port, but for Kafka's.
 
+mod kafka;
+mod nats;
 mod rabbitmq;
 mod streams;
 
 use std::future::Future;
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use palisade::Idempotency;
 use palisade::idempotency::consumer::Rules;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::Failure;
 use crate::child::Work;
 use crate::invoices::Letter;
+use kafka::Kafka;
+use nats::Nats;
 use rabbitmq::Rabbit;
 use streams::Streams;
 
 /// Which broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
+    Kafka,
+    Nats,
     Rabbitmq,
     Streams,
+}
+
+/// How many messages are on their way to the broker at once.
+const WINDOW: usize = 100;
+
+/// Publishes all, each again until that was confirmed.
+async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
+where
+    F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = bool> + Send,
+{
+    let mut under_way = JoinSet::new();
+    for letter in letters {
+        while under_way.len() >= WINDOW {
+            let _ = under_way.join_next().await;
+        }
+        let (publish, letter, made) = (publish.clone(), letter.clone(), SystemTime::now());
+        under_way.spawn(async move {
+            // Not confirmed: perhaps there, so perhaps there twice.
+            while !publish(letter.clone(), made).await {
+                sleep(Duration::from_millis(200)).await;
+            }
+        });
+    }
+    while under_way.join_next().await.is_some() {}
 }
 
 /// A dead letter.
@@ -31,6 +65,8 @@ pub(crate) struct Dead {
 
 /// A broker that runs; ended on drop.
 pub(crate) enum Broker {
+    Kafka(Kafka),
+    Nats(Nats),
     Rabbitmq(Rabbit),
     Streams(Streams),
 }
@@ -38,9 +74,17 @@ pub(crate) enum Broker {
 impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Kafka => "kafka",
+            Self::Nats => "nats",
             Self::Rabbitmq => "rabbitmq",
             Self::Streams => "streams",
         }
+    }
+
+    /// By how much deaths of consumers are rarer. On Kafka's mock cluster each one stops the whole
+    /// group for 4 s when its successor joins, and again when it is thrown out.
+    pub(crate) fn calmer(self) -> u32 {
+        if self == Self::Kafka { 20 } else { 1 }
     }
 
     /// Consumes until `stop` resolves.
@@ -53,6 +97,8 @@ impl Kind {
         stop: impl Future<Output = ()>,
     ) -> Result<(), Failure> {
         match self {
+            Self::Kafka => kafka::consume(uri, of, rules, work, stop).await,
+            Self::Nats => nats::consume(uri, of, rules, work, stop).await,
             Self::Rabbitmq => rabbitmq::consume(uri, of, rules, work, stop).await,
             Self::Streams => streams::consume(uri, of, rules, work, stop).await,
         }
@@ -62,6 +108,8 @@ impl Kind {
 impl Broker {
     pub(crate) async fn start(kind: Kind) -> Result<Self, Failure> {
         Ok(match kind {
+            Kind::Kafka => Self::Kafka(Kafka::start()?),
+            Kind::Nats => Self::Nats(Nats::start().await?),
             Kind::Rabbitmq => Self::Rabbitmq(Rabbit::start().await?),
             Kind::Streams => Self::Streams(Streams::start().await?),
         })
@@ -69,6 +117,8 @@ impl Broker {
 
     pub(crate) fn kind(&self) -> Kind {
         match self {
+            Self::Kafka(_) => Kind::Kafka,
+            Self::Nats(_) => Kind::Nats,
             Self::Rabbitmq(_) => Kind::Rabbitmq,
             Self::Streams(_) => Kind::Streams,
         }
@@ -76,14 +126,18 @@ impl Broker {
 
     pub(crate) fn uri(&self) -> String {
         match self {
+            Self::Kafka(kafka) => kafka.uri(),
+            Self::Nats(nats) => nats.uri(),
             Self::Rabbitmq(rabbit) => rabbit.uri(),
             Self::Streams(streams) => streams.uri(),
         }
     }
 
-    /// SIGKILL, and started again with its data.
+    /// SIGKILL, and started again with its data. Kafka's mock cluster: away, and back.
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         match self {
+            Self::Kafka(kafka) => kafka.restart().await,
+            Self::Nats(nats) => nats.restart().await,
             Self::Rabbitmq(rabbit) => rabbit.restart().await,
             Self::Streams(streams) => streams.restart().await,
         }
@@ -92,6 +146,8 @@ impl Broker {
     /// Publishes all; what was not confirmed is published again.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
+            Self::Kafka(kafka) => kafka.publish_all(letters).await,
+            Self::Nats(nats) => nats.publish_all(letters).await,
             Self::Rabbitmq(rabbit) => rabbit.publish_all(letters).await,
             Self::Streams(streams) => streams.publish_all(letters).await,
         }
@@ -100,6 +156,8 @@ impl Broker {
     /// Messages that still have to be delivered, those that wait for their time included.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         match self {
+            Self::Kafka(kafka) => kafka.left(),
+            Self::Nats(nats) => nats.left().await,
             Self::Rabbitmq(rabbit) => rabbit.left().await,
             Self::Streams(streams) => streams.left().await,
         }
@@ -108,6 +166,8 @@ impl Broker {
     /// All dead letters.
     pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
         match self {
+            Self::Kafka(kafka) => kafka.dead_letters(),
+            Self::Nats(nats) => nats.dead_letters().await,
             Self::Rabbitmq(rabbit) => rabbit.dead_letters().await,
             Self::Streams(streams) => streams.dead_letters().await,
         }

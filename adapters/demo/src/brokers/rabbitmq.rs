@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -14,10 +14,9 @@ use palisade::Idempotency;
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Rules;
 use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::Dead;
+use super::{Dead, publish_all};
 use crate::Failure;
 use crate::child::Work;
 use crate::invoices::{Invoice, Letter};
@@ -26,8 +25,6 @@ use crate::process::{self, Process, command};
 const QUEUE: &str = "invoices";
 /// How long the broker may take to start.
 const START: Duration = Duration::from_secs(120);
-/// How many messages are on their way to the broker at once.
-const WINDOW: usize = 100;
 const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// A broker; its processes end with it.
@@ -90,21 +87,11 @@ impl Rabbit {
 
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         let publisher = Arc::new(Publisher::new(&self.uri(), QUEUE));
-        let mut under_way = JoinSet::new();
-        for letter in letters {
-            while under_way.len() >= WINDOW {
-                let _ = under_way.join_next().await;
-            }
-            let (publisher, letter) = (Arc::clone(&publisher), letter.clone());
-            let made = SystemTime::now();
-            under_way.spawn(async move {
-                // Not confirmed: perhaps there, so perhaps there twice.
-                while publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_err() {
-                    sleep(Duration::from_millis(200)).await;
-                }
-            });
-        }
-        while under_way.join_next().await.is_some() {}
+        publish_all(letters, move |letter, made| {
+            let publisher = Arc::clone(&publisher);
+            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+        })
+        .await;
         Ok(())
     }
 

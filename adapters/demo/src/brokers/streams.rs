@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use palisade::Idempotency;
 use palisade::idempotency::Context;
@@ -12,10 +12,9 @@ use palisade::idempotency::consumer::Rules;
 use palisade::streams::{Consumer, Message, Producer, dead_letters};
 use redis::streams::{StreamInfoGroupsReply, StreamPendingReply, StreamRangeReply};
 use redis::{AsyncCommands as _, aio::MultiplexedConnection};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::Dead;
+use super::{Dead, publish_all};
 use crate::Failure;
 use crate::child::Work;
 use crate::invoices::{Invoice, Letter};
@@ -25,8 +24,6 @@ const STREAM: &str = "invoices";
 const GROUP: &str = "ledger";
 /// How long the server may take to start.
 const START: Duration = Duration::from_secs(30);
-/// How many entries are on their way to the server at once.
-const WINDOW: usize = 100;
 
 /// A server; its process ends with it.
 pub(crate) struct Streams {
@@ -76,21 +73,11 @@ impl Streams {
 
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         let producer = Arc::new(Producer::new(&self.uri(), STREAM));
-        let mut under_way = JoinSet::new();
-        for letter in letters {
-            while under_way.len() >= WINDOW {
-                let _ = under_way.join_next().await;
-            }
-            let (producer, letter) = (Arc::clone(&producer), letter.clone());
-            let made = SystemTime::now();
-            under_way.spawn(async move {
-                // Not confirmed: perhaps there, so perhaps there twice.
-                while producer.add(&letter.key, made, letter.body.as_bytes()).await.is_err() {
-                    sleep(Duration::from_millis(200)).await;
-                }
-            });
-        }
-        while under_way.join_next().await.is_some() {}
+        publish_all(letters, move |letter, made| {
+            let producer = Arc::clone(&producer);
+            async move { producer.add(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+        })
+        .await;
         Ok(())
     }
 

@@ -11,7 +11,6 @@ use palisade::error::ConfigError;
 use palisade::idempotency::consumer::{Rules, Worker};
 
 use crate::consumer::Consumer;
-use crate::message::KeyOf;
 use crate::session::Plan;
 
 /// RabbitMQ's default.
@@ -23,7 +22,6 @@ pub struct ConsumerBuilder {
     plan: Plan,
     of: Idempotency,
     rules: Rules,
-    key_of: Option<KeyOf>,
     consumer_timeout: Duration,
 }
 
@@ -42,12 +40,12 @@ impl ConsumerBuilder {
         let plan = Plan {
             uri: uri.to_owned(),
             properties: ConnectionProperties::default(),
-            queue: queue.to_owned(),
+            queue: Arc::from(queue),
+            key_of: None,
             prefetch: 0,
             longest: Duration::ZERO,
         };
-        let (rules, key_of) = (Rules::default(), None);
-        Self { plan, of, rules, key_of, consumer_timeout: CONSUMER_TIMEOUT }
+        Self { plan, of, rules: Rules::default(), consumer_timeout: CONSUMER_TIMEOUT }
     }
 
     /// How much at once, and what becomes of failures. The prefetch is the concurrency.
@@ -59,7 +57,7 @@ impl ConsumerBuilder {
     /// Where the key is, if not in the property `message_id`: whatever the *producer* gave the
     /// request, the same in every copy of it. Not the delivery tag.
     pub fn key(mut self, of: impl Fn(&Delivery) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.key_of = Some(Arc::new(of));
+        self.plan.key_of = Some(Arc::new(of));
         self
     }
 
@@ -101,6 +99,6 @@ impl ConsumerBuilder {
             );
             return Err(ConfigError::new("consumer_timeout", format!("{timeout:?}"), rule));
         }
-        Ok(Consumer { worker, plan: self.plan, key_of: self.key_of })
+        Ok(Consumer { worker, plan: self.plan })
     }
 }

@@ -1,4 +1,4 @@
-//! The consumer: the worker's loop over sessions that are replaced when they break.
+//! The consumer: what comes on a session, handed to the worker.
 
 use std::fmt;
 use std::future::Future;
@@ -8,28 +8,23 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::Error;
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumeError, Ended, Source, Worker};
+use palisade::idempotency::consumer::{self, ConsumeError, Ended, Sessions, Worker};
 use palisade::{Failed, Idempotency, Probed};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::builder::ConsumerBuilder;
-use crate::message::{KeyOf, Message};
+use crate::message::Message;
 use crate::session::{Plan, Session, is_passing};
 
 /// How long a fetch waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// How long it may take to connect and to declare the queues, which a busy broker does slowly.
-const OPEN: Duration = Duration::from_secs(30);
-/// How long it takes at least until the broker is tried again.
-const AGAIN: Duration = Duration::from_millis(500);
 
 /// Consumes one queue: each message takes effect once.
 pub struct Consumer {
     pub(crate) worker: Worker,
     pub(crate) plan: Plan,
-    pub(crate) key_of: Option<KeyOf>,
 }
 
 impl fmt::Debug for Consumer {
@@ -99,67 +94,34 @@ impl Consumer {
         self.worker.run_probed(self.source(), probe, handler, stop).await
     }
 
-    fn source(&self) -> Sessions {
-        let queue = Arc::from(self.plan.queue.as_str());
-        Sessions { plan: self.plan.clone(), key_of: self.key_of.clone(), queue, now: None }
+    fn source(&self) -> Sessions<Connected> {
+        Sessions::new(self.plan.clone())
     }
 }
 
-/// One session after the other.
-struct Sessions {
+/// A session, and what comes on it.
+struct Connected {
+    session: Arc<Session>,
+    consumer: lapin::Consumer,
     plan: Plan,
-    key_of: Option<KeyOf>,
-    queue: Arc<str>,
-    now: Option<(Arc<Session>, lapin::Consumer)>,
 }
 
-impl Sessions {
-    /// True if there is a session.
-    async fn connect(&mut self) -> Result<bool, Error> {
-        if let Some((session, _)) = &self.now
-            && session.is_broken()
-        {
-            session.close().await;
-            self.now = None;
-        }
-        if self.now.is_some() {
-            return Ok(true);
-        }
-        match timeout(OPEN, Session::open(&self.plan)).await {
-            Ok(Ok((session, consumer))) => {
-                tracing::debug!(target: "palisade::consumer", queue = %self.queue, "connected");
-                self.now = Some((Arc::new(session), consumer));
-                Ok(true)
-            }
-            Ok(Err(e)) if is_passing(&e) => {
-                tracing::warn!(
-                    target: "palisade::consumer", queue = %self.queue, error = %e,
-                    "no connection to the broker; trying again"
-                );
-                Ok(false)
-            }
-            Ok(Err(e)) => Err(e),
-            Err(_) => {
-                tracing::warn!(
-                    target: "palisade::consumer", queue = %self.queue,
-                    "no answer from the broker; trying again"
-                );
-                Ok(false)
-            }
-        }
-    }
-}
-
-impl Source for Sessions {
+impl consumer::Session for Connected {
+    type Plan = Plan;
     type Delivery = Message;
     type Error = Error;
 
-    async fn fetch(&mut self, room: usize) -> Result<Vec<Message>, Error> {
-        if !self.connect().await? {
-            sleep(AGAIN).await;
-            return Ok(Vec::new());
-        }
-        let Some((session, consumer)) = &mut self.now else { return Ok(Vec::new()) };
+    async fn open(plan: &Plan) -> Result<Self, Error> {
+        let (session, consumer) = Session::open(plan).await?;
+        Ok(Self { session: Arc::new(session), consumer, plan: plan.clone() })
+    }
+
+    fn is_broken(&self) -> bool {
+        self.session.is_broken()
+    }
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, Error> {
+        let Self { session, consumer, plan } = self;
         let mut messages = Vec::new();
         let Ok(mut next) = timeout(POLL, consumer.next()).await else { return Ok(messages) };
         loop {
@@ -168,7 +130,7 @@ impl Source for Sessions {
                 session.give_up();
                 break;
             };
-            messages.push(Message::new(raw, session, self.key_of.as_ref(), &self.queue));
+            messages.push(Message::new(raw, session, plan.key_of.as_ref(), &plan.queue));
             if messages.len() >= room {
                 break;
             }
@@ -179,9 +141,11 @@ impl Source for Sessions {
         Ok(messages)
     }
 
-    async fn close(&mut self) {
-        if let Some((session, _)) = self.now.take() {
-            session.close().await;
-        }
+    async fn close(self) {
+        self.session.close().await;
+    }
+
+    fn is_passing(error: &Error) -> bool {
+        is_passing(error)
     }
 }

@@ -3,9 +3,8 @@
 //! the broker then returns what was not acknowledged, and no stale channel can be used.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::options::{
@@ -16,7 +15,7 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind};
 use tokio::time::timeout;
 
-use crate::message::SettleError;
+use crate::message::{KeyOf, SettleError};
 use crate::topology;
 
 /// How long the broker may take to answer a request.
@@ -31,7 +30,8 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub(crate) struct Plan {
     pub(crate) uri: String,
     pub(crate) properties: ConnectionProperties,
-    pub(crate) queue: String,
+    pub(crate) queue: Arc<str>,
+    pub(crate) key_of: Option<KeyOf>,
     pub(crate) prefetch: u16,
     /// The longest delay that is to be expected.
     pub(crate) longest: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
 pub(crate) struct Session {
     connection: Connection,
     copies: Channel,
-    queue: String,
+    queue: Arc<str>,
     /// Queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
     broken: AtomicBool,
@@ -56,7 +56,7 @@ impl Session {
         let connection = Connection::connect(&plan.uri, plan.properties.clone()).await?;
         let copies = connection.create_channel().await?;
         copies.confirm_select(ConfirmSelectOptions::default()).await?;
-        for queue in [plan.queue.clone(), topology::dead_letters(&plan.queue)] {
+        for queue in [plan.queue.to_string(), topology::dead_letters(&plan.queue)] {
             let look = connection.create_channel().await?;
             match topology::exists(&look, &queue).await {
                 Ok(()) => drop(look.close(200, "looked".into()).await),
@@ -73,14 +73,14 @@ impl Session {
         channel.basic_qos(plan.prefetch, BasicQosOptions::default()).await?;
         let consumer = channel
             .basic_consume(
-                plan.queue.as_str().into(),
+                (&*plan.queue).into(),
                 "".into(),
                 BasicConsumeOptions::default(),
                 FieldTable::default(),
             )
             .await?;
         let (declared, broken) = (Mutex::new(declared), AtomicBool::new(false));
-        let queue = plan.queue.clone();
+        let queue = Arc::clone(&plan.queue);
         Ok((Self { connection, copies, queue, declared, broken }, consumer))
     }
 

@@ -11,18 +11,13 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortStringError};
 use lapin::{BasicProperties, Error};
 use palisade::Failed;
-use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition};
+use palisade::idempotency::consumer::headers::FAILURES;
+use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use crate::session::{PATIENCE, Session};
 
-/// The header with the number of failures.
-const FAILURES: &str = "x-palisade-failures";
-/// The headers of a dead letter: why it is one, for programs and for people, and its queue.
-const REASON: &str = "x-palisade-reason";
-const DETAIL: &str = "x-palisade-detail";
-const QUEUE: &str = "x-palisade-queue";
 /// Headers by which the broker would send a copy to others as well.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// How long a message is kept that the broker takes no copy of, before it is returned.
@@ -127,8 +122,7 @@ impl Message {
     /// What the message says, from JSON. What cannot be read never can: the error makes the message
     /// a dead letter.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
-        serde_json::from_slice(self.payload())
-            .map_err(|e| Failed::permanent(format!("the body does not read: {e}")))
+        json(self.payload())
     }
 
     /// The properties and headers.
@@ -186,14 +180,8 @@ impl Message {
     }
 
     fn dead(&self, why: &DeadLetter) -> BasicProperties {
-        let text = |t: &str| AMQPValue::LongString(t.into());
-        // Headers have to fit into a frame.
-        let detail: String = why.detail.chars().take(2_000).collect();
-        self.copied([
-            (REASON, text(why.reason.code())),
-            (DETAIL, text(&detail)),
-            (QUEUE, text(&self.queue)),
-        ])
+        let text = |t: String| AMQPValue::LongString(t.into());
+        self.copied(why.headers(&self.queue).map(|(name, t)| (name, text(t))))
     }
 
     async fn ack(&self) -> Result<(), SettleError> {

@@ -1,0 +1,155 @@
+//! Kafka: librdkafka's mock cluster, which lives in this process; its brokers are real sockets, so
+//! consumers are processes of their own. It has consumer groups, and it keeps nothing on a disk:
+//! instead of being killed, its brokers are all gone for a while.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::Idempotency;
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::Rules;
+use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
+use palisade_kafka::{Consumer, Message, Publisher, dead_letters};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use super::{Dead, publish_all};
+use crate::Failure;
+use crate::child::Work;
+use crate::invoices::{Invoice, Letter};
+
+const TOPIC: &str = "invoices";
+const GROUP: &str = "ledger";
+const BROKERS: i32 = 3;
+const PARTITIONS: i32 = 8;
+/// For how long all brokers are gone.
+const AWAY: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Who dies is thrown out of the group as soon as the mock cluster can: it lets the first members
+/// wait for 3 s, and forgets them if their session is shorter. Whom it forgets all the same asks
+/// again soon, and brokers that come back are found soon.
+const SETTINGS: [(&str, &str); 4] = [
+    ("session.timeout.ms", "5000"),
+    ("heartbeat.interval.ms", "500"),
+    ("max.poll.interval.ms", "8000"),
+    ("reconnect.backoff.max.ms", "500"),
+];
+
+/// The cluster.
+pub(crate) struct Kafka {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+impl Kafka {
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let cluster = MockCluster::new(BROKERS)?;
+        for topic in [TOPIC, &dead_letters(TOPIC)] {
+            cluster.create_topic(topic, PARTITIONS, 3)?;
+        }
+        Ok(Self { cluster })
+    }
+
+    /// Asks how far the group is; no member of it.
+    fn observer(&self) -> Result<BaseConsumer, Failure> {
+        Ok(config(&self.uri()).set("group.id", GROUP).create()?)
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    pub(crate) async fn restart(&self) -> Result<(), Failure> {
+        for broker in 1..=BROKERS {
+            self.cluster.broker_down(broker)?;
+        }
+        sleep(AWAY).await;
+        for broker in 1..=BROKERS {
+            self.cluster.broker_up(broker)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
+        let publisher = Publisher::new(&config(&self.uri()), TOPIC)?;
+        publish_all(letters, move |letter, made| {
+            let publisher = publisher.clone();
+            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// What is behind the committed offsets.
+    pub(crate) fn left(&self) -> Result<usize, Failure> {
+        block_in_place(|| {
+            let (observer, mut asked) = (self.observer()?, TopicPartitionList::new());
+            asked.add_partition_range(TOPIC, 0, PARTITIONS - 1);
+            let committed = observer.committed_offsets(asked, PATIENCE)?;
+            let mut left = 0;
+            for of in committed.elements() {
+                let (low, high) = observer.fetch_watermarks(TOPIC, of.partition(), PATIENCE)?;
+                let done = if let Offset::Offset(done) = of.offset() { done } else { low };
+                left += usize::try_from(high - done)?;
+            }
+            Ok(left)
+        })
+    }
+
+    pub(crate) fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
+        block_in_place(|| {
+            let (reader, topic) = (self.observer()?, dead_letters(TOPIC));
+            let (mut all, mut want) = (TopicPartitionList::new(), 0);
+            for partition in 0..PARTITIONS {
+                all.add_partition_offset(&topic, partition, Offset::Beginning)?;
+                let (low, high) = reader.fetch_watermarks(&topic, partition, PATIENCE)?;
+                want += usize::try_from(high - low)?;
+            }
+            reader.assign(&all)?;
+            let mut dead = Vec::new();
+            while dead.len() < want {
+                let letter = reader.poll(PATIENCE).ok_or("a dead letter cannot be read")??;
+                dead.push(dead_letter(&letter.detach()));
+            }
+            Ok(dead)
+        })
+    }
+}
+
+fn dead_letter(letter: &OwnedMessage) -> Dead {
+    let text = |name| {
+        let found = letter.headers().and_then(|all| all.iter().find(|h| h.key == name)?.value);
+        String::from_utf8_lossy(found.unwrap_or_default()).into_owned()
+    };
+    Dead { key: text(KEY), reason: format!("{}: {}", text(REASON), text(DETAIL)) }
+}
+
+fn config(brokers: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers).set("reconnect.backoff.max.ms", "500");
+    config.set_log_level(rdkafka::config::RDKafkaLogLevel::Error);
+    config
+}
+
+/// Consumes until `stop` resolves.
+pub(crate) async fn consume(
+    uri: &str,
+    of: Idempotency,
+    rules: Rules,
+    work: Work,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let consumer = Consumer::builder(uri, TOPIC, GROUP, of).rules(rules);
+    let consumer = SETTINGS.iter().fold(consumer, |c, (name, value)| c.set(name, value)).build()?;
+    let asked = work.clone();
+    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
+    let book =
+        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
+    consumer.run_probed(probe, book, stop).await?;
+    Ok(())
+}

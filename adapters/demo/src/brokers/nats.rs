@@ -1,0 +1,147 @@
+//! NATS: a server of its own with a stream in files.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::{self, consumer, stream};
+use palisade::Idempotency;
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::Rules;
+use palisade::idempotency::consumer::headers::{DETAIL, KEY, REASON};
+use palisade_nats::{Consumer, Message, Publisher, dead_letters};
+use tokio::time::{Instant, sleep};
+
+use super::{Dead, publish_all};
+use crate::Failure;
+use crate::child::Work;
+use crate::invoices::{Invoice, Letter};
+use crate::process::{self, Process, command};
+
+const STREAM: &str = "invoices";
+const DURABLE: &str = "ledger";
+/// How long the server may take to start.
+const START: Duration = Duration::from_secs(30);
+
+/// A server; its process ends with it.
+pub(crate) struct Nats {
+    dir: PathBuf,
+    port: u16,
+    server: Mutex<Process>,
+}
+
+impl Nats {
+    pub(crate) async fn start() -> Result<Self, Failure> {
+        let (dir, port) = (process::directory()?, process::free_port()?);
+        let server = Mutex::new(server(&dir, port)?);
+        let nats = Self { dir, port, server };
+        nats.answers().await?;
+        Ok(nats)
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    async fn connect(&self) -> Result<jetstream::Context, Failure> {
+        Ok(jetstream::new(async_nats::connect(self.uri()).await?))
+    }
+
+    async fn answers(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            // It is made only once.
+            let config = stream::Config {
+                name: STREAM.to_owned(),
+                // The least there is: the duplicates are for the consumers.
+                duplicate_window: Duration::from_millis(100),
+                num_replicas: 1,
+                ..stream::Config::default()
+            };
+            let asked = async { Ok(self.connect().await?.create_stream(config).await?) };
+            match asked.await {
+                Ok(_) => return Ok(()),
+                Err::<_, Failure>(e) if begun.elapsed() > START => return Err(e),
+                Err(_) => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    pub(crate) async fn restart(&self) -> Result<(), Failure> {
+        {
+            let mut now = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+            now.kill();
+            *now = server(&self.dir, self.port)?;
+        }
+        self.answers().await
+    }
+
+    pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
+        let publisher = Publisher::new(async_nats::connect(self.uri()).await?, STREAM);
+        publish_all(letters, move |letter, made| {
+            let publisher = publisher.clone();
+            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// What nobody was given, and what somebody was and did not acknowledge.
+    pub(crate) async fn left(&self) -> Result<usize, Failure> {
+        let context = self.connect().await?;
+        let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
+        let mut found: consumer::PullConsumer = found?;
+        let info = found.info().await?;
+        Ok(info.num_ack_pending + usize::try_from(info.num_pending)?)
+    }
+
+    pub(crate) async fn dead_letters(&self) -> Result<Vec<Dead>, Failure> {
+        let context = self.connect().await?;
+        let stream = context.get_stream(dead_letters(STREAM)).await?;
+        let mut dead = Vec::new();
+        for sequence in 1..=stream.cached_info().state.last_sequence {
+            let letter = stream.get_raw_message(sequence).await?;
+            let text = |name| letter.headers.get(name).map_or("", |value| value.as_str());
+            let reason = format!("{}: {}", text(REASON), text(DETAIL));
+            dead.push(Dead { key: text(KEY).to_owned(), reason });
+        }
+        Ok(dead)
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
+    let mut server = command("nats-server");
+    server.args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream", "--store_dir"]);
+    Process::spawn({
+        server.arg(dir).stdout(Stdio::null()).stderr(Stdio::null());
+        server
+    })
+}
+
+/// Consumes until `stop` resolves.
+pub(crate) async fn consume(
+    uri: &str,
+    of: Idempotency,
+    rules: Rules,
+    work: Work,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    // Consumers are started also while the server is not there.
+    let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(uri).await?;
+    let consumer = Consumer::builder(client, STREAM, DURABLE, of).rules(rules).build()?;
+    let asked = work.clone();
+    let probe = move |cx: Context, _: Arc<Message>| asked.clone().probe(cx);
+    let book =
+        move |cx: Context, message: Arc<Message>| work.clone().book(cx, message.json::<Invoice>());
+    consumer.run_probed(probe, book, stop).await?;
+    Ok(())
+}

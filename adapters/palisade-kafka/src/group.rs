@@ -1,0 +1,241 @@
+//! What a consumer has of its group: the partitions that are its own, what was read of them, and
+//! what waits to be handled again.
+//!
+//! One thread of the session reads and commits; deliveries are settled from anywhere.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{Message as _, OwnedMessage};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::BrokerError;
+use crate::window::Window;
+
+/// A message that was read, and in which assignment of its partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) raw: Arc<OwnedMessage>,
+    pub(crate) term: u64,
+    /// How often its handler has failed.
+    pub(crate) failures: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The partitions that are ours, each with the number of its assignment.
+    windows: BTreeMap<i32, (u64, Window)>,
+    terms: u64,
+    /// Read, and not begun.
+    fresh: VecDeque<Read>,
+    /// By when they are due; the number keeps two of one moment apart.
+    waiting: BTreeMap<(Instant, u64), Read>,
+    waited: u64,
+    broken: Option<KafkaError>,
+}
+
+impl State {
+    fn open(&self) -> usize {
+        self.windows.values().map(|(_, window)| window.open()).sum()
+    }
+}
+
+/// Shared by the session's thread, its deliveries, and librdkafka's callbacks.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    topic: String,
+    state: Mutex<State>,
+    pub(crate) come: Notify,
+    /// Something was finished.
+    room: Condvar,
+    ended: AtomicBool,
+}
+
+impl Group {
+    pub(crate) fn new(topic: &str) -> Self {
+        Self { topic: topic.to_owned(), ..Self::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread ends.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn fail(&self, error: KafkaError) {
+        self.state().broken.get_or_insert(error);
+        self.come.notify_one();
+    }
+
+    pub(crate) fn failed(&self) -> Option<KafkaError> {
+        self.state().broken.clone()
+    }
+
+    /// A message was read.
+    pub(crate) fn read(&self, raw: OwnedMessage) {
+        let mut state = self.state();
+        let Some((term, window)) = state.windows.get_mut(&raw.partition()) else { return };
+        window.begin(raw.offset());
+        let read = Read { term: *term, raw: Arc::new(raw), failures: 0 };
+        state.fresh.push_back(read);
+        self.come.notify_one();
+    }
+
+    /// At most `room` messages that are due; those that have waited first.
+    pub(crate) fn due(&self, room: usize) -> Vec<Read> {
+        let (mut state, now) = (self.state(), Instant::now());
+        let mut due = Vec::new();
+        while due.len() < room {
+            match state.waiting.first_entry() {
+                Some(first) if first.key().0 <= now => due.push(first.remove()),
+                _ => break,
+            }
+        }
+        let fresh = (room - due.len()).min(state.fresh.len());
+        due.extend(state.fresh.drain(..fresh));
+        due
+    }
+
+    /// When the first one of those that wait is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.state().waiting.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// The message has nothing left to do.
+    pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
+        self.ours(&mut self.state(), read)?.finish(read.raw.offset());
+        self.room.notify_one();
+        Ok(())
+    }
+
+    /// The message is handled again after this long.
+    pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
+        let mut state = self.state();
+        self.ours(&mut state, &read)?;
+        state.waited += 1;
+        let due = (Instant::now() + wait, state.waited);
+        state.waiting.insert(due, read);
+        self.come.notify_one();
+        Ok(())
+    }
+
+    #[expect(clippy::unused_self, reason = "reads as a question to the group")]
+    fn ours<'a>(&self, state: &'a mut State, read: &Read) -> Result<&'a mut Window, BrokerError> {
+        match state.windows.get_mut(&read.raw.partition()) {
+            Some((term, window)) if *term == read.term => Ok(window),
+            _ => Err(BrokerError::Revoked),
+        }
+    }
+
+    /// How many messages are read and not finished, and the number of the last assignment.
+    pub(crate) fn load(&self) -> (usize, u64) {
+        let state = self.state();
+        (state.open(), state.terms)
+    }
+
+    /// Waits until there is room for one more, not longer than this; true if there is.
+    pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
+        let full = |state: &mut State| state.open() >= ahead;
+        let waited = self.room.wait_timeout_while(self.state(), wait, full);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn assigned(&self, list: &TopicPartitionList) {
+        let mut state = self.state();
+        for partition in list.elements_for_topic(&self.topic) {
+            state.terms += 1;
+            let new = (state.terms, Window::default());
+            state.windows.insert(partition.partition(), new);
+        }
+    }
+
+    /// What was read of these partitions is no business of ours any more.
+    fn revoked(&self, list: &TopicPartitionList) {
+        let mut state = self.state();
+        for partition in list.elements_for_topic(&self.topic) {
+            let gone = partition.partition();
+            state.windows.remove(&gone);
+            state.fresh.retain(|read| read.raw.partition() != gone);
+            state.waiting.retain(|_, read| read.raw.partition() != gone);
+        }
+    }
+
+    /// Commits what is finished and was not committed.
+    pub(crate) fn commit(&self, consumer: &BaseConsumer<Callbacks>, mode: CommitMode) {
+        let mut list = TopicPartitionList::new();
+        for (partition, (_, window)) in &mut self.state().windows {
+            let Some(offset) = window.unsent() else { continue };
+            if list.add_partition_offset(&self.topic, *partition, Offset::Offset(offset)).is_ok() {
+                window.sent(offset);
+            }
+        }
+        // The lock is free: a commit that waits has its callback run on the way.
+        if list.count() > 0
+            && let Err(e) = consumer.commit(&list, mode)
+        {
+            self.not_committed(&e, &list);
+        }
+    }
+
+    /// They are sent again; until then a consumer that takes over reads messages that are done.
+    fn not_committed(&self, error: &KafkaError, list: &TopicPartitionList) {
+        tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed yet");
+        let mut state = self.state();
+        for partition in list.elements_for_topic(&self.topic) {
+            if let Some((_, window)) = state.windows.get_mut(&partition.partition()) {
+                window.refused();
+            }
+        }
+    }
+}
+
+/// What librdkafka calls, on the session's thread, while that polls.
+#[derive(Clone, Debug)]
+pub(crate) struct Callbacks(pub(crate) Arc<Group>);
+
+impl ClientContext for Callbacks {
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "palisade::consumer", %error, reason, "librdkafka reports");
+        if !BrokerError::new("the brokers", error.clone()).is_passing() {
+            self.0.fail(error);
+        }
+    }
+}
+
+impl ConsumerContext for Callbacks {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Assign(list) => self.0.assigned(list),
+            Rebalance::Revoke(list) => {
+                // Whoever gets them begins where this ends. Handlers that run are not waited for:
+                // the group would stand still, and their messages find them in flight.
+                if !consumer.assignment_lost() {
+                    self.0.commit(consumer, CommitMode::Sync);
+                }
+                self.0.revoked(list);
+            }
+            Rebalance::Error(error) => {
+                tracing::warn!(target: "palisade::consumer", %error, "no partitions for now");
+            }
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        if let Err(e) = result {
+            self.0.not_committed(&e, offsets);
+        }
+    }
+}

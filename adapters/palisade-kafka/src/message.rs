@@ -1,0 +1,135 @@
+//! A record that was read, and what becomes of it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use palisade::Failed;
+use palisade::idempotency::consumer::headers::{CREATED, KEY};
+use palisade::idempotency::consumer::{Delivery, Disposition, json};
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use serde::de::DeserializeOwned;
+
+use crate::dead::DeadLetters;
+use crate::error::BrokerError;
+use crate::group::{Group, Read};
+
+/// How long a message stays away of which nothing was said.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// How the key is found.
+pub(crate) type KeyOf = Arc<dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync>;
+
+/// One delivery of a record.
+pub struct Message {
+    read: Read,
+    group: Arc<Group>,
+    dead: Arc<DeadLetters>,
+    key_of: Option<KeyOf>,
+    settled: AtomicBool,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The body may be secret.
+        f.debug_struct("Message")
+            .field("topic", &self.read.raw.topic())
+            .field("partition", &self.read.raw.partition())
+            .field("offset", &self.read.raw.offset())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    pub(crate) fn new(
+        read: Read,
+        group: &Arc<Group>,
+        dead: &Arc<DeadLetters>,
+        key_of: Option<KeyOf>,
+    ) -> Self {
+        let (group, dead) = (Arc::clone(group), Arc::clone(dead));
+        Self { read, group, dead, key_of, settled: AtomicBool::new(false) }
+    }
+
+    /// What the message says; empty if the record has no value.
+    pub fn payload(&self) -> &[u8] {
+        self.read.raw.payload().unwrap_or_default()
+    }
+
+    /// What the message says, from JSON. What cannot be read never can: the error makes the message
+    /// a dead letter.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
+        json(self.payload())
+    }
+
+    /// The first header with this name, if it is there and text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.read.raw.headers()?.iter().find(|header| header.key == name)?;
+        std::str::from_utf8(found.value?).ok()
+    }
+
+    /// The record as rdkafka has it, with its topic, partition, offset and record key.
+    pub fn record(&self) -> &OwnedMessage {
+        &self.read.raw
+    }
+}
+
+impl Delivery for Message {
+    type Error = BrokerError;
+
+    fn key(&self) -> Result<Cow<'_, str>, String> {
+        if let Some(key_of) = &self.key_of {
+            let none = || "the consumer's `key` finds no key in the record".to_owned();
+            return key_of(&self.read.raw).map(Cow::Owned).ok_or_else(none);
+        }
+        self.header(KEY).filter(|key| !key.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
+            format!(
+                "the record has no header `{KEY}`; have its producer set one that is the same in \
+                 every copy, or say with the consumer's `key` where it is"
+            )
+        })
+    }
+
+    fn created_at(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.header(CREATED)?.parse().ok()?))
+    }
+
+    fn body(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn failures(&self) -> u32 {
+        self.read.failures
+    }
+
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
+        let again = |wait| {
+            let read = Read { failures, ..self.read.clone() };
+            self.group.hold(read, wait)
+        };
+        match how {
+            Disposition::Ack => self.group.finish(&self.read)?,
+            Disposition::Park(why) => {
+                let key = self.key().ok();
+                self.dead.park(&self.read.raw, key.as_deref(), why).await?;
+                self.group.finish(&self.read)?;
+            }
+            Disposition::Retry(wait) => again(*wait)?,
+            Disposition::Stop(_) => again(Duration::ZERO)?,
+        }
+        self.settled.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for Message {
+    /// A record of which nothing was said would hold up all commits behind it.
+    fn drop(&mut self) {
+        if !self.settled.load(Ordering::Acquire) {
+            // Of a partition that is not ours any more it comes again by itself.
+            let _ = self.group.hold(self.read.clone(), BREATH);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Publishing so that nothing is lost: with a key, confirmed by all replicas.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use palisade::idempotency::consumer::headers::{CREATED, KEY};
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+
+use crate::dead::producer;
+use crate::error::BrokerError;
+
+/// How long a record may wait for room in the producer's queue.
+const ROOM: Duration = Duration::from_secs(10);
+
+/// Publishes messages with a key and a time, and waits until the brokers have them.
+#[derive(Clone)]
+pub struct Publisher {
+    producer: FutureProducer,
+    topic: String,
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// A publisher to this topic, with these settings of librdkafka (`bootstrap.servers` at least).
+    ///
+    /// # Errors
+    /// [`BrokerError`] if a setting cannot be used.
+    pub fn new(config: &ClientConfig, topic: &str) -> Result<Self, BrokerError> {
+        let producer = producer(config).map_err(|e| BrokerError::new("the settings", e))?;
+        Ok(Self { producer, topic: topic.to_owned() })
+    }
+
+    /// Publishes a message under the key of its request, with when the request was made. The key is
+    /// the record's key, too, so that all copies are in one partition.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: it may or may not have been published. Publish it again with the same key:
+    /// its consumers know a copy.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the message may or may not be published; publishing it again with the same key is
+    /// safe.
+    pub async fn publish(
+        &self,
+        key: &str,
+        made: SystemTime,
+        body: &[u8],
+    ) -> Result<(), BrokerError> {
+        let what = "a message is not confirmed, publish it again with the same key";
+        let made = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis().to_string();
+        let headers = OwnedHeaders::new()
+            .insert(Header { key: KEY, value: Some(key) })
+            .insert(Header { key: CREATED, value: Some(&made) });
+        let record = FutureRecord::to(&self.topic).key(key).payload(body).headers(headers);
+        let sent = self.producer.send(record, ROOM).await;
+        sent.map(drop).map_err(|(e, _)| BrokerError::new(what, e))
+    }
+}

@@ -1,0 +1,195 @@
+//! A member of the consumer group, and the thread that reads for it.
+//!
+//! A member that does not ask librdkafka for messages holds up its group and is at last thrown out
+//! of it (`max.poll.interval.ms`). So the thread asks also when there has been no room for a while,
+//! with its partitions paused. Not at once: what was fetched of a paused partition is thrown away
+//! and fetched again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::idempotency::consumer;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::dead::DeadLetters;
+use crate::error::BrokerError;
+use crate::group::{Callbacks, Group};
+use crate::message::{KeyOf, Message};
+
+/// How long a fetch waits for a message.
+const POLL: Duration = Duration::from_millis(500);
+/// How long librdkafka waits for a message.
+const TICK: Duration = Duration::from_millis(50);
+/// After how long without room the partitions are paused.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often offsets are committed.
+const COMMIT: Duration = Duration::from_millis(200);
+/// How long the end of a member may take: its last commit, and its leave.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+/// What a session is opened for.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    /// With the address, and what the user has set.
+    pub(crate) config: ClientConfig,
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    /// How many messages may be read and not finished: those at work, those that are next, and
+    /// those that wait for their time.
+    pub(crate) ahead: usize,
+    pub(crate) key_of: Option<KeyOf>,
+}
+
+impl Plan {
+    /// The settings of a member of the group.
+    pub(crate) fn consumer(&self) -> ClientConfig {
+        let mut config = self.config.clone();
+        if config.get("auto.offset.reset").is_none() {
+            // A new group begins with what is there already.
+            config.set("auto.offset.reset", "earliest");
+        }
+        config.set("group.id", &self.group);
+        config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+        config
+    }
+}
+
+/// A member of the group. Dropped, its thread ends.
+pub(crate) struct Session {
+    plan: Plan,
+    group: Arc<Group>,
+    dead: Arc<DeadLetters>,
+    thread: Option<oneshot::Receiver<()>>,
+}
+
+impl consumer::Session for Session {
+    type Plan = Plan;
+    type Delivery = Message;
+    type Error = BrokerError;
+
+    async fn open(plan: &Plan) -> Result<Self, BrokerError> {
+        let error = |e| BrokerError::new("a consumer of the group", e);
+        let group = Arc::new(Group::new(&plan.topic));
+        let dead = Arc::new(DeadLetters::new(plan).map_err(error)?);
+        let callbacks = Callbacks(Arc::clone(&group));
+        let consumer: BaseConsumer<_> =
+            plan.consumer().create_with_context(callbacks).map_err(error)?;
+        consumer.subscribe(&[&plan.topic]).map_err(error)?;
+        let (ended, thread) = oneshot::channel();
+        let (shared, ahead) = (Arc::clone(&group), plan.ahead);
+        let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
+            pump(&consumer, &shared, ahead);
+            // It leaves the group: its partitions are revoked, and what is finished is committed.
+            drop(consumer);
+            let _ = ended.send(());
+        });
+        spawned.map_err(|e| error(KafkaError::ClientCreation(e.to_string())))?;
+        Ok(Self { plan: plan.clone(), group, dead, thread: Some(thread) })
+    }
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, BrokerError> {
+        let end = Instant::now() + POLL;
+        loop {
+            let due = self.group.due(room);
+            if !due.is_empty() {
+                let message = |read| {
+                    let key_of = self.plan.key_of.clone();
+                    Message::new(read, &self.group, &self.dead, key_of)
+                };
+                return Ok(due.into_iter().map(message).collect());
+            }
+            if let Some(e) = self.group.failed() {
+                return Err(BrokerError::new("messages", e));
+            }
+            if Instant::now() >= end {
+                return Ok(Vec::new());
+            }
+            let wake = self.group.next_due().map_or(end, |due| due.min(end));
+            tokio::select! {
+                () = self.group.come.notified() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    async fn close(mut self) {
+        self.group.end();
+        if let Some(thread) = self.thread.take()
+            && timeout(GOODBYE, thread).await.is_err()
+        {
+            tracing::debug!(target: "palisade::consumer", "the brokers do not confirm the leave");
+        }
+    }
+
+    fn is_passing(error: &BrokerError) -> bool {
+        error.is_passing()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.group.end();
+    }
+}
+
+/// Reads until the session ends.
+fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
+    let (mut committed, mut asked) = (Instant::now(), Instant::now());
+    // The assignment for which the partitions are paused.
+    let mut paused = None;
+    while !group.has_ended() {
+        if committed.elapsed() >= COMMIT {
+            group.commit(consumer, CommitMode::Async);
+            committed = Instant::now();
+        }
+        if paused.is_none() && !group.has_room(ahead, TICK) && asked.elapsed() < PAUSE {
+            continue;
+        }
+        if let Err(e) = throttle(consumer, group, ahead, &mut paused) {
+            tracing::debug!(target: "palisade::consumer", error = %e, "not paused or resumed");
+        }
+        asked = Instant::now();
+        match consumer.poll(TICK) {
+            None => {}
+            Some(Ok(message)) => group.read(message.detach()),
+            Some(Err(e)) => {
+                report(&e);
+                let refused = !BrokerError::new("messages", e.clone()).is_passing();
+                if refused || matches!(e, KafkaError::MessageConsumptionFatal(_)) {
+                    group.fail(e);
+                }
+            }
+        }
+    }
+}
+
+/// One broker that goes away is ordinary.
+fn report(error: &KafkaError) {
+    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
+        tracing::debug!(target: "palisade::consumer", %error, "nothing was read");
+    } else {
+        tracing::warn!(target: "palisade::consumer", %error, "nothing was read; trying again");
+    }
+}
+
+/// Pauses all partitions when too much is open, and resumes them when half of it is done.
+fn throttle(
+    consumer: &BaseConsumer<Callbacks>,
+    group: &Group,
+    ahead: usize,
+    paused: &mut Option<u64>,
+) -> Result<(), KafkaError> {
+    let (open, term) = group.load();
+    if open >= ahead && *paused != Some(term) {
+        consumer.pause(&consumer.assignment()?)?;
+        *paused = Some(term);
+    } else if open <= ahead / 2 && paused.is_some() {
+        consumer.resume(&consumer.assignment()?)?;
+        *paused = None;
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Which offset of a partition may be committed: the end of the part without a gap that is finished.
+
+use std::collections::BTreeSet;
+
+/// One partition, as long as it is this consumer's.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    /// Read and not finished.
+    open: BTreeSet<i64>,
+    /// Behind the last one that was read.
+    next: Option<i64>,
+    /// What was last sent to the brokers, if it was not refused.
+    sent: Option<i64>,
+}
+
+impl Window {
+    pub(crate) fn begin(&mut self, offset: i64) {
+        self.open.insert(offset);
+        self.next = Some(offset + 1);
+    }
+
+    pub(crate) fn finish(&mut self, offset: i64) {
+        self.open.remove(&offset);
+    }
+
+    /// How many are read and not finished.
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Everything below it is finished.
+    fn prefix(&self) -> Option<i64> {
+        self.open.first().copied().or(self.next)
+    }
+
+    /// The offset that has to be sent to the brokers, if that was not done.
+    pub(crate) fn unsent(&self) -> Option<i64> {
+        self.prefix().filter(|prefix| self.sent != Some(*prefix))
+    }
+
+    pub(crate) fn sent(&mut self, offset: i64) {
+        self.sent = Some(offset);
+    }
+
+    /// The brokers did not take it.
+    pub(crate) fn refused(&mut self) {
+        self.sent = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_finished_without_a_gap_is_committed() {
+        let mut window = Window::default();
+        assert_eq!(window.unsent(), None, "nothing was read");
+        // Offsets have holes where a topic was compacted.
+        [5, 6, 9, 10].into_iter().for_each(|offset| window.begin(offset));
+        let after = |window: &mut Window, offset| {
+            window.finish(offset);
+            window.unsent()
+        };
+        assert_eq!(after(&mut window, 6), Some(5), "5 is not finished");
+        window.sent(5);
+        assert_eq!(after(&mut window, 10), None, "nothing new");
+        assert_eq!(after(&mut window, 5), Some(9));
+        window.sent(9);
+        window.refused();
+        assert_eq!(window.unsent(), Some(9), "sent again");
+        assert_eq!((after(&mut window, 9), window.open()), (Some(11), 0));
+    }
+
+    #[test]
+    fn no_order_of_finishing_commits_what_is_open() {
+        // All orders in which five messages can end.
+        let mut orders = vec![vec![]];
+        for _ in 0..5 {
+            let longer = orders.iter().flat_map(|order: &Vec<i64>| {
+                let rest = (0..5).filter(|n| !order.contains(n));
+                rest.map(|n| [order.as_slice(), &[n]].concat()).collect::<Vec<_>>()
+            });
+            orders = longer.collect();
+        }
+        assert_eq!(orders.len(), 120);
+        for order in orders {
+            let mut window = Window::default();
+            (0..5).for_each(|offset| window.begin(offset));
+            for done in 1..=5 {
+                window.finish(order[done - 1]);
+                let finished = &order[..done];
+                let want = (0..).find(|n| !finished.contains(n)).unwrap();
+                assert_eq!(window.prefix(), Some(want), "{finished:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_topic_that_begins_again_is_followed() {
+        let mut window = Window::default();
+        window.begin(1_000);
+        window.finish(1_000);
+        window.begin(0);
+        assert_eq!(window.unsent(), Some(0));
+        window.finish(0);
+        assert_eq!(window.unsent(), Some(1));
+    }
+}

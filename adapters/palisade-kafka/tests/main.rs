@@ -1,0 +1,380 @@
+//! What consumers are promised, on librdkafka's mock cluster: real sockets, real groups, no real
+//! broker. Deaths of processes at every arrow are `broker-demo`'s.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
+use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_kafka::{Consumer, ConsumerBuilder, Message, Publisher, dead_letters};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::Notify;
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+
+const TOPIC: &str = "orders";
+const GROUP: &str = "billing";
+const LEASE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+/// A cluster with one topic, and what asks it.
+struct Kafka {
+    observer: BaseConsumer,
+    partitions: i32,
+    publisher: Publisher,
+    // Ends last: a client that goes asks it.
+    cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+impl Kafka {
+    fn start(partitions: i32) -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(TOPIC, partitions, 1).unwrap();
+        cluster.create_topic(&dead_letters(TOPIC), 1, 1).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let publisher = Publisher::new(&config, TOPIC).unwrap();
+        let observer = config.set("group.id", GROUP).create().unwrap();
+        Self { observer, partitions, publisher, cluster }
+    }
+
+    fn builder(&self, redlock: &Redlock) -> ConsumerBuilder {
+        let of = repeatable(redlock);
+        let brokers = self.cluster.bootstrap_servers();
+        // The mock cluster lets the first members wait for three seconds.
+        Consumer::builder(&brokers, TOPIC, GROUP, of).set("session.timeout.ms", "5000")
+    }
+
+    async fn publish(&self, key: &str, body: &str) {
+        let sent = self.publisher.publish(key, SystemTime::now(), body.as_bytes()).await;
+        sent.unwrap();
+    }
+
+    /// The committed offset of each partition.
+    fn committed(&self) -> Vec<Option<i64>> {
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition_range(TOPIC, 0, self.partitions - 1);
+        let found = block_in_place(|| self.observer.committed_offsets(asked, PATIENCE)).unwrap();
+        let offset = |offset| if let Offset::Offset(n) = offset { Some(n) } else { None };
+        found.elements().iter().map(|of| offset(of.offset())).collect()
+    }
+
+    /// How many messages are behind the committed offsets.
+    fn left(&self) -> i64 {
+        let high = |p| block_in_place(|| self.observer.fetch_watermarks(TOPIC, p, PATIENCE));
+        let committed = self.committed().into_iter().zip(0..);
+        committed.map(|(done, p)| high(p).unwrap().1 - done.unwrap_or(0)).sum()
+    }
+
+    /// Until everything is committed.
+    async fn drained(&self) {
+        while self.left() > 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Key, body, and the headers that say why.
+    fn dead(&self) -> BTreeMap<String, (Option<String>, String, String)> {
+        let topic = dead_letters(TOPIC);
+        let mut all = TopicPartitionList::new();
+        all.add_partition_offset(&topic, 0, Offset::Beginning).unwrap();
+        self.observer.assign(&all).unwrap();
+        let (_, want) = self.observer.fetch_watermarks(&topic, 0, PATIENCE).unwrap();
+        let mut dead = BTreeMap::new();
+        for _ in 0..want {
+            let letter = self.observer.poll(PATIENCE).expect("a dead letter").unwrap().detach();
+            let text = |name| {
+                let found = letter.headers()?.iter().find(|h| h.key == name)?.value?;
+                Some(String::from_utf8(found.to_vec()).unwrap())
+            };
+            assert!(text(ORIGIN).unwrap().starts_with("orders/0:"));
+            let body = String::from_utf8(letter.payload().unwrap().to_vec()).unwrap();
+            let old = dead.insert(text(REASON).unwrap(), (text(KEY), body, text(DETAIL).unwrap()));
+            assert!(old.is_none(), "each is there once");
+        }
+        dead
+    }
+}
+
+fn handle(node: &MemoryNode) -> Redlock {
+    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
+}
+
+/// A namespace whose handlers recognise a repeat.
+fn repeatable(redlock: &Redlock) -> Idempotency {
+    redlock.idempotency("orders").at_least_once().build().unwrap()
+}
+
+/// How often each key took effect.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
+
+impl Ledger {
+    fn effects(&self) -> Vec<u32> {
+        self.0.lock().unwrap().values().copied().collect()
+    }
+
+    async fn has(&self, keys: usize) {
+        while self.effects().len() < keys {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Runs until `stop`; each message takes this long.
+async fn run(
+    consumer: ConsumerBuilder,
+    ledger: &Ledger,
+    takes: Duration,
+    stop: impl Future<Output = ()>,
+) -> Ended {
+    let books = ledger.clone();
+    let book = move |cx: Context, _: Arc<Message>| {
+        let books = books.clone();
+        async move {
+            sleep(takes).await;
+            *books.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = consumer.build().unwrap();
+    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicates_have_one_effect_and_everything_is_committed() {
+    let (kafka, node, ledger) = (Kafka::start(4), MemoryNode::new(), Ledger::default());
+    for n in 0..100 {
+        kafka.publish(&format!("order-{}", n % 25), "10 GBP").await;
+    }
+    let (one, other) = (handle(&node), handle(&node));
+    let a = run(kafka.builder(&one), &ledger, Duration::from_millis(5), kafka.drained());
+    let b = run(kafka.builder(&other), &ledger, Duration::from_millis(5), kafka.drained());
+    let (a, b) = tokio::join!(a, b);
+    assert_eq!((ledger.effects(), kafka.left()), (vec![1; 25], 0));
+    assert!(a.acked + b.acked >= 100 && a.parked + b.parked == 0, "{a:?} {b:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_committed_that_is_behind_something_open() {
+    let (kafka, node) = (Kafka::start(1), MemoryNode::new());
+    for n in 0..12 {
+        kafka.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let (done, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+    let (counted, open) = (Arc::clone(&done), Arc::clone(&gate));
+    // The fifth message takes until it is let go.
+    let book = move |cx: Context, _: Arc<Message>| {
+        let (counted, open) = (Arc::clone(&counted), Arc::clone(&open));
+        async move {
+            if cx.key() == "order-4" {
+                open.notified().await;
+            }
+            counted.fetch_add(1, SeqCst);
+            Ok::<_, Failed>(())
+        }
+    };
+    let judge = async {
+        while done.load(SeqCst) < 11 || kafka.committed() == [None] {
+            sleep(Duration::from_millis(20)).await;
+        }
+        // As long as it takes to commit five times more.
+        for _ in 0..10 {
+            assert!(kafka.committed()[0] <= Some(4), "{:?}", kafka.committed());
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(kafka.committed(), [Some(4)]);
+        gate.notify_one();
+        kafka.drained().await;
+        assert_eq!(kafka.committed(), [Some(12)]);
+    };
+    let redlock = handle(&node);
+    let consumer = kafka.builder(&redlock).build().unwrap();
+    let ended = timeout(HANG, consumer.run(book, judge)).await.expect("it ends").unwrap();
+    assert_eq!((ended.delivered, ended.acked), (12, 12), "{ended:?}");
+}
+
+/// The mock cluster refuses commits while members join, which Kafka does not: what was finished in
+/// that time comes again, and its records answer it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_that_move_to_a_new_member_lose_nothing_and_repeat_nothing() {
+    let (kafka, node, ledger) = (Kafka::start(4), MemoryNode::new(), Ledger::default());
+    for n in 0..600 {
+        kafka.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let (one, other) = (handle(&node), handle(&node));
+    let takes = Duration::from_millis(20);
+    let slow = |of| kafka.builder(of).rules(Rules::default().concurrency(1));
+    let first = run(slow(&one), &ledger, takes, kafka.drained());
+    let second = async {
+        ledger.has(50).await;
+        run(slow(&other), &ledger, takes, kafka.drained()).await
+    };
+    let (a, b) = tokio::join!(first, second);
+    assert_eq!((ledger.effects(), kafka.left()), (vec![1; 600], 0));
+    assert!(a.acked > 0 && b.acked > 0, "partitions moved: {a:?} {b:?}");
+    assert_eq!(a.parked + b.parked, 0, "{a:?} {b:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_handled_is_put_aside_and_holds_nobody_up() {
+    let (kafka, node) = (Kafka::start(1), MemoryNode::new());
+    for (key, body) in [("fails", "a"), ("refused", "b"), ("", "c"), ("fine", "d")] {
+        kafka.publish(key, body).await;
+    }
+    let (tries, fine) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (seen, then) = (Arc::clone(&tries), Arc::clone(&fine));
+    let handler = move |cx: Context, _: Arc<Message>| {
+        let (seen, then) = (Arc::clone(&seen), Arc::clone(&then));
+        async move {
+            match cx.key() {
+                "refused" => Err(Failed::permanent("no such customer")),
+                "fails" => {
+                    seen.fetch_add(1, SeqCst);
+                    Err(Failed::no_effect("the bank is closed"))
+                }
+                _ => {
+                    then.store(seen.load(SeqCst), SeqCst);
+                    Ok(())
+                }
+            }
+        }
+    };
+    let rules = Rules::default().max_failures(3).retry(Duration::from_millis(300), LEASE);
+    let redlock = handle(&node);
+    let consumer = kafka.builder(&redlock).rules(rules).build().unwrap();
+    let ended = timeout(HANG, consumer.run(handler, kafka.drained())).await.expect("it ends");
+    assert_eq!(ended.unwrap().parked, 3);
+    assert_eq!(tries.load(SeqCst), 3);
+    assert!(fine.load(SeqCst) < 3, "the last message did not wait for the first");
+    let dead = block_in_place(|| kafka.dead());
+    assert_eq!(dead.keys().collect::<Vec<_>>(), ["exhausted", "refused", "unreadable"]);
+    let (key, body, detail) = &dead["refused"];
+    assert_eq!((key.as_deref(), &**body), (Some("refused"), "b"));
+    assert!(detail.ends_with("no such customer"), "{detail}");
+    assert_eq!((&dead["unreadable"].0, &*dead["unreadable"].1), (&None, "c"));
+    assert_eq!(dead["exhausted"].0.as_deref(), Some("fails"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_at_work_elsewhere_is_not_committed() {
+    let (kafka, node) = (Kafka::start(1), MemoryNode::new());
+    let redlock = handle(&node);
+    kafka.publish("order-1", "10 GBP").await;
+    // Somebody else is at it, for longer than a lease.
+    let claimed = Arc::new(Notify::new());
+    let elsewhere = {
+        let (of, claimed) = (repeatable(&redlock), Arc::clone(&claimed));
+        tokio::spawn(async move {
+            let call = of.key("order-1").fingerprint_bytes(b"10 GBP");
+            let work = async |_: Context| {
+                claimed.notify_one();
+                sleep(8 * LEASE).await;
+                Ok::<_, Failed>(())
+            };
+            call.run(work).await.unwrap()
+        })
+    };
+    claimed.notified().await;
+    let consumer = kafka.builder(&redlock).build().unwrap();
+    let judge = async {
+        tokio::pin!(elsewhere);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut elsewhere => break drop(done.unwrap()),
+                () = sleep(Duration::from_millis(100)) => {
+                    assert!(kafka.committed()[0].unwrap_or(0) == 0, "{:?}", kafka.committed());
+                }
+            }
+        }
+        kafka.drained().await;
+    };
+    let never = |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("it ran")) };
+    let ended = timeout(HANG, consumer.run(never, judge)).await.expect("it ends").unwrap();
+    assert_eq!((ended.acked, ended.parked), (1, 0), "{ended:?}");
+    assert!(ended.retried >= 1, "it waited in its place: {ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_handler_keeps_its_partition() {
+    let (kafka, node, ledger) = (Kafka::start(1), MemoryNode::new(), Ledger::default());
+    kafka.publish("order-1", "10 GBP").await;
+    let redlock = handle(&node);
+    let consumer = kafka.builder(&redlock).rules(Rules::default().concurrency(1));
+    let consumer = consumer.set("max.poll.interval.ms", "5000");
+    let ended = run(consumer, &ledger, Duration::from_secs(9), kafka.drained()).await;
+    assert_eq!((ended.delivered, ended.acked, ledger.effects()), (1, 1, vec![1]), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_commits_what_is_done_and_leaves_the_rest_to_others() {
+    // The commit is that of `pre_rebalance`: leaving the group revokes the partitions.
+    let (kafka, node, ledger) = (Kafka::start(1), MemoryNode::new(), Ledger::default());
+    for n in 0..10 {
+        kafka.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let (redlock, other) = (handle(&node), handle(&node));
+    let few = kafka.builder(&redlock).rules(Rules::default().concurrency(2));
+    let a = run(few, &ledger, Duration::from_millis(300), ledger.has(1)).await;
+    assert_eq!((a.unfinished, a.unsettled), (0, 0), "{a:?}");
+    assert_eq!(kafka.left(), 10 - i64::try_from(a.acked).unwrap(), "{a:?}");
+    let b = run(kafka.builder(&other), &ledger, Duration::ZERO, kafka.drained()).await;
+    assert_eq!((a.acked + b.acked, ledger.effects()), (10, vec![1; 10]), "{a:?} {b:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_go_away_and_come_back_lose_nothing() {
+    let (kafka, node, ledger) = (Kafka::start(2), MemoryNode::new(), Ledger::default());
+    for n in 0..300 {
+        kafka.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let redlock = handle(&node);
+    let faults = async {
+        ledger.has(50).await;
+        kafka.cluster.broker_down(1).unwrap();
+        sleep(Duration::from_secs(2)).await;
+        kafka.cluster.broker_up(1).unwrap();
+        ledger.has(300).await;
+        kafka.drained().await;
+    };
+    let takes = Duration::from_millis(20);
+    let consumer = kafka.builder(&redlock).set("reconnect.backoff.max.ms", "500");
+    let ended = run(consumer, &ledger, takes, faults).await;
+    assert_eq!((ledger.effects(), ended.parked), (vec![1; 300], 0), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
+    let redlock = handle(&MemoryNode::new());
+    let with = |topic: &str, group: &str| {
+        Consumer::builder("127.0.0.1:1", topic, group, repeatable(&redlock))
+    };
+    let refused = |b: ConsumerBuilder| b.build().unwrap_err().to_string();
+    assert!(refused(with("", GROUP)).starts_with("`topic` is \"\": 1 to 240 bytes"));
+    assert!(refused(with(TOPIC, "")).starts_with("`group` is \"\""));
+    let text = refused(with(TOPIC, GROUP).set("enable.auto.commit", "true"));
+    assert!(text.starts_with("`enable.auto.commit` is true: not set"), "{text}");
+    let text = refused(with(TOPIC, GROUP).set("sesion.timeout.ms", "5000"));
+    assert!(text.contains("sesion.timeout.ms"), "{text}");
+    let rules = Rules::default().concurrency(0);
+    assert!(refused(with(TOPIC, GROUP).rules(rules)).starts_with("`concurrency` is 0"));
+    let secret = with(TOPIC, GROUP).set("sasl.password", "secret");
+    let shown = format!("{:?} {:?}", secret, with(TOPIC, GROUP).build().unwrap());
+    assert!(!shown.contains("secret"), "{shown}");
+    // Brokers that are not there are waited for, and a stop is heard.
+    let consumer = with(TOPIC, GROUP).build().unwrap();
+    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));
+    assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
+}

@@ -1,0 +1,76 @@
+//! Orders from NATS JetStream, each booked once.
+//!
+//! ```text
+//! cargo run --example orders -- redis://127.0.0.1 nats://127.0.0.1
+//! ```
+//!
+//! What a user writes is between the two marks; a test counts it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::stream::Config;
+use palisade::idempotency::Context;
+use palisade::{Failed, RedisNode, Redlock};
+use palisade_nats::{Consumer, Message, Publisher};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, serde::Deserialize)]
+struct Order {
+    customer: String,
+    pounds: u32,
+}
+
+/// The effect.
+async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let mut urls = std::env::args().skip(1);
+    let redis = urls.next().unwrap_or_else(|| "redis://127.0.0.1".to_owned());
+    let nats = urls.next().unwrap_or_else(|| "nats://127.0.0.1".to_owned());
+
+    // A producer that sends everything twice.
+    let config = Config { name: "orders".to_owned(), ..Config::default() };
+    let client = async_nats::connect(&nats).await?;
+    async_nats::jetstream::new(client.clone()).create_stream(config).await?;
+    let publisher = Publisher::new(client, "orders");
+    let made = SystemTime::now();
+    for order in [1, 2, 3, 1, 2, 3] {
+        let body = format!(r#"{{"customer":"alice","pounds":{order}}}"#);
+        publisher.publish(&format!("order-{order}"), made, body.as_bytes()).await?;
+    }
+
+    // begin
+    let redlock = Redlock::builder().node(RedisNode::new(&redis)?).build()?;
+    let orders = redlock.idempotency("orders").at_most_once().build()?;
+    let client = async_nats::connect(&nats).await?;
+    let consumer = Consumer::builder(client, "orders", "billing", orders).build()?;
+    let handler = |cx: Context, message: Arc<Message>| async move {
+        let order: Order = message.json()?;
+        book(&order, cx.fencing_token().get()).await?;
+        Ok::<_, Failed>(())
+    };
+    let ended = consumer.run(handler, tokio::time::sleep(Duration::from_secs(10))).await?;
+    // end
+
+    println!("{ended:?}");
+    println!("{}", redlock.close(Duration::from_secs(5)).await);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_user_writes_at_most_twelve_lines() {
+        let text = include_str!("orders.rs");
+        let lines = text.lines().skip_while(|l| l.trim() != "// begin").skip(1);
+        let lines = lines.take_while(|l| l.trim() != "// end").count();
+        assert!((1..=12).contains(&lines), "{lines} lines");
+    }
+}

@@ -1,0 +1,208 @@
+//! A delivered message, and what becomes of it at the server.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::header::{HeaderMap, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::jetstream::{self, AckKind};
+use palisade::Failed;
+use palisade::idempotency::consumer::headers::{CREATED, KEY};
+use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout};
+
+use crate::error::NatsError;
+use crate::session::{Link, PATIENCE, dead_letters};
+
+/// How the key is found.
+pub(crate) type KeyOf = Arc<dyn Fn(&jetstream::Message) -> Option<String> + Send + Sync>;
+
+/// One delivery of a message.
+pub struct Message {
+    raw: jetstream::Message,
+    link: Arc<Link>,
+    sequence: u64,
+    /// Until when the delivery is this consumer's for certain.
+    until: Mutex<Instant>,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The body may be secret.
+        f.debug_struct("Message")
+            .field("subject", &self.raw.subject)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    /// `asked`: when the pull was sent that brought it.
+    pub(crate) fn new(
+        raw: jetstream::Message,
+        link: &Arc<Link>,
+        asked: Instant,
+    ) -> Result<Self, NatsError> {
+        let info = raw.info().map_err(|e| NatsError::request("a delivery", &e))?;
+        let sequence = info.stream_sequence;
+        let until = Mutex::new(asked + link.ack_wait);
+        Ok(Self { raw, link: Arc::clone(link), sequence, until })
+    }
+
+    /// What the message says.
+    pub fn payload(&self) -> &[u8] {
+        &self.raw.payload
+    }
+
+    /// What the message says, from JSON. What cannot be read never can: the error makes the message
+    /// a dead letter.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
+        json(self.payload())
+    }
+
+    /// The subject it was published to.
+    pub fn subject(&self) -> &str {
+        &self.raw.subject
+    }
+
+    /// A header, if it is there and text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        Some(self.raw.headers.as_ref()?.get(name)?.as_str())
+    }
+
+    /// Its sequence in the stream: this copy's own.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The delivery as async-nats has it. Do not acknowledge it: that is done when the result is
+    /// stored.
+    pub fn delivery(&self) -> &jetstream::Message {
+        &self.raw
+    }
+
+    /// How long the server may take to answer a word about a delivery. None is sent that might be
+    /// answered later than the delivery is ours.
+    fn patience(&self) -> Duration {
+        (self.link.ack_wait / 6).min(PATIENCE)
+    }
+
+    fn until(&self) -> Instant {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the server has to have answered what is said now.
+    ///
+    /// The server takes any word for a message as one for its newest delivery (nats-server#4786),
+    /// so none is sent when the message may be somebody else's.
+    fn still_ours(&self) -> Result<Duration, NatsError> {
+        let patience = self.patience();
+        if Instant::now() + patience > self.until() {
+            return Err(NatsError::Lost);
+        }
+        Ok(patience)
+    }
+
+    /// Says something about the delivery; returns when the server has confirmed it.
+    async fn tell(&self, word: AckKind) -> Result<(), NatsError> {
+        let what = "a word about a delivery";
+        let told = timeout(self.still_ours()?, self.raw.double_ack_with(word)).await;
+        let told = told.map_err(|_| NatsError::request(what, "no answer from the server"))?;
+        told.map_err(|e| NatsError::request(what, &e))
+    }
+
+    /// Puts a copy with the dead letters; returns when the server has it.
+    async fn park(&self, why: &DeadLetter) -> Result<(), NatsError> {
+        self.still_ours()?;
+        let (plan, what) = (&self.link.plan, "a dead letter");
+        let mut headers = HeaderMap::new();
+        for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
+            // What the server would act upon is not for the copy.
+            if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
+                values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+            }
+        }
+        // A key that is no header's text is in the body, if it is anywhere.
+        if let Ok(Ok(key)) = Delivery::key(self).map(|key| key.parse::<HeaderValue>()) {
+            headers.insert(KEY, key);
+        }
+        let origin = format!("{}:{}", plan.stream, self.sequence);
+        // One dead letter, also if the message comes again before it is acknowledged.
+        headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", plan.durable).as_str());
+        for (name, value) in why.headers(&origin) {
+            headers.insert(name, value.as_str());
+        }
+        let subject = format!("{}.{}", dead_letters(&plan.stream), plan.durable);
+        let body = self.raw.payload.clone();
+        let copied = async {
+            let sent = self.link.context.publish_with_headers(subject, headers, body).await?;
+            sent.await
+        };
+        let copied = timeout(PATIENCE, copied).await;
+        let copied = copied.map_err(|_| NatsError::request(what, "no answer from the server"))?;
+        copied.map(drop).map_err(|e| NatsError::request(what, &e))
+    }
+}
+
+impl Delivery for Message {
+    type Error = NatsError;
+
+    fn key(&self) -> Result<Cow<'_, str>, String> {
+        if let Some(key_of) = &self.link.plan.key_of {
+            let none = || "the consumer's `key` finds no key in the message".to_owned();
+            return key_of(&self.raw).map(Cow::Owned).ok_or_else(none);
+        }
+        let id = self.header(NATS_MESSAGE_ID.as_ref());
+        id.filter(|id| !id.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
+            "the message has no header `Nats-Msg-Id`; have its producer set one that is the same \
+             in every copy, or say with the consumer's `key` where it is"
+                .to_owned()
+        })
+    }
+
+    fn created_at(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.header(CREATED)?.parse().ok()?))
+    }
+
+    fn body(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn failures(&self) -> u32 {
+        self.link.plan.failures.of(self.sequence)
+    }
+
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), NatsError> {
+        let counts = &self.link.plan.failures;
+        match how {
+            Disposition::Ack => self.tell(AckKind::Ack).await?,
+            Disposition::Park(why) => {
+                self.park(why).await?;
+                self.tell(AckKind::Ack).await?;
+            }
+            Disposition::Retry(wait) if !wait.is_zero() => {
+                counts.set(self.sequence, failures);
+                return self.tell(AckKind::Nak(Some(*wait))).await;
+            }
+            Disposition::Retry(_) | Disposition::Stop(_) => {
+                counts.set(self.sequence, failures);
+                return self.tell(AckKind::Nak(None)).await;
+            }
+        }
+        counts.set(self.sequence, 0);
+        Ok(())
+    }
+
+    fn heartbeat(&self) -> Option<Duration> {
+        Some(self.link.ack_wait / 3)
+    }
+
+    async fn extend(&self) -> Result<(), NatsError> {
+        let said = Instant::now();
+        self.tell(AckKind::Progress).await?;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = said + self.link.ack_wait;
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! What a consumer has of its server: the durable consumer, and the stream of dead letters. The
+//! connection is the client's, which replaces it by itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::pull::{self, Batch};
+use async_nats::jetstream::consumer::{AckPolicy, Config, Consumer as Durable};
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{self, Stream};
+use async_nats::jetstream::{Context, ErrorCode};
+use futures_util::StreamExt as _;
+use palisade::idempotency::consumer;
+use tokio::time::{Instant, timeout};
+
+use crate::error::NatsError;
+use crate::message::{KeyOf, Message};
+
+/// How long the server may take to answer a request.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a pull waits for a message.
+const POLL: Duration = Duration::from_millis(500);
+/// How many messages may be unacknowledged at once for one durable consumer, those that wait for
+/// their time included.
+const MAX_ACK_PENDING: i64 = 65_536;
+/// Of how many messages the failures are remembered.
+const FAILURES_MAX: usize = 65_536;
+
+/// The stream with the dead letters of `stream`. Those of each durable consumer have its name as
+/// the last part of their subject.
+pub fn dead_letters(stream: &str) -> String {
+    format!("{stream}_dead")
+}
+
+/// What a session is opened for.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) client: Client,
+    pub(crate) stream: String,
+    pub(crate) durable: String,
+    /// If the durable consumer has to be made.
+    pub(crate) ack_wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) key_of: Option<KeyOf>,
+    pub(crate) failures: Arc<Failures>,
+}
+
+/// How often handlers failed in this process, by the sequence of the message: the server counts
+/// deliveries, and most deliveries that come again are no failures.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<BTreeMap<u64, u32>>);
+
+impl Failures {
+    pub(crate) fn of(&self, sequence: u64) -> u32 {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&sequence).copied().unwrap_or(0)
+    }
+
+    /// Zero forgets the message.
+    pub(crate) fn set(&self, sequence: u64, failures: u32) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures == 0 {
+            counts.remove(&sequence);
+            return;
+        }
+        counts.insert(sequence, failures);
+        if counts.len() > FAILURES_MAX {
+            counts.pop_first();
+        }
+    }
+}
+
+/// What deliveries need of their session.
+pub(crate) struct Link {
+    pub(crate) context: Context,
+    pub(crate) plan: Plan,
+    /// As the server has it.
+    pub(crate) ack_wait: Duration,
+}
+
+/// A durable consumer that was found fit.
+pub(crate) struct Session {
+    durable: Durable<pull::Config>,
+    link: Arc<Link>,
+}
+
+impl Session {
+    async fn pull(&self, mut batch: Batch, asked: Instant) -> Result<Vec<Message>, NatsError> {
+        let mut messages = Vec::new();
+        loop {
+            let what = "messages";
+            // The server ends each pull with a status: nothing of it arrives later.
+            let e = match timeout(POLL + PATIENCE, batch.next()).await {
+                Ok(Some(Ok(raw))) => {
+                    messages.push(Message::new(raw, &self.link, asked)?);
+                    continue;
+                }
+                Ok(None) => return Ok(messages),
+                Ok(Some(Err(e))) => NatsError::request(what, &e),
+                Err(_) => NatsError::request(what, "no answer from the server"),
+            };
+            // What has come is handled first.
+            return if messages.is_empty() { Err(e) } else { Ok(messages) };
+        }
+    }
+}
+
+impl consumer::Session for Session {
+    type Plan = Plan;
+    type Delivery = Message;
+    type Error = NatsError;
+
+    async fn open(plan: &Plan) -> Result<Self, NatsError> {
+        let mut context = async_nats::jetstream::new(plan.client.clone());
+        context.set_timeout(PATIENCE);
+        let stream = context.get_stream(&plan.stream).await.map_err(|e| match e.kind() {
+            GetStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                NatsError::NoStream(plan.stream.clone())
+            }
+            _ => NatsError::request("the stream", &e),
+        })?;
+        declare_dead_letters(&context, &stream).await?;
+        let config = pull::Config {
+            durable_name: Some(plan.durable.clone()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: plan.ack_wait,
+            max_deliver: -1,
+            max_ack_pending: MAX_ACK_PENDING,
+            ..pull::Config::default()
+        };
+        let durable = stream.get_or_create_consumer(&plan.durable, config).await;
+        let durable: Durable<pull::Config> =
+            durable.map_err(|e| NatsError::request("the durable consumer", &e))?;
+        let found = &durable.cached_info().config;
+        if let Err(rule) = check(found, plan.lease) {
+            return Err(NatsError::Durable { name: plan.durable.clone(), rule });
+        }
+        let link = Link { context, plan: plan.clone(), ack_wait: found.ack_wait };
+        Ok(Self { link: Arc::new(link), durable })
+    }
+
+    async fn next(&mut self, room: usize) -> Result<Vec<Message>, NatsError> {
+        let error = |e| NatsError::request("a pull", &e);
+        let asked = Instant::now();
+        let there = self.durable.fetch().max_messages(room).messages().await.map_err(error)?;
+        let messages = self.pull(there, asked).await?;
+        if !messages.is_empty() {
+            return Ok(messages);
+        }
+        let asked = Instant::now();
+        let next = self.durable.batch().max_messages(1).expires(POLL).messages().await;
+        self.pull(next.map_err(error)?, asked).await
+    }
+
+    async fn close(self) {}
+
+    fn is_passing(error: &NatsError) -> bool {
+        error.is_passing()
+    }
+}
+
+/// What a durable consumer must be like that somebody else made.
+fn check(found: &Config, lease: Duration) -> Result<(), String> {
+    if found.deliver_subject.is_some() {
+        return Err("it pushes messages, ready for them or not; delete it, and it is made again \
+                    as one from which messages are pulled"
+            .to_owned());
+    }
+    if found.ack_policy != AckPolicy::Explicit {
+        return Err(format!(
+            "its ack policy is {:?}, with which messages count as done that nobody handled; \
+             delete it, and it is made again",
+            found.ack_policy
+        ));
+    }
+    if found.max_deliver > 0 {
+        return Err(format!(
+            "its max deliver is {}: after so many deliveries the server drops a message without a \
+             dead letter; set it to -1",
+            found.max_deliver
+        ));
+    }
+    if !found.backoff.is_empty() {
+        return Err("it has a backoff, which takes the place of its ack wait; remove it".to_owned());
+    }
+    if found.ack_wait < lease {
+        return Err(format!(
+            "its ack wait is {:?}; at least the lease ({lease:?}): a message that is taken over \
+             earlier finds the claim of the consumer that died, and waits for it",
+            found.ack_wait
+        ));
+    }
+    Ok(())
+}
+
+/// The stream of dead letters, with as many replicas as the stream itself.
+async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), NatsError> {
+    let of = &of.cached_info().config;
+    let name = dead_letters(&of.name);
+    let config = stream::Config {
+        subjects: vec![format!("{name}.>")],
+        num_replicas: of.num_replicas,
+        storage: of.storage,
+        description: Some(format!("dead letters of the stream {}", of.name)),
+        name,
+        ..stream::Config::default()
+    };
+    let Err(e) = context.get_or_create_stream(config).await else { return Ok(()) };
+    match e.kind() {
+        // Somebody else made it at the same moment.
+        CreateStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NAME_EXIST => {
+            Ok(())
+        }
+        _ => Err(NatsError::request("the stream of dead letters", &e)),
+    }
+}

@@ -1,0 +1,359 @@
+//! What consumers are promised, on a real server. Deaths at every arrow are `broker-demo`'s.
+
+mod server;
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
+use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_nats::{Consumer, ConsumerBuilder, Message, dead_letters};
+use server::{DURABLE, Nats, STREAM};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+fn handle(node: &MemoryNode) -> Redlock {
+    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
+}
+
+/// A namespace whose handlers recognise a repeat.
+fn repeatable(redlock: &Redlock) -> Idempotency {
+    redlock.idempotency("orders").at_least_once().build().unwrap()
+}
+
+/// Copies of a message differ only in their sequence: the key is in the header `order`.
+fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder {
+    let of = repeatable(redlock);
+    let key = |raw: &async_nats::jetstream::Message| {
+        Some(raw.headers.as_ref()?.get("order")?.as_str().to_owned())
+    };
+    Consumer::builder(nats.client.clone(), STREAM, DURABLE, of).key(key)
+}
+
+/// How often each key took effect.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
+
+impl Ledger {
+    fn book(&self, cx: &Context) {
+        *self.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+    }
+
+    fn effects(&self) -> Vec<u32> {
+        self.0.lock().unwrap().values().copied().collect()
+    }
+}
+
+/// Runs until `stop`; each message takes this long.
+async fn run(
+    consumer: ConsumerBuilder,
+    ledger: &Ledger,
+    takes: Duration,
+    stop: impl Future<Output = ()>,
+) -> Ended {
+    let books = ledger.clone();
+    let book = move |cx: Context, _: Arc<Message>| {
+        let books = books.clone();
+        async move {
+            sleep(takes).await;
+            books.book(&cx);
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = consumer.build().unwrap();
+    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
+}
+
+#[tokio::test]
+async fn duplicates_have_one_effect_and_all_are_acknowledged() {
+    let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
+    for n in 0..100 {
+        nats.publish(&format!("order-{}", n % 25), "10 GBP").await;
+    }
+    let handles = [handle(&node), handle(&node)];
+    let [a, b] = handles
+        .each_ref()
+        .map(|h| run(builder(&nats, h), &ledger, Duration::from_millis(5), nats.drained()));
+    let (a, b) = tokio::join!(a, b);
+    assert_eq!(ledger.effects(), [1; 25]);
+    assert_eq!(a.acked + b.acked, 100, "{a:?} {b:?}");
+    assert_eq!((a.unsettled + b.unsettled, a.parked + b.parked), (0, 0), "{a:?} {b:?}");
+}
+
+#[tokio::test]
+async fn a_message_at_work_elsewhere_is_not_acknowledged() {
+    let (nats, node) = (Nats::start().await, MemoryNode::new());
+    nats.publish("order-1", "10 GBP").await;
+    nats.publish("order-1", "10 GBP").await;
+    let (redlock, effects) = (handle(&node), Arc::new(AtomicU32::new(0)));
+    let (counted, context) = (Arc::clone(&effects), nats.context.clone());
+    let slow = move |_: Context, _: Arc<Message>| {
+        let (counted, context) = (Arc::clone(&counted), context.clone());
+        async move {
+            // The copy has been delivered by now, and found this one.
+            sleep(LEASE / 2).await;
+            let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
+            let mut found: async_nats::jetstream::consumer::PullConsumer =
+                found.map_err(Failed::permanent)?;
+            let info = found.info().await.map_err(Failed::permanent)?;
+            assert_eq!((info.num_ack_pending, info.num_pending), (2, 0), "none is acknowledged");
+            counted.fetch_add(1, SeqCst);
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = builder(&nats, &redlock).build().unwrap();
+    let ended = timeout(HANG, consumer.run(slow, nats.drained())).await.expect("it ends").unwrap();
+    assert_eq!((effects.load(SeqCst), ended.acked, ended.parked), (1, 2, 0), "{ended:?}");
+    assert_eq!(ended.retried, 1, "the copy came again once, when the lease was over: {ended:?}");
+}
+
+#[tokio::test]
+async fn a_long_handler_keeps_its_message() {
+    let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
+    nats.publish("order-1", "10 GBP").await;
+    let (one, other) = (handle(&node), handle(&node));
+    // Twice the ack wait, which is one and a half leases.
+    let long = run(builder(&nats, &one), &ledger, 3 * LEASE, nats.drained());
+    let idle = run(builder(&nats, &other), &ledger, 3 * LEASE, nats.drained());
+    let (a, b) = tokio::join!(long, idle);
+    assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
+    assert_eq!(ledger.effects(), [1]);
+}
+
+/// A process that stands still for longer than its ack wait, and then goes on. The server takes any
+/// word for a message as one for its newest delivery: nats-server#4786.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_word_does_not_settle_what_was_delivered_to_another() {
+    let (nats, node) = (Nats::start().await, MemoryNode::new());
+    nats.publish("order-1", "10 GBP").await;
+    let taken = Arc::new(Notify::new());
+    let (url, began) = (nats.client.server_info(), Arc::clone(&taken));
+    let (url, frozen_node) = (format!("127.0.0.1:{}", url.port), node.clone());
+    // Its runtime has one thread, which sleeps: no heartbeat, no renewal.
+    let frozen = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = async_nats::connect(url).await.unwrap();
+            let of = repeatable(&handle(&frozen_node));
+            let key = |_: &async_nats::jetstream::Message| Some("order-1".to_owned());
+            let consumer = Consumer::builder(client, STREAM, DURABLE, of).key(key).build().unwrap();
+            let done = Arc::new(Notify::new());
+            let (begun, end) = (Arc::clone(&began), Arc::clone(&done));
+            let freeze = move |_: Context, _: Arc<Message>| {
+                let (begun, end) = (Arc::clone(&begun), Arc::clone(&end));
+                async move {
+                    begun.notify_one();
+                    std::thread::sleep(3 * LEASE);
+                    end.notify_one();
+                    Ok::<_, Failed>(())
+                }
+            };
+            let stop = async {
+                done.notified().await;
+                // Nothing more is taken; what it has to say of the message is said.
+            };
+            consumer.run(freeze, stop).await.unwrap()
+        })
+    });
+    taken.notified().await;
+    let (redlock, ran) = (handle(&node), Arc::new(AtomicU32::new(0)));
+    let (counted, over) = (Arc::clone(&ran), Arc::new(Notify::new()));
+    let go_on = Arc::clone(&over);
+    let other = move |_: Context, _: Arc<Message>| {
+        let (counted, go_on) = (Arc::clone(&counted), Arc::clone(&go_on));
+        async move {
+            counted.fetch_add(1, SeqCst);
+            go_on.notified().await;
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = builder(&nats, &redlock).build().unwrap();
+    let judge = async {
+        let late = tokio::task::spawn_blocking(|| frozen.join().unwrap()).await.unwrap();
+        assert_eq!((late.acked, late.unsettled), (0, 1), "{late:?}");
+        let info = nats.info().await;
+        assert_eq!(info.num_ack_pending, 1, "the other one's delivery stands");
+        assert_eq!(info.delivered.consumer_sequence, 2, "it was delivered to two");
+        over.notify_one();
+        nats.drained().await;
+    };
+    let run = consumer.run(other, judge);
+    let ended = timeout(HANG, run).await.expect("it ends").unwrap();
+    assert_eq!((ran.load(SeqCst), ended.acked), (1, 1), "{ended:?}");
+    assert_eq!(nats.info().await.delivered.consumer_sequence, 2, "nothing came once more");
+}
+
+#[tokio::test]
+async fn no_more_is_pulled_than_can_be_handled_at_once() {
+    let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
+    for n in 0..20 {
+        nats.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let redlock = handle(&node);
+    let consumer = builder(&nats, &redlock).rules(Rules::default().concurrency(3));
+    let look = async {
+        let mut most = 0;
+        tokio::select! {
+            () = nats.drained() => most,
+            never = async {
+                // Made by the consumer.
+                while nats.context.get_consumer_from_stream::<pull::Config, _, _>(DURABLE, STREAM).await.is_err() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                loop {
+                    most = most.max(nats.info().await.num_ack_pending);
+                    sleep(Duration::from_millis(10)).await;
+                }
+            } => never,
+        }
+    };
+    let most = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&most);
+    let stop = async move { *seen.lock().unwrap() = look.await };
+    // Twenty of them, three at a time, take longer than the ack wait of three seconds.
+    let ended = run(consumer, &ledger, Duration::from_millis(600), stop).await;
+    assert_eq!(*most.lock().unwrap(), 3);
+    assert_eq!((ended.delivered, ended.acked), (20, 20), "nothing came twice: {ended:?}");
+    assert_eq!(ledger.effects(), [1; 20]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_handled_is_put_aside_once_with_its_reason() {
+    let (nats, node) = (Nats::start().await, MemoryNode::new());
+    let made = std::time::SystemTime::now();
+    let publisher = nats.publisher();
+    for (key, body) in [("refused", "a"), ("fails", "b"), ("fine", "c")] {
+        publisher.publish(key, made, body.as_bytes()).await.unwrap();
+    }
+    nats.publish("ignored", "without a key").await;
+    let (redlock, tries) = (handle(&node), Arc::new(AtomicU32::new(0)));
+    let seen = Arc::clone(&tries);
+    let handler = move |cx: Context, message: Arc<Message>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            assert_eq!(message.subject(), STREAM);
+            match cx.key() {
+                "refused" => Err(Failed::permanent("no such\ncustomer")),
+                "fails" => {
+                    seen.fetch_add(1, SeqCst);
+                    Err(Failed::no_effect("the bank is closed"))
+                }
+                _ => Ok(()),
+            }
+        }
+    };
+    let of = repeatable(&redlock);
+    let rules = Rules::default().max_failures(3).retry(Duration::from_millis(50), LEASE);
+    let consumer = Consumer::builder(nats.client.clone(), STREAM, DURABLE, of).rules(rules);
+    let consumer = consumer.build().unwrap();
+    let ended = timeout(HANG, consumer.run(handler, nats.drained())).await.expect("it ends");
+    assert_eq!(ended.unwrap().parked, 3);
+    assert_eq!(tries.load(SeqCst), 3);
+    let mut dead = BTreeMap::new();
+    for letter in nats.dead().await {
+        let text = |name| letter.headers.get(name).map(|v| v.as_str().to_owned());
+        assert_eq!(letter.subject.as_str(), format!("{}.{DURABLE}", dead_letters(STREAM)));
+        assert!(text(ORIGIN).unwrap().starts_with("orders:"), "{letter:?}");
+        let body = String::from_utf8(letter.payload.to_vec()).unwrap();
+        dead.insert(text(REASON).unwrap(), (text(KEY), body, text(DETAIL).unwrap()));
+    }
+    assert_eq!(dead.keys().collect::<Vec<_>>(), ["exhausted", "refused", "unreadable"]);
+    let (key, body, detail) = &dead["refused"];
+    assert_eq!((key.as_deref(), &**body), (Some("refused"), "a"));
+    assert!(detail.ends_with("no such customer"), "{detail}");
+    assert_eq!(dead["exhausted"].0.as_deref(), Some("fails"));
+    let (key, body, detail) = &dead["unreadable"];
+    assert_eq!((key, &**body), (&None, "without a key"));
+    assert!(detail.contains("no header `Nats-Msg-Id`"), "{detail}");
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
+    let (nats, node, ledger) = (Nats::start().await, MemoryNode::new(), Ledger::default());
+    for n in 0..10 {
+        nats.publish(&format!("order-{n}"), "10 GBP").await;
+    }
+    let redlock = handle(&node);
+    let begun = Arc::new(Notify::new());
+    let (books, started) = (ledger.clone(), Arc::clone(&begun));
+    let book = move |cx: Context, _: Arc<Message>| {
+        let (books, started) = (books.clone(), Arc::clone(&started));
+        async move {
+            started.notify_one();
+            sleep(LEASE).await;
+            books.book(&cx);
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = builder(&nats, &redlock).rules(Rules::default().concurrency(4)).build().unwrap();
+    let stop = async { begun.notified().await };
+    let ended = timeout(HANG, consumer.run(book, stop)).await.expect("it ends").unwrap();
+    assert_eq!((ended.unfinished, ended.unsettled), (0, 0), "{ended:?}");
+    assert_eq!(ledger.effects().len() as u64, ended.acked, "{ended:?}");
+    let info = nats.info().await;
+    assert_eq!(info.num_ack_pending, usize::try_from(ended.retried).unwrap(), "{ended:?}");
+    assert_eq!(info.num_pending + info.num_ack_pending as u64, 10 - ended.acked, "{ended:?}");
+    // Somebody else gets them without waiting for an ack wait.
+    let other = handle(&node);
+    let rest = run(builder(&nats, &other), &ledger, Duration::ZERO, nats.drained()).await;
+    assert_eq!((rest.acked, ledger.effects()), (10 - ended.acked, vec![1; 10]));
+}
+
+#[tokio::test]
+async fn what_is_not_as_it_has_to_be_at_the_server_is_refused_with_a_sentence() {
+    let (nats, node) = (Nats::start().await, MemoryNode::new());
+    let redlock = handle(&node);
+    let refused = async |stream: &str, durable: &str| {
+        let of = repeatable(&redlock);
+        let consumer = Consumer::builder(nats.client.clone(), stream, durable, of).build().unwrap();
+        let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, pending());
+        timeout(HANG, run).await.expect("it ends").unwrap_err().to_string()
+    };
+    let text = refused("nothing", DURABLE).await;
+    assert!(text.contains("no stream \"nothing\"; create it"), "{text}");
+    let explicit = || pull::Config { ack_policy: AckPolicy::Explicit, ..pull::Config::default() };
+    let unfit = [
+        (pull::Config { ack_wait: LEASE / 2, ..explicit() }, "its ack wait is 1s; at least"),
+        (pull::Config { max_deliver: 5, ..explicit() }, "drops a message without a dead letter"),
+        (pull::Config { ack_policy: AckPolicy::All, ..explicit() }, "its ack policy is All"),
+    ];
+    let stream = nats.context.get_stream(STREAM).await.unwrap();
+    for (n, (config, want)) in unfit.into_iter().enumerate() {
+        let name = format!("unfit-{n}");
+        let config = pull::Config { durable_name: Some(name.clone()), ..config };
+        stream.create_consumer(config).await.unwrap();
+        let text = refused(STREAM, &name).await;
+        assert!(text.contains(want), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
+    let client = async_nats::ConnectOptions::new().retry_on_initial_connect();
+    let client = client.connect("127.0.0.1:1").await.unwrap();
+    let redlock = handle(&MemoryNode::new());
+    let with = |stream: &str, durable: &str| {
+        Consumer::builder(client.clone(), stream, durable, repeatable(&redlock))
+    };
+    let refused = |b: ConsumerBuilder| b.build().unwrap_err().to_string();
+    let text = refused(with(STREAM, DURABLE).ack_wait(LEASE / 2));
+    assert!(text.starts_with("`ack_wait` is 1s: at least the lease (2s)"), "{text}");
+    assert!(refused(with("", DURABLE)).starts_with("`stream` is \"\": 1 to 200 bytes"));
+    assert!(refused(with(STREAM, "a.b")).starts_with("`durable` is \"a.b\""));
+    let rules = Rules::default().concurrency(0);
+    assert!(refused(with(STREAM, DURABLE).rules(rules)).starts_with("`concurrency` is 0"));
+    // A server that is not there is waited for, and a stop is heard.
+    let consumer = with(STREAM, DURABLE).build().unwrap();
+    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(Duration::from_millis(200)));
+    assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
+}

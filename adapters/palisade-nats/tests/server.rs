@@ -1,0 +1,120 @@
+//! A NATS server of its own: on a port that it chose, below a temporary directory, ended by pid with
+//! its test, also when the test process is killed.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::{Info, PullConsumer};
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::{self, Context, stream};
+use palisade_nats::{Publisher, dead_letters};
+
+const START: Duration = Duration::from_secs(30);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) const STREAM: &str = "orders";
+pub(crate) const DURABLE: &str = "billing";
+
+/// One server, with a stream; ended on drop.
+pub(crate) struct Nats {
+    dir: PathBuf,
+    process: Child,
+    pub(crate) client: Client,
+    pub(crate) context: Context,
+}
+
+impl Nats {
+    pub(crate) async fn start() -> Self {
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("palisade-nats-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
+        // Ends with the thread that starts it, so with its test.
+        let mut server = Command::new("setpriv");
+        server.args(["--pdeathsig", "KILL", "--", "nats-server", "--addr", "127.0.0.1"]);
+        server.args(["--port", "-1", "--jetstream", "--store_dir"]).arg(&dir);
+        server.arg("--ports_file_dir").arg(&dir);
+        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = server.spawn().expect("nats-server: see scripts/need");
+        let Some(url) = address(&dir, process.id()).await else {
+            let _ = process.kill();
+            panic!("nats-server does not say its port");
+        };
+        let client = async_nats::connect(url).await.expect("it answers");
+        let context = jetstream::new(client.clone());
+        let config = stream::Config { name: STREAM.to_owned(), ..stream::Config::default() };
+        context.create_stream(config).await.expect("a stream");
+        Self { dir, process, client, context }
+    }
+
+    /// Publishes with the key `key`, which is in the header `order` as well: by that one the stream
+    /// itself does not drop a copy.
+    pub(crate) async fn publish(&self, key: &str, body: &str) {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("order", key);
+        let body = body.to_owned().into();
+        let sent = self.context.publish_with_headers(STREAM, headers, body).await;
+        sent.expect("sent").await.expect("confirmed");
+    }
+
+    pub(crate) fn publisher(&self) -> Publisher {
+        Publisher::new(self.client.clone(), STREAM)
+    }
+
+    /// What the server knows of the durable consumer.
+    pub(crate) async fn info(&self) -> Info {
+        let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
+        let mut found: PullConsumer = found.expect("it is there");
+        found.info().await.expect("an answer").clone()
+    }
+
+    /// Until everything is acknowledged.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
+            if let Ok(found) = found {
+                let mut found: PullConsumer = found;
+                let info = found.info().await.expect("an answer");
+                if info.num_pending == 0 && info.num_ack_pending == 0 {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn dead(&self) -> Vec<StreamMessage> {
+        let stream = self.context.get_stream(dead_letters(STREAM)).await.expect("it is there");
+        let mut dead = Vec::new();
+        for sequence in 1..=stream.cached_info().state.last_sequence {
+            dead.push(stream.get_raw_message(sequence).await.expect("a dead letter"));
+        }
+        dead
+    }
+}
+
+/// From the file that the server writes when it listens.
+async fn address(dir: &std::path::Path, pid: u32) -> Option<String> {
+    let file = dir.join(format!("nats-server_{pid}.ports"));
+    let begun = Instant::now();
+    while begun.elapsed() < START {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let ports: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        let url = ports.and_then(|p| Some(p["nats"][0].as_str()?.to_owned()));
+        if url.is_some() {
+            return url;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    None
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

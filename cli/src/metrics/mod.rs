@@ -1,0 +1,85 @@
+//! `--metrics`: what a command that runs for long counts, and whether it can work, for a monitoring
+//! system.
+
+mod server;
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use clap::Args;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use palisade::Election;
+use serde_json::json;
+
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, INTERNAL, USAGE};
+use crate::verbs::{Ground, SayArgs};
+
+/// Bounds of the classes into which times are sorted: a round trip on one machine is about a
+/// millisecond, leases last from seconds to a day.
+const SECONDS: &[f64] = &[
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
+    60.0, 300.0, 3_600.0,
+];
+/// The same of parts of a ttl.
+const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+/// How often what was counted since is put into its classes, also if nobody asks.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Who is told what this does.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Serve /metrics (Prometheus), /healthz and /readyz here, without login; port 0: any
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Monitoring")]
+    metrics: Option<SocketAddr>,
+}
+
+impl MetricsArgs {
+    /// What a verb works with; counted and served if that was asked for.
+    pub(crate) fn ground(
+        self,
+        handle: HandleArgs,
+        sets: Sets,
+        say: SayArgs,
+    ) -> Result<Ground, Fail> {
+        let Some(address) = self.metrics else { return Ground::new(handle, sets, say) };
+        let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        // Before the handle: that counts where it finds a recorder when it is built.
+        let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
+        let ground = Ground::new(handle, sets, say)?;
+        let url = format!("http://{address}/metrics");
+        ground.say.warn("metrics", json!({ "url": url }), &format!("metrics at {url}"));
+        tokio::spawn(upkeep(counted.clone()));
+        tokio::spawn(server::serve(listener, counted, ground.redlock.clone()));
+        Ok(ground)
+    }
+
+    /// Watches the election, so that it is known for how long nobody leads.
+    pub(crate) fn watch(self, election: &Election) {
+        if self.metrics.is_some() {
+            let mut observer = election.observe();
+            tokio::spawn(async move { while observer.next().await.is_some() {} });
+        }
+    }
+}
+
+fn install() -> Result<PrometheusHandle, BuildError> {
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_ratio".to_owned()), RATIO)?
+        .build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder).map_err(BuildError::FailedToSetGlobalRecorder)?;
+    Ok(handle)
+}
+
+async fn upkeep(counted: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(UPKEEP).await;
+        counted.run_upkeep();
+    }
+}

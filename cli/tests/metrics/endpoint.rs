@@ -1,0 +1,135 @@
+//! The pages: what they say, and that nobody can hold them up.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::ground::Ground;
+use crate::scrape::{Watched, ask, wait_for};
+
+const SOON: Duration = Duration::from_secs(20);
+const SLEEP: [&str; 3] = ["--", "sleep", "120"];
+
+fn lock(ground: &Ground) -> Watched {
+    Watched::start(ground, &[&["lock", "hidden-name"][..], &SLEEP].concat())
+}
+
+fn held(watched: &Watched) {
+    wait_for("it is held", SOON, || {
+        (watched.value("palisade_locks_held{name=\"\"}")? > 0.0).then_some(())
+    });
+}
+
+#[test]
+fn a_lock_is_counted_where_it_is_held() {
+    let ground = Ground::new();
+    let watched = lock(&ground);
+    held(&watched);
+    let acquired = "palisade_lock_acquires_total{outcome=\"acquired\",name=\"\"}";
+    assert_eq!(watched.value(acquired), Some(1.0));
+    let (_, text) = watched.get("/metrics");
+    assert!(!text.contains("hidden-name"), "the names of locks are no labels");
+    assert!(text.contains("palisade_lease_renewal_margin_ratio_bucket"), "no histogram: {text}");
+    let (status, body) = watched.get("/healthz");
+    assert_eq!((status, body.as_str()), (200, "alive\n"));
+}
+
+#[test]
+fn a_follower_is_ready_and_a_handle_that_cannot_lock_is_not_and_says_why() {
+    let mut ground = Ground::new();
+    let elect = [&["elect", "e"][..], &SLEEP].concat();
+    let leading = "palisade_election_leading{name=\"e\"}";
+    let leader = Watched::start(&ground, &elect);
+    wait_for("a leader", SOON, || (leader.value(leading)? > 0.0).then_some(()));
+    let follower = Watched::start(&ground, &elect);
+    wait_for("a follower", SOON, || (follower.value(leading)? == 0.0).then_some(()));
+    for each in [&leader, &follower] {
+        let (status, body) = each.get("/readyz");
+        assert_eq!(status, 200, "{body}");
+        assert!(body.contains("locks: yes"), "{body}");
+    }
+    ground.server.kill();
+    let why = wait_for("it is not ready", SOON, || {
+        let (status, body) = follower.get("/readyz");
+        (status == 503).then_some(body)
+    });
+    assert!(why.contains("locks: no") && why.contains("cannot connect"), "{why}");
+    assert_eq!(follower.get("/healthz").0, 200, "a restart would not help");
+}
+
+#[test]
+fn cron_says_what_became_of_its_ticks() {
+    let ground = Ground::new();
+    let cron = Watched::start(&ground, &["cron", "* * * * * *", "job", "--", "true"]);
+    let done = "palisade_cron_ticks_total{outcome=\"done\",name=\"job\"}";
+    wait_for("ticks", SOON, || (cron.value(done)? >= 2.0).then_some(()));
+}
+
+#[test]
+fn wrong_requests_are_answered_and_strange_ones_end() {
+    let ground = Ground::new();
+    let watched = lock(&ground);
+    let address = &watched.address;
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", 404),
+        ("POST /metrics HTTP/1.1\r\n\r\n", 405),
+        ("HEAD /healthz HTTP/1.1\r\n\r\n", 200),
+        ("GET /healthz?verbose HTTP/1.0\r\n\r\n", 200),
+        ("GET /healthz\r\n\r\n", 400),
+        ("\u{0}\u{1}\u{2}\r\n\r\n", 400),
+    ] {
+        assert_eq!(ask(address, request).0, status, "{request:?}");
+    }
+    assert_eq!(ask(address, "HEAD /healthz HTTP/1.1\r\n\r\n").1, "");
+    // Without end: it is not read to its end.
+    let endless = format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 22));
+    assert!(matches!(ask(address, &endless).0, 0 | 431));
+    assert_eq!(watched.get("/healthz").0, 200);
+}
+
+#[test]
+fn clients_that_say_nothing_are_sent_away_and_do_not_pile_up() {
+    let ground = Ground::new();
+    let watched = lock(&ground);
+    held(&watched);
+    // The command is started right after.
+    std::thread::sleep(Duration::from_millis(300));
+    let descriptors =
+        || std::fs::read_dir(format!("/proc/{}/fd", watched.pid())).expect("it runs").count();
+    let before = descriptors();
+    let silent: Vec<_> = (0..200)
+        .map(|n| {
+            let mut stream = TcpStream::connect(&watched.address).expect("it listens");
+            // Some begin, and go on too slowly.
+            if n % 2 == 0 {
+                let _ = stream.write_all(b"GET /met");
+            }
+            stream
+        })
+        .collect();
+    // Nothing is waited for that is not there to be waited for: the most are closed at once.
+    wait_for("most are closed", SOON, || (descriptors() <= before + 16).then_some(()));
+    // And the others when their time is over: then somebody who asks is answered.
+    wait_for("an answer", SOON, || (watched.get("/healthz").0 == 200).then_some(()));
+    for mut stream in silent {
+        stream.set_read_timeout(Some(SOON)).expect("a socket");
+        let mut byte = [0];
+        let read = stream.read(&mut byte);
+        assert!(!matches!(read, Ok(1)), "an answer to no question");
+        let waited = matches!(&read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!waited, "it is still open");
+    }
+    wait_for("all are closed", SOON, || (descriptors() <= before + 1).then_some(()));
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_wrong_use() {
+    let ground = Ground::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let run = ground.run(&["lock", "a", "--metrics", &address, "--", "true"]);
+    assert_eq!(run.code, 64, "{}", run.err);
+    assert!(run.err.contains("--metrics") && run.err.contains(&address), "{}", run.err);
+    let run = ground.run(&["lock", "a", "--metrics", "nonsense", "--", "true"]);
+    assert_eq!(run.code, 64, "{}", run.err);
+}

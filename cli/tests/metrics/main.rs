@@ -1,0 +1,11 @@
+//! `--metrics`: what is served, to whom, and what a real Prometheus makes of it.
+
+mod alerts;
+mod endpoint;
+#[path = "../verbs/ground.rs"]
+#[allow(dead_code, reason = "shared with the tests of verbs, which use all of it")]
+mod ground;
+mod prometheus;
+mod scrape;
+#[path = "../../../tests/support/mod.rs"]
+mod support;

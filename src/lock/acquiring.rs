@@ -1,0 +1,45 @@
+//! One call that acquires a lock, as it is counted and shown.
+
+use std::sync::Arc;
+
+use super::LockGuard;
+use crate::driver::Core;
+use crate::error::AcquireError;
+use crate::metrics::LockMeters;
+use crate::span::Call;
+use crate::time::Moment;
+
+/// A call under way. Dropped before it is over, it counts as dropped.
+pub(super) struct Acquiring<'a> {
+    core: &'a Core,
+    meters: Arc<LockMeters>,
+    began: Moment,
+    outcome: &'static str,
+}
+
+impl<'a> Acquiring<'a> {
+    pub(super) fn begin(core: &'a Core, name: &str) -> Self {
+        let (meters, began) = (core.meters.lock(name), core.env.now());
+        Self { core, meters, began, outcome: "dropped" }
+    }
+
+    /// It came to this; `None`: somebody else has the lock.
+    pub(super) fn over(mut self, verb: Call, came_to: Result<Option<&LockGuard>, &AcquireError>) {
+        self.outcome = match came_to {
+            Ok(Some(guard)) => {
+                verb.token(guard.fencing_token());
+                "acquired"
+            }
+            Ok(None) | Err(AcquireError::TimedOut { .. }) => "taken",
+            Err(AcquireError::Closed(_)) => "closed",
+            Err(AcquireError::NoQuorum(_)) => "no_quorum",
+        };
+        verb.over(self.outcome);
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        self.meters.over(self.outcome, self.core.env.now().since(self.began));
+    }
+}

@@ -1,0 +1,363 @@
+//! What is counted for people who watch a program: one handle for each number, made once and used
+//! where the thing happens.
+//!
+//! With the feature `metrics` each number goes to the recorder of the `metrics` crate that is
+//! installed when the handle of the nodes is built. Without it nothing is kept here but what
+//! [`Redlock::metrics`](crate::Redlock::metrics) and its like show: those read the same
+//! [`Tally`]. The names are in `table`, and for users in `manual/metrics.md`.
+//!
+//! A label is a word of this crate, a node's name, or a name that a program gives to something of
+//! which it has few. Names of locks are labels only where somebody asks for it, and of no kind are
+//! there more than [`NAMES_MAX`].
+
+#[cfg(feature = "metrics")]
+mod export;
+#[cfg(not(feature = "metrics"))]
+#[path = "nothing.rs"]
+mod export;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub(crate) use self::export::{Counter, Gauge, Histogram};
+pub(crate) use self::table::Metric;
+use self::table::{
+    ACQUIRE_WAIT, ACQUIRES, CLAIMS, CLAIMS_HELD, LEADERLESS, LEADING, LEASES_LOST, LOCKS_HELD,
+    LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN, TERMS, TICK_LATENESS,
+    TICKS, TICKS_MISSED, VACANCY,
+};
+pub(crate) use self::table::{IDEMPOTENCY, NODE};
+use crate::time::Moment;
+
+/// Most names of one kind that are labels of one handle; the others share [`OTHER`].
+const NAMES_MAX: usize = 256;
+/// What names beyond that are called. No name of a lock contains such brackets by accident.
+const OTHER: &str = "(other)";
+
+/// A number that a program can ask for, and that is exported: one truth, two readers. By default it
+/// is exported to nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    value: AtomicU64,
+    exported: Counter,
+}
+
+impl Tally {
+    pub(crate) fn new(metric: &Metric, labels: &[(&'static str, &str)]) -> Self {
+        Self { value: AtomicU64::new(0), exported: Counter::new(metric, labels) }
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        if n > 0 {
+            self.value.fetch_add(n, Ordering::Relaxed);
+            self.exported.add(n);
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+}
+
+/// One counter for each outcome of a fixed list; all are there from the beginning, at zero.
+#[derive(Debug)]
+pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
+
+impl Outcomes {
+    fn new(metric: &Metric, label: (&'static str, &str), all: &[&'static str]) -> Self {
+        let one = |outcome: &&'static str| {
+            let labels = [("outcome", *outcome), label];
+            let labels = if label.0.is_empty() { &labels[..1] } else { &labels[..] };
+            (*outcome, Counter::new(metric, labels))
+        };
+        Self(all.iter().map(one).collect())
+    }
+
+    pub(crate) fn add(&self, outcome: &str, n: u64) {
+        if let Some((_, counter)) = self.0.iter().find(|(name, _)| *name == outcome) {
+            counter.add(n);
+        }
+    }
+}
+
+/// What is counted for each name of one kind.
+struct Family<T>(Mutex<BTreeMap<Arc<str>, Arc<T>>>);
+
+impl<T> Default for Family<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Family<T> {
+    fn of(&self, name: &str, new: impl FnOnce(&str) -> T) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = if all.len() < NAMES_MAX || all.contains_key(name) { name } else { OTHER };
+        if let Some(known) = all.get(name) {
+            return Arc::clone(known);
+        }
+        let first = Arc::new(new(name));
+        all.insert(name.into(), Arc::clone(&first));
+        first
+    }
+}
+
+/// Everything that one handle counts and no node does.
+pub(crate) struct Meters {
+    /// Names of locks are labels.
+    by_lock: bool,
+    /// All locks together, where their names are no labels.
+    all_locks: Arc<LockMeters>,
+    locks: Family<LockMeters>,
+    elections: Family<ElectionMeters>,
+    jobs: Family<JobMeters>,
+    namespaces: Family<String>,
+    /// Leases of idempotency keys.
+    pub(crate) claimed: Arc<LeaseMeters>,
+    /// Claims, by what became of them.
+    pub(crate) claims: Outcomes,
+}
+
+impl fmt::Debug for Meters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meters").field("by_lock", &self.by_lock).finish_non_exhaustive()
+    }
+}
+
+impl Meters {
+    /// Takes the recorder that is installed now.
+    pub(crate) fn new(by_lock: bool) -> Self {
+        export::describe(table::ALL);
+        let claims =
+            ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
+        Self {
+            by_lock,
+            all_locks: Arc::new(LockMeters::new("")),
+            locks: Family::default(),
+            elections: Family::default(),
+            jobs: Family::default(),
+            namespaces: Family::default(),
+            claimed: Arc::new(LeaseMeters::new("claim", "", &CLAIMS_HELD)),
+            claims: Outcomes::new(&CLAIMS, ("", ""), &claims),
+        }
+    }
+
+    pub(crate) fn lock(&self, name: &str) -> Arc<LockMeters> {
+        if self.by_lock {
+            self.locks.of(name, LockMeters::new)
+        } else {
+            Arc::clone(&self.all_locks)
+        }
+    }
+
+    pub(crate) fn election(&self, name: &str) -> Arc<ElectionMeters> {
+        self.elections.of(name, ElectionMeters::new)
+    }
+
+    /// What a namespace of idempotency keys is called.
+    pub(crate) fn namespace(&self, name: &str) -> Arc<String> {
+        self.namespaces.of(name, ToOwned::to_owned)
+    }
+
+    #[cfg_attr(not(feature = "cron"), expect(dead_code, reason = "for ticks"))]
+    pub(crate) fn job(&self, name: &str) -> Arc<JobMeters> {
+        self.jobs.of(name, JobMeters::new)
+    }
+}
+
+/// Calls that acquire a lock.
+#[derive(Debug)]
+pub(crate) struct LockMeters {
+    acquires: Outcomes,
+    wait: Histogram,
+    pub(crate) leases: Arc<LeaseMeters>,
+}
+
+impl LockMeters {
+    fn new(name: &str) -> Self {
+        let outcomes = ["acquired", "taken", "no_quorum", "closed", "dropped"];
+        Self {
+            acquires: Outcomes::new(&ACQUIRES, ("name", name), &outcomes),
+            wait: Histogram::new(&ACQUIRE_WAIT, &[("name", name)]),
+            leases: Arc::new(LeaseMeters::new("lock", name, &LOCKS_HELD)),
+        }
+    }
+
+    /// A call is over, after so long.
+    pub(crate) fn over(&self, outcome: &str, after: Duration) {
+        self.acquires.add(outcome, 1);
+        if outcome == "acquired" {
+            self.wait.record(after.as_secs_f64());
+        }
+    }
+}
+
+/// Leases of one kind and name: what is held, renewed and lost.
+#[derive(Debug)]
+pub(crate) struct LeaseMeters {
+    held: Gauge,
+    lost: Counter,
+    lost_margin: Histogram,
+    renewals: Outcomes,
+    margin: Histogram,
+    ratio: Histogram,
+    took: Histogram,
+}
+
+impl LeaseMeters {
+    fn new(kind: &'static str, name: &str, held: &Metric) -> Self {
+        let labels = [("kind", kind), ("name", name)];
+        let by_name = if kind == "claim" { &[][..] } else { &labels[1..] };
+        let outcome = |outcome: &'static str| {
+            (outcome, Counter::new(&RENEWALS, &[("outcome", outcome), labels[0], labels[1]]))
+        };
+        Self {
+            held: Gauge::new(held, by_name),
+            lost: Counter::new(&LEASES_LOST, &labels),
+            lost_margin: Histogram::new(&LOST_MARGIN, &labels),
+            renewals: Outcomes(["renewed", "no_quorum", "lost"].map(outcome).into()),
+            margin: Histogram::new(&RENEWAL_MARGIN, &labels),
+            ratio: Histogram::new(&RENEWAL_RATIO, &labels),
+            took: Histogram::new(&RENEWAL, &labels),
+        }
+    }
+
+    /// One more is held, or one less.
+    pub(crate) fn holds(&self, more: bool) {
+        self.held.add(if more { 1.0 } else { -1.0 });
+    }
+
+    /// One was lost, with so much of its validity left.
+    pub(crate) fn lost(&self, left: Duration) {
+        self.lost.add(1);
+        self.lost_margin.record(left.as_secs_f64());
+    }
+
+    /// A renewal was decided after `took`, when so much of the last validity was left.
+    pub(crate) fn renewal(&self, outcome: &str, took: Duration, (left, ttl): (Duration, Duration)) {
+        self.renewals.add(outcome, 1);
+        self.took.record(took.as_secs_f64());
+        self.margin.record(left.as_secs_f64());
+        self.ratio.record(left.as_secs_f64() / ttl.as_secs_f64());
+    }
+}
+
+/// One election, as this process takes part in it or watches it.
+#[derive(Debug)]
+pub(crate) struct ElectionMeters {
+    name: String,
+    terms: Counter,
+    pub(crate) leases: Arc<LeaseMeters>,
+}
+
+impl ElectionMeters {
+    fn new(name: &str) -> Self {
+        Self {
+            terms: Counter::new(&TERMS, &[("name", name)]),
+            name: name.to_owned(),
+            leases: Arc::new(LeaseMeters::new("election", name, &LEADING)),
+        }
+    }
+
+    /// A term of this process has begun.
+    pub(crate) fn term(&self) {
+        self.terms.add(1);
+    }
+}
+
+/// For how long nobody leads, as one observer sees it.
+#[derive(Debug)]
+pub(crate) struct Vacancy {
+    leaderless: Gauge,
+    lasted: Histogram,
+    since: Option<Moment>,
+}
+
+impl Vacancy {
+    pub(crate) fn new(of: &ElectionMeters) -> Self {
+        let name = [("name", of.name.as_str())];
+        let leaderless = Gauge::new(&LEADERLESS, &name);
+        Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
+    }
+
+    /// The observer has looked: whether somebody leads, `None` if too few nodes could say.
+    pub(crate) fn looked(&mut self, led: Option<bool>, now: Moment) {
+        match (led, self.since) {
+            (Some(true), since) => {
+                if let Some(since) = since {
+                    self.lasted.record(now.since(since).as_secs_f64());
+                }
+                self.since = None;
+            }
+            (Some(false), None) => self.since = Some(now),
+            _ => {}
+        }
+        let span = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
+        self.leaderless.set(span);
+    }
+}
+
+impl Drop for Vacancy {
+    fn drop(&mut self) {
+        // Nobody looks any more: what was seen last is no news.
+        self.leaderless.set(0.0);
+    }
+}
+
+/// Ticks of one job.
+#[derive(Debug)]
+pub(crate) struct JobMeters {
+    ticks: Outcomes,
+    missed: Counter,
+    lateness: Histogram,
+    run: Histogram,
+}
+
+#[cfg_attr(not(feature = "cron"), expect(dead_code, reason = "for ticks"))]
+impl JobMeters {
+    fn new(name: &str) -> Self {
+        let outcomes = ["done", "failed", "skipped", "cancelled", "again", "parked"];
+        Self {
+            ticks: Outcomes::new(&TICKS, ("name", name), &outcomes),
+            missed: Counter::new(&TICKS_MISSED, &[("name", name)]),
+            lateness: Histogram::new(&TICK_LATENESS, &[("name", name)]),
+            run: Histogram::new(&RUN, &[("name", name)]),
+        }
+    }
+
+    /// This process came to a tick, and this became of it.
+    pub(crate) fn tick(&self, outcome: &str) {
+        self.ticks.add(outcome, 1);
+    }
+
+    /// Ticks were left out because nobody looked at them in time.
+    pub(crate) fn missed(&self, n: u64) {
+        self.missed.add(n);
+    }
+
+    /// A run has ended that began so late and took so long.
+    pub(crate) fn ran(&self, late: Duration, took: Duration) {
+        self.lateness.record(late.as_secs_f64());
+        self.run.record(took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_names_does_not_grow_without_bound() {
+        let family = Family::default();
+        for n in 0..10 * NAMES_MAX {
+            family.of(&format!("tenant-{n}"), ToOwned::to_owned);
+        }
+        let all = family.0.lock().unwrap();
+        assert_eq!(all.len(), NAMES_MAX + 1);
+        assert!(all.contains_key(OTHER) && all.contains_key("tenant-0"));
+    }
+}

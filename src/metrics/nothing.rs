@@ -1,0 +1,46 @@
+//! Without the feature `metrics`: the same numbers, exported to nobody.
+
+use super::Metric;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter;
+
+impl Counter {
+    pub(crate) fn new(_: &Metric, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn add(&self, _: u64) {}
+}
+
+/// A number that comes and goes.
+#[derive(Debug)]
+pub(crate) struct Gauge;
+
+#[expect(clippy::unused_self, reason = "as with the feature")]
+impl Gauge {
+    pub(crate) fn new(_: &Metric, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    pub(crate) fn add(&self, _: f64) {}
+
+    pub(crate) fn set(&self, _: f64) {}
+}
+
+/// How often which size was seen.
+#[derive(Debug)]
+pub(crate) struct Histogram;
+
+impl Histogram {
+    pub(crate) fn new(_: &Metric, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn record(&self, _: f64) {}
+}
+
+pub(super) fn describe(_: &[&Metric]) {}

@@ -1,0 +1,215 @@
+//! The names of what is counted, and what each means. `manual/metrics.md` has the same table, and a
+//! test compares the two.
+
+/// One number.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nobody reads them"))]
+pub(crate) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Unit,
+    pub(super) help: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unit {
+    Count,
+    Seconds,
+    Ratio,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, unit: Unit::Count, help }
+}
+
+const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, unit, help }
+}
+
+const fn histogram(name: &'static str, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, unit, help }
+}
+
+pub(super) const ACQUIRES: Metric =
+    counter("palisade_lock_acquires_total", "Calls that try to acquire a lock, by outcome");
+pub(super) const ACQUIRE_WAIT: Metric = histogram(
+    "palisade_lock_wait_seconds",
+    Unit::Seconds,
+    "From the call until the lock was acquired",
+);
+pub(super) const LOCKS_HELD: Metric =
+    gauge("palisade_locks_held", Unit::Count, "Locks that are held now");
+pub(super) const LEASES_LOST: Metric = counter(
+    "palisade_leases_lost_total",
+    "Leases (locks, leaderships, claims) that ended before their holder was done",
+);
+pub(super) const LOST_MARGIN: Metric = histogram(
+    "palisade_lease_lost_margin_seconds",
+    Unit::Seconds,
+    "What was left of the validity when a lease was reported lost",
+);
+pub(super) const RENEWALS: Metric =
+    counter("palisade_lease_renewals_total", "Renewals and extensions of leases, by outcome");
+pub(super) const RENEWAL_MARGIN: Metric = histogram(
+    "palisade_lease_renewal_margin_seconds",
+    Unit::Seconds,
+    "What was left of the validity when a renewal was decided",
+);
+pub(super) const RENEWAL_RATIO: Metric =
+    histogram("palisade_lease_renewal_margin_ratio", Unit::Ratio, "The same as a part of the ttl");
+pub(super) const RENEWAL: Metric = histogram(
+    "palisade_lease_renewal_seconds",
+    Unit::Seconds,
+    "From the send of a renewal until it was decided",
+);
+pub(super) const CLAIMS: Metric = counter(
+    "palisade_idempotency_claims_total",
+    "Claims of idempotency keys asked of the nodes, by outcome",
+);
+pub(super) const CLAIMS_HELD: Metric =
+    gauge("palisade_claims_held", Unit::Count, "Idempotency keys whose handler runs now");
+pub(super) const LEADING: Metric =
+    gauge("palisade_election_leading", Unit::Count, "1 while this process leads, else 0");
+pub(super) const TERMS: Metric =
+    counter("palisade_election_terms_total", "Terms that this process began");
+pub(super) const LEADERLESS: Metric = gauge(
+    "palisade_election_leaderless_seconds",
+    Unit::Seconds,
+    "For how long nobody has led, as the observer of this process saw it last",
+);
+pub(super) const VACANCY: Metric = histogram(
+    "palisade_election_vacancy_seconds",
+    Unit::Seconds,
+    "How long nobody led, for each time that an observer saw it begin and end",
+);
+pub(super) const TICKS: Metric =
+    counter("palisade_cron_ticks_total", "Ticks that this process came to, by outcome");
+pub(super) const TICKS_MISSED: Metric = counter(
+    "palisade_cron_ticks_missed_total",
+    "Ticks that this process left out because nobody was there in time",
+);
+pub(super) const TICK_LATENESS: Metric = histogram(
+    "palisade_cron_tick_lateness_seconds",
+    Unit::Seconds,
+    "How long after its time a tick's run began",
+);
+pub(super) const RUN: Metric =
+    histogram("palisade_cron_run_seconds", Unit::Seconds, "How long a tick's run took");
+
+/// What a node's lane counts.
+pub(crate) struct Node {
+    pub(crate) batches: Metric,
+    pub(crate) request: Metric,
+    pub(crate) ops: Metric,
+    pub(crate) grants: Metric,
+    pub(crate) refusals: Metric,
+    pub(crate) faults: Metric,
+    pub(crate) histories: Metric,
+    pub(crate) quarantines: Metric,
+    pub(crate) keys_forgotten: Metric,
+    pub(crate) reassertions: Metric,
+    pub(crate) switches: Metric,
+    pub(crate) barriers: Metric,
+    pub(crate) barriers_failed: Metric,
+}
+
+/// See [`NodeMetrics`](crate::node::NodeMetrics).
+pub(crate) const NODE: Node = Node {
+    batches: counter("palisade_node_batches_total", "Batches that were sent to the node"),
+    request: histogram(
+        "palisade_node_request_seconds",
+        Unit::Seconds,
+        "From the send of a batch until its answer or fault",
+    ),
+    ops: counter("palisade_node_ops_total", "Requests in those batches"),
+    grants: counter("palisade_node_grants_total", "Acquires and claims that the node said yes to"),
+    refusals: counter("palisade_node_refusals_total", "Answers that say no by the rules"),
+    faults: counter("palisade_node_faults_total", "Requests without an answer that counts"),
+    histories: counter("palisade_node_histories_total", "Data histories that the node showed"),
+    quarantines: counter("palisade_node_quarantines_total", "Quarantines that were met"),
+    keys_forgotten: counter(
+        "palisade_node_keys_forgotten_total",
+        "Claims granted by a node that may have forgotten an earlier one",
+    ),
+    reassertions: counter(
+        "palisade_node_reassertions_total",
+        "Leases that were put back into a node in quarantine",
+    ),
+    switches: counter(
+        "palisade_node_failovers_total",
+        "How often another server answered than before",
+    ),
+    barriers: counter(
+        "palisade_node_replica_waits_total",
+        "Waits for replicas, for a durability level",
+    ),
+    barriers_failed: counter(
+        "palisade_node_replica_waits_failed_total",
+        "Those that too few replicas confirmed in time",
+    ),
+};
+
+/// What a namespace of idempotency keys counts.
+pub(crate) struct Idempotency {
+    pub(crate) calls: Metric,
+    pub(crate) reruns: Metric,
+    pub(crate) forgotten_runs: Metric,
+}
+
+/// See [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics).
+pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
+    calls: counter("palisade_idempotency_calls_total", "Calls under idempotency keys, by outcome"),
+    reruns: counter(
+        "palisade_idempotency_reruns_total",
+        "Handlers started although an earlier attempt had left no result",
+    ),
+    forgotten_runs: counter(
+        "palisade_idempotency_forgotten_runs_total",
+        "Handlers started although too few nodes knew whether the key was used before",
+    ),
+};
+
+pub(super) const ALL: &[&Metric] = &[
+    &ACQUIRES,
+    &ACQUIRE_WAIT,
+    &LOCKS_HELD,
+    &LEASES_LOST,
+    &LOST_MARGIN,
+    &RENEWALS,
+    &RENEWAL_MARGIN,
+    &RENEWAL_RATIO,
+    &RENEWAL,
+    &IDEMPOTENCY.calls,
+    &IDEMPOTENCY.reruns,
+    &IDEMPOTENCY.forgotten_runs,
+    &CLAIMS,
+    &CLAIMS_HELD,
+    &LEADING,
+    &TERMS,
+    &LEADERLESS,
+    &VACANCY,
+    &TICKS,
+    &TICKS_MISSED,
+    &TICK_LATENESS,
+    &RUN,
+    &NODE.batches,
+    &NODE.request,
+    &NODE.ops,
+    &NODE.grants,
+    &NODE.refusals,
+    &NODE.faults,
+    &NODE.histories,
+    &NODE.quarantines,
+    &NODE.keys_forgotten,
+    &NODE.reassertions,
+    &NODE.switches,
+    &NODE.barriers,
+    &NODE.barriers_failed,
+];
