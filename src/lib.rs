@@ -16,6 +16,11 @@
 #![doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CHANGELOG.md")]
 #![doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CONTRIBUTING.md")]
 #![doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-MIT")]
+#![doc = concat!(
+    "[nemesis]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/nemesis.svg?raw=true"
+)]
 #![doc = concat!("[proofs]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/proofs.md")]
 #![doc = concat!("[rules]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/overview.md")]
 #![doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/SECURITY.md")]

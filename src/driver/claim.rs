@@ -54,11 +54,11 @@ impl Held {
     /// From here on effects may happen: the claim will not be given back by a drop.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
-        self.lease.count();
     }
 
     /// Renews the lease until it is stopped.
     pub(crate) fn keep(&self) {
+        self.lease.count();
         self.core.keeper.keep(&self.core, &self.lease);
     }
 

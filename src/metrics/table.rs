@@ -74,7 +74,7 @@ pub(super) const CLAIMS: Metric = counter(
     "Claims of idempotency keys asked of the nodes, by outcome",
 );
 pub(super) const CLAIMS_HELD: Metric =
-    gauge("palisade_claims_held", Unit::Count, "Idempotency keys whose handler runs now");
+    gauge("palisade_claims_held", Unit::Count, "Idempotency keys whose handler or probe runs now");
 pub(super) const LEADING: Metric =
     gauge("palisade_election_leading", Unit::Count, "1 while this process leads, else 0");
 pub(super) const TERMS: Metric =

@@ -121,7 +121,9 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     for (id, to) in definitions(page) {
         let item = format!("//![{id}]:crate::");
         let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
-        let file = format!("\"[{id}]:\",{at}{to}\"");
+        // A picture is shown as itself, not as a page about it.
+        let raw = if to.ends_with(".svg") { "?raw=true" } else { "" };
+        let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
         if !source.contains(&item) && !source.contains(&file) {
             found.push(format!("[{id}]: {to} is not defined for rustdoc"));
         }

@@ -127,7 +127,7 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     );
     let fleet = Fleet::start(&broker, &group, &ledger, plan.messages.len(), seed)?;
     let limit = PATIENCE * u32::try_from(plan.invoices / 1_000 + 3)?;
-    let work = work(&broker, &group, &ledger, &fleet, &plan, &mut dice, begun);
+    let work = Box::pin(work(&broker, &group, &ledger, &fleet, &plan, &mut dice, begun));
     tokio::time::timeout(limit, work).await.map_err(|_| {
         let executed = ledger.executed();
         format!("not done after {limit:?}: {executed} of {} invoices booked", plan.invoices)

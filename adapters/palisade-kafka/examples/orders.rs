@@ -36,7 +36,8 @@ async fn main() -> Result<(), Failure> {
     let brokers = urls.next().unwrap_or_else(|| "127.0.0.1:9092".to_owned());
 
     // A producer that sends everything twice.
-    let config = ClientConfig::from_iter([("bootstrap.servers", &*brokers)]);
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &brokers);
     let publisher = Publisher::new(&config, "orders")?;
     let made = SystemTime::now();
     for order in [1, 2, 3, 1, 2, 3] {

@@ -1,4 +1,4 @@
-//! Which offset of a partition may be committed: the end of the part without a gap that is finished.
+//! Which offset of a partition may be committed: the end of what is finished without a gap.
 
 use std::collections::BTreeSet;
 

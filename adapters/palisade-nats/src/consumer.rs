@@ -49,8 +49,8 @@ impl Consumer {
     /// Goes on when the server comes back after it was away.
     ///
     /// # Errors
-    /// [`ConsumeError`]: there is no such stream, its durable consumer cannot be used, or no message
-    /// can be handled until a person changed something.
+    /// [`ConsumeError`]: there is no such stream, its durable consumer cannot be used, or no
+    /// message can be handled until a person changed something.
     ///
     /// # Cancellation safety
     /// As [`Worker::run`].

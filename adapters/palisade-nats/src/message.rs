@@ -121,7 +121,9 @@ impl Message {
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
             // What the server would act upon is not for the copy.
             if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
-                values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+                for value in values {
+                    headers.append(name.clone(), value.clone());
+                }
             }
         }
         // A key that is no header's text is in the body, if it is anywhere.

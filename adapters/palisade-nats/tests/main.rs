@@ -130,45 +130,46 @@ async fn a_long_handler_keeps_its_message() {
     assert_eq!(ledger.effects(), [1]);
 }
 
-/// A process that stands still for longer than its ack wait, and then goes on. The server takes any
-/// word for a message as one for its newest delivery: nats-server#4786.
+/// A process that takes a message, stands still for longer than its ack wait, and then goes on. Its
+/// runtime has one thread, which sleeps: no heartbeat, no renewal.
+fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> Ended {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let work = async {
+        let client = async_nats::connect(url).await.unwrap();
+        let of = repeatable(&handle(node));
+        let key = |_: &async_nats::jetstream::Message| Some("order-1".to_owned());
+        let consumer = Consumer::builder(client, STREAM, DURABLE, of).key(key).build().unwrap();
+        let awake = Arc::new(Notify::new());
+        let (started, woke) = (Arc::clone(taken), Arc::clone(&awake));
+        let freeze = move |_: Context, _: Arc<Message>| {
+            let (started, woke) = (Arc::clone(&started), Arc::clone(&woke));
+            async move {
+                started.notify_one();
+                std::thread::sleep(3 * LEASE);
+                woke.notify_one();
+                Ok::<_, Failed>(())
+            }
+        };
+        consumer.run(freeze, awake.notified()).await.unwrap()
+    };
+    runtime.block_on(Box::pin(work))
+}
+
+/// The server takes any word for a message as one for its newest delivery: nats-server#4786.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_word_does_not_settle_what_was_delivered_to_another() {
     let (nats, node) = (Nats::start().await, MemoryNode::new());
     nats.publish("order-1", "10 GBP").await;
     let taken = Arc::new(Notify::new());
-    let (url, began) = (nats.client.server_info(), Arc::clone(&taken));
-    let (url, frozen_node) = (format!("127.0.0.1:{}", url.port), node.clone());
-    // Its runtime has one thread, which sleeps: no heartbeat, no renewal.
-    let frozen = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = async_nats::connect(url).await.unwrap();
-            let of = repeatable(&handle(&frozen_node));
-            let key = |_: &async_nats::jetstream::Message| Some("order-1".to_owned());
-            let consumer = Consumer::builder(client, STREAM, DURABLE, of).key(key).build().unwrap();
-            let done = Arc::new(Notify::new());
-            let (begun, end) = (Arc::clone(&began), Arc::clone(&done));
-            let freeze = move |_: Context, _: Arc<Message>| {
-                let (begun, end) = (Arc::clone(&begun), Arc::clone(&end));
-                async move {
-                    begun.notify_one();
-                    std::thread::sleep(3 * LEASE);
-                    end.notify_one();
-                    Ok::<_, Failed>(())
-                }
-            };
-            let stop = async {
-                done.notified().await;
-                // Nothing more is taken; what it has to say of the message is said.
-            };
-            consumer.run(freeze, stop).await.unwrap()
-        })
-    });
+    let frozen = {
+        let url = format!("127.0.0.1:{}", nats.client.server_info().port);
+        let (node, taken) = (node.clone(), Arc::clone(&taken));
+        tokio::task::spawn_blocking(move || freezes(&url, &node, &taken))
+    };
     taken.notified().await;
     let (redlock, ran) = (handle(&node), Arc::new(AtomicU32::new(0)));
-    let (counted, over) = (Arc::clone(&ran), Arc::new(Notify::new()));
-    let go_on = Arc::clone(&over);
+    let over = Arc::new(Notify::new());
+    let (counted, go_on) = (Arc::clone(&ran), Arc::clone(&over));
     let other = move |_: Context, _: Arc<Message>| {
         let (counted, go_on) = (Arc::clone(&counted), Arc::clone(&go_on));
         async move {
@@ -178,17 +179,16 @@ async fn a_late_word_does_not_settle_what_was_delivered_to_another() {
         }
     };
     let consumer = builder(&nats, &redlock).build().unwrap();
-    let judge = async {
-        let late = tokio::task::spawn_blocking(|| frozen.join().unwrap()).await.unwrap();
+    let judge = Box::pin(async {
+        let late = frozen.await.unwrap();
         assert_eq!((late.acked, late.unsettled), (0, 1), "{late:?}");
         let info = nats.info().await;
         assert_eq!(info.num_ack_pending, 1, "the other one's delivery stands");
         assert_eq!(info.delivered.consumer_sequence, 2, "it was delivered to two");
         over.notify_one();
         nats.drained().await;
-    };
-    let run = consumer.run(other, judge);
-    let ended = timeout(HANG, run).await.expect("it ends").unwrap();
+    });
+    let ended = timeout(HANG, consumer.run(other, judge)).await.expect("it ends").unwrap();
     assert_eq!((ran.load(SeqCst), ended.acked), (1, 1), "{ended:?}");
     assert_eq!(nats.info().await.delivered.consumer_sequence, 2, "nothing came once more");
 }
@@ -201,28 +201,34 @@ async fn no_more_is_pulled_than_can_be_handled_at_once() {
     }
     let redlock = handle(&node);
     let consumer = builder(&nats, &redlock).rules(Rules::default().concurrency(3));
+    let most = Mutex::new(0);
     let look = async {
-        let mut most = 0;
-        tokio::select! {
-            () = nats.drained() => most,
-            never = async {
-                // Made by the consumer.
-                while nats.context.get_consumer_from_stream::<pull::Config, _, _>(DURABLE, STREAM).await.is_err() {
-                    sleep(Duration::from_millis(10)).await;
-                }
-                loop {
-                    most = most.max(nats.info().await.num_ack_pending);
-                    sleep(Duration::from_millis(10)).await;
-                }
-            } => never,
+        // The consumer makes it.
+        while nats
+            .context
+            .get_consumer_from_stream::<pull::Config, _, _>(DURABLE, STREAM)
+            .await
+            .is_err()
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+        loop {
+            let now = nats.info().await.num_ack_pending;
+            let mut most = most.lock().unwrap();
+            *most = now.max(*most);
+            drop(most);
+            sleep(Duration::from_millis(10)).await;
         }
     };
-    let most = Arc::new(Mutex::new(0));
-    let seen = Arc::clone(&most);
-    let stop = async move { *seen.lock().unwrap() = look.await };
+    let stop = Box::pin(async {
+        tokio::select! {
+            () = nats.drained() => {}
+            () = look => {}
+        }
+    });
     // Twenty of them, three at a time, take longer than the ack wait of three seconds.
     let ended = run(consumer, &ledger, Duration::from_millis(600), stop).await;
-    assert_eq!(*most.lock().unwrap(), 3);
+    assert_eq!(most.into_inner().unwrap(), 3);
     assert_eq!((ended.delivered, ended.acked), (20, 20), "nothing came twice: {ended:?}");
     assert_eq!(ledger.effects(), [1; 20]);
 }

@@ -97,7 +97,7 @@ impl<S: Session> Source for Sessions<S> {
             Err(None) => format!("it did not answer within {OPEN:?}"),
         };
         tracing::warn!(
-            target: "palisade::consumer", error = %cause, "no messages from the broker; trying again"
+            target: "palisade::consumer", error = %cause, "no messages; trying the broker again"
         );
         self.replace().await;
         sleep(AGAIN).await;

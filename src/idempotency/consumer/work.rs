@@ -105,8 +105,8 @@ impl Worker {
         self.of.lease
     }
 
-    /// After how long without a sign of life a broker gives a message to somebody else: as asked, or
-    /// one and a half leases. `field` names the setting.
+    /// After how long without a sign of life a broker gives a message to somebody else: as asked,
+    /// or one and a half leases. `field` names the setting.
     ///
     /// # Errors
     /// [`ConfigError`] if it is shorter than the lease.

@@ -106,7 +106,11 @@ fn strike(out: &mut String, axis: &Axis, y: f64, fault: &Fault) {
          fill-opacity=\"0.25\" stroke=\"#c33\"/>",
         (to - from).max(2.0)
     );
-    text(out, from + 3.0, y + 12.0, &format!("{} {}", fault.kind, fault.target));
+    let (kind, target) = (&fault.kind, &fault.target);
+    // "freeze client" of "client 8".
+    let kind =
+        if target.starts_with("client ") { kind.replace(" client", "") } else { kind.to_string() };
+    text(out, from + 3.0, y + 12.0, &format!("{kind} {target}"));
 }
 
 fn legend(out: &mut String, y: f64) {

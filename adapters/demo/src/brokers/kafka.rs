@@ -79,7 +79,8 @@ impl Kafka {
         let publisher = Publisher::new(&config(&self.uri()), TOPIC)?;
         publish_all(letters, move |letter, made| {
             let publisher = publisher.clone();
-            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+            let text = letter.body;
+            async move { publisher.publish(&letter.key, made, text.as_bytes()).await.is_ok() }
         })
         .await;
         Ok(())

@@ -82,7 +82,8 @@ impl Nats {
         let publisher = Publisher::new(async_nats::connect(self.uri()).await?, STREAM);
         publish_all(letters, move |letter, made| {
             let publisher = publisher.clone();
-            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+            let text = letter.body;
+            async move { publisher.publish(&letter.key, made, text.as_bytes()).await.is_ok() }
         })
         .await;
         Ok(())

@@ -89,7 +89,8 @@ impl Rabbit {
         let publisher = Arc::new(Publisher::new(&self.uri(), QUEUE));
         publish_all(letters, move |letter, made| {
             let publisher = Arc::clone(&publisher);
-            async move { publisher.publish(&letter.key, made, letter.body.as_bytes()).await.is_ok() }
+            let text = letter.body;
+            async move { publisher.publish(&letter.key, made, text.as_bytes()).await.is_ok() }
         })
         .await;
         Ok(())
