@@ -65,6 +65,8 @@ pub enum Bug {
     RecordOfOneNode,
     /// A yes counts before replicas have it (durability 1).
     YesBeforeReplicas,
+    /// The nodes keep a lease for its ttl alone, whatever its holder declared (election 8).
+    NoLockDelay,
     /// A batch arrives before one that was sent earlier (overview 2).
     BatchesOvertake,
 }

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use crate::error::ConfigError;
+#[cfg(any(feature = "doctor", test))]
+use crate::error::Resource;
 use crate::shown::Quoted;
 
 /// Longest name or prefix in bytes.
@@ -22,6 +24,9 @@ pub(crate) const BARRIER: &str = "palisade:barrier";
 const ELECTION: &str = "election:";
 /// Behind the prefix of an idempotency key.
 const RECORD: &str = "idem:";
+
+/// Behind the key of an election: where its leader is asked to step down.
+const REQUEST: &str = "ask";
 
 /// Names that were kept for their holders soon after a planned handover (quarantine 11).
 pub(crate) const SETTLED: &str = "palisade:settled";
@@ -82,6 +87,20 @@ pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigEr
     check_key("name", keys.lock())
 }
 
+/// The lock or the election with this main key; none if no name of this prefix has it. Without a
+/// prefix, an election of a handle that has one is named by its whole key.
+#[cfg(any(feature = "doctor", test))]
+pub(crate) fn of_key(prefix: &str, key: &str) -> Option<Resource> {
+    let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
+    if let Some(name) = name.strip_prefix(ELECTION) {
+        return check_election(name, &keys).ok().map(|()| Resource::Election(name.into()));
+    }
+    if prefix.is_empty() && kind_in(key) == Some(ELECTION) {
+        return check_election(key, &keys).ok().map(|()| Resource::Election(key.into()));
+    }
+    check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
+}
+
 /// The label of a kind, if the text has it where a key of that kind could have it: at the
 /// beginning, or behind what is no letter or digit.
 fn kind_in(text: &str) -> Option<&'static str> {
@@ -107,7 +126,7 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
         let rule = "is a hash tag and nothing else; leave out the braces, the slot is the same";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }
-    for what in ["fence", "queue", "meta"] {
+    for what in ["fence", "queue", "meta", REQUEST] {
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
             continue;
         };
@@ -115,7 +134,7 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
         for other in [Some(base), untagged].into_iter().flatten().filter(|other| !other.is_empty())
         {
             let keys = LockKeys::new(other);
-            if [keys.fence(), keys.queue(), keys.meta()].contains(&key) {
+            if [keys.fence(), keys.queue(), keys.meta(), keys.request().lock()].contains(&key) {
                 let rule = format!(
                     "is where the lock {} keeps its {what}; use another name",
                     Quoted(other)
@@ -149,6 +168,16 @@ impl LockKeys {
     /// The keys of an election.
     pub(crate) fn of_election(prefix: &str, name: &str) -> Self {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
+    }
+
+    /// The keys under which the leader of the election with these keys is asked to step down.
+    pub(crate) fn request(&self) -> Self {
+        let lock = self.lock();
+        Self::new(&if has_hash_tag(lock) {
+            format!("{lock}:{REQUEST}")
+        } else {
+            format!("{{{lock}}}:{REQUEST}")
+        })
     }
 
     /// Derives all keys from the main key `prefix` + `name`.

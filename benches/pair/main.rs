@@ -8,6 +8,7 @@
 mod case;
 mod contenders;
 mod delay;
+mod elections;
 mod handoff;
 mod receipts;
 mod replay;
@@ -58,7 +59,10 @@ struct Args {
     /// Ours with and without receipts, on the same servers.
     #[arg(long)]
     receipts: bool,
-    /// What a process of the scale table does.
+    /// How long an election is without a leader after a resignation and after a kill.
+    #[arg(long)]
+    elections: bool,
+    /// What a process of a table does.
     #[arg(long, hide = true)]
     worker: Option<String>,
     #[arg(long, hide = true, default_value = "worker")]
@@ -74,7 +78,8 @@ fn main() {
     if let Some(only) = &args.runtime {
         runtimes.retain(|r| r == only);
     }
-    let special = args.scale || args.receipts || args.worker.is_some() || args.frozen_for.is_some();
+    let special = args.scale || args.receipts || args.elections;
+    let special = special || args.worker.is_some() || args.frozen_for.is_some();
     if !args.json && !special {
         println!("{}", case::heading());
     }
@@ -86,7 +91,13 @@ fn main() {
         let runtime = runtime.enable_all().build().expect("a runtime");
         let work = async {
             if let Some(url) = &args.worker {
-                scale::worker(&args, url).await;
+                if args.worker_name == elections::LEADS {
+                    elections::lead(&args, url).await;
+                } else {
+                    scale::worker(&args, url).await;
+                }
+            } else if args.elections {
+                elections::table(&args).await;
             } else if args.scale {
                 scale::all(&args).await;
             } else if let Some(seconds) = args.frozen_for {

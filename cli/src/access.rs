@@ -175,6 +175,18 @@ impl AccessArgs {
     }
 }
 
+impl AccessArgs {
+    /// The servers, and the prefix of the names that are looked for.
+    pub(crate) fn servers(
+        self,
+        sets: Sets,
+        prefix: Option<String>,
+    ) -> Result<(Deployment, String), Fail> {
+        let settings = self.settings(sets, Settings { prefix, ..Settings::default() })?;
+        Ok((settings.servers()?, settings.prefix.unwrap_or_default()))
+    }
+}
+
 impl HandleArgs {
     /// A handle over the nodes, and whether they are in this process's memory.
     pub(crate) fn redlock(self, sets: Sets) -> Result<(Redlock, bool), Fail> {

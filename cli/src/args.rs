@@ -12,6 +12,8 @@ use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
+use crate::verbs::leader::StepDownArgs;
+use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
 use crate::{Done, run};
@@ -36,6 +38,10 @@ enum Command {
     Once(Box<OnceArgs>),
     #[command(after_help = after(INSPECT))]
     Inspect(Box<InspectArgs>),
+    #[command(after_help = after(LIST))]
+    List(Box<ListArgs>),
+    #[command(after_help = after(STEP_DOWN))]
+    StepDown(Box<StepDownArgs>),
     #[command(after_help = after(FORCE))]
     ForceRelease(Box<ForceArgs>),
     #[command(subcommand)]
@@ -87,6 +93,13 @@ run may have taken effect.";
 
 const INSPECT: &str = "Examples:
   palisade inspect deploy --node redis://127.0.0.1";
+
+const LIST: &str = "Examples:
+  palisade list --node redis://127.0.0.1
+  palisade list --prefix billing: --node redis://127.0.0.1 --json";
+
+const STEP_DOWN: &str = "Examples:
+  palisade step-down billing --node redis://127.0.0.1 --reason 'kernel update on host 7'";
 
 const FORCE: &str = "Examples:
   palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
@@ -151,6 +164,8 @@ impl Line {
             Command::Cron(args) => run(args.run(sets)).map(coded),
             Command::Once(args) => run(args.run(sets)).map(coded),
             Command::Inspect(args) => run(args.run(sets)),
+            Command::List(args) => args.run(sets),
+            Command::StepDown(args) => run(args.run(sets)),
             Command::ForceRelease(args) => run(args.run(sets)).map(coded),
             Command::Idem(args) => run(args.run(sets)),
             Command::Doctor(args) => Ok(args.run(sets)?),

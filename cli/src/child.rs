@@ -35,6 +35,10 @@ pub(crate) trait Held {
     fn remaining(&self) -> Duration;
     /// Resolves when it is lost.
     fn lost(&self) -> impl Future<Output = ()>;
+    /// Resolves when somebody asks for it.
+    fn asked(&self) -> impl Future<Output = String> {
+        std::future::pending()
+    }
 }
 
 impl Held for LockGuard {
@@ -52,6 +56,11 @@ impl Held for Leadership {
     }
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
+    }
+    async fn asked(&self) -> String {
+        let request = self.asked_to_resign().await;
+        let why = if request.reason.is_empty() { "no reason given" } else { &request.reason };
+        format!("{} asks to step down ({why})", request.by)
     }
 }
 
@@ -88,6 +97,8 @@ pub(crate) enum Ended {
     TooLong,
     /// The lease was about to end, or was lost.
     Lost,
+    /// Somebody asked for the lease.
+    Asked,
 }
 
 impl Ended {
@@ -109,7 +120,7 @@ impl Ended {
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
             // As `timeout` has it.
             Self::TooLong => 124,
-            Self::Lost => LOST,
+            Self::Lost | Self::Asked => LOST,
         }
     }
 }
@@ -119,6 +130,7 @@ impl Ended {
 enum Ending {
     Lost,
     TooLong,
+    Asked,
 }
 
 /// Runs a command to its end. Processes that it leaves in its process group are killed, too.
@@ -162,6 +174,8 @@ async fn attend(
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
     let mut kill_at = None;
+    let asked = held.asked();
+    tokio::pin!(asked);
     let mut beat = interval(LOOK);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -172,6 +186,7 @@ async fn attend(
                 let over = held.remaining() <= MARGIN;
                 return Ok(match ending {
                     Some(Ending::TooLong) if !over => Ended::TooLong,
+                    Some(Ending::Asked) if !over => Ended::Asked,
                     Some(_) => Ended::Lost,
                     None if over => Ended::Lost,
                     None => status,
@@ -185,6 +200,12 @@ async fn attend(
             signal = signals.next() => {
                 interrupts += u32::from(signal == Signal::SIGINT);
                 send(group, if interrupts > 1 { Signal::SIGKILL } else { signal });
+            }
+            why = &mut asked, if ending.is_none() => {
+                say.warn("asked", json!({}), &format!("{why}; the command is ended"));
+                ending = Some(Ending::Asked);
+                kill_at = Some(Instant::now() + command.grace);
+                send(group, Signal::SIGTERM);
             }
             _ = beat.tick() => {
                 let left = held.remaining();

@@ -1,5 +1,7 @@
 //! Exit codes, and errors that end the program with one.
 
+/// What was asked for makes no sense as things are.
+pub(crate) const REFUSED: u8 = 2;
 /// Wrong use, as in `sysexits`.
 pub(crate) const USAGE: u8 = 64;
 /// The key was used for another command.
@@ -30,6 +32,7 @@ Exit codes:
   69   the nodes cannot be reached, or too few of them
   70   no process could be started
   75   not acquired: somebody else holds it (another code with -E)
+  124  the command ran for longer than --at-most
   126  the command cannot be run
   127  the command was not found
   200  lost while running: the command was ended before the lease ended

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use palisade::ops::Handover;
+use palisade::ops::{HandedOver, Handover};
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access::{AccessArgs, Sets, seconds};
@@ -27,6 +28,9 @@ pub(crate) struct HandoverArgs {
     /// The application's `clock_error` in seconds, if it is not the library's default of 2
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     clock_error: Option<Duration>,
+    /// Each step and what it came to as JSON
+    #[arg(long)]
+    json: bool,
     /// Restarts the lone server
     #[arg(last = true, value_name = "COMMAND")]
     restart: Vec<String>,
@@ -42,8 +46,12 @@ impl HandoverArgs {
         if let Some(error) = self.clock_error {
             handover = handover.clock_error(error);
         }
-        // The reader may close the pipe.
-        let tell = |step: &str| drop(writeln!(std::io::stderr(), "{step}"));
+        // Whoever closed it has read enough.
+        let json = self.json;
+        let tell = |step: &str| {
+            let line = if json { json!({ "step": step }).to_string() } else { step.to_owned() };
+            drop(writeln!(std::io::stderr(), "{line}"));
+        };
         let done = if group {
             if !self.restart.is_empty() {
                 return Err("a group is handed over without a command: leave out `--` and the \
@@ -60,10 +68,29 @@ impl HandoverArgs {
         };
         let done = match done? {
             Ok(done) => done.map_err(|e| e.to_string())?,
-            Err(stopped) => return Ok(Done { text: stopped, code: 2 }),
+            Err(stopped) => {
+                let text = if json {
+                    json!({ "outcome": "stopped", "text": stopped }).to_string()
+                } else {
+                    stopped
+                };
+                return Ok(Done { text: text + "\n", code: 2 });
+            }
         };
-        Ok(Done { text: format!("{done}\n"), code: done.exit_code() })
+        let text = if json { whole(&done).to_string() } else { done.to_string() };
+        Ok(Done { text: text + "\n", code: done.exit_code() })
     }
+}
+
+fn whole(done: &HandedOver) -> Value {
+    let (outcome, at, closed) = match done {
+        HandedOver::Done { at, closed } => ("done", Some(at), Some(closed.as_millis())),
+        HandedOver::Refused(_) => ("refused", None, None),
+        HandedOver::FellBack(_) => ("fell_back", None, None),
+        HandedOver::Unreachable(_) => ("unreachable", None, None),
+        _ => ("other", None, None),
+    };
+    json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
 /// Runs it to its end, or until a signal ends this program: then a closed server is opened.
@@ -80,7 +107,7 @@ async fn unless_stopped<T>(
         _ = interrupt.recv() => {}
     }
     let then = handover.give_up().await.unwrap_or_else(|| "no server is closed".to_owned());
-    Ok(Err(format!("not handed over: stopped by a signal; {then}\n")))
+    Ok(Err(format!("not handed over: stopped by a signal; {then}")))
 }
 
 fn restart(command: &[String]) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! `palisade init`.
 
 use clap::Args;
-use palisade::ops;
+use palisade::ops::{self, Init, Initialised};
+use serde_json::{Value, json};
 
 use crate::access::{AccessArgs, Sets};
 use crate::{Done, block_on};
@@ -22,12 +23,37 @@ pub(crate) struct InitArgs {
     /// The application's prefix; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
+    /// What was done at each node, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl InitArgs {
     pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
         let deployment = self.access.deployment(sets)?;
         let done = block_on(ops::init(&deployment, &self.prefix))?.map_err(|e| e.to_string())?;
-        Ok(Done { text: done.to_string(), code: done.exit_code() })
+        let text = if self.json { whole(&done).to_string() + "\n" } else { done.to_string() };
+        Ok(Done { text, code: done.exit_code() })
     }
+}
+
+fn whole(done: &Initialised) -> Value {
+    let nodes = done.nodes.iter().map(|(node, done)| {
+        let (state, at, why) = match done {
+            Init::Marked { at, .. } => ("marked", Some(at), None),
+            Init::Left { at } => ("left", Some(at), None),
+            Init::Replaced { at } => ("replaced", Some(at), None),
+            Init::Refused(why) => ("refused", None, Some(why)),
+            Init::Unreachable(why) => ("unreachable", None, Some(why)),
+            Init::Doubtful(why) => ("doubtful", None, Some(why)),
+            _ => ("other", None, None),
+        };
+        let (replicas, note) = match done {
+            Init::Marked { replicas, note, .. } => (Some(replicas), note.as_ref()),
+            _ => (None, None),
+        };
+        json!({ "node": node, "state": state, "at": at, "replicas": replicas, "note": note,
+                "why": why })
+    });
+    json!({ "done": done.is_done(), "nodes": nodes.collect::<Vec<_>>() })
 }

@@ -225,6 +225,17 @@ impl Settings {
         flags.join(" ")
     }
 
+    /// The servers themselves, for what is not asked of a handle.
+    pub(crate) fn servers(&self) -> Result<Deployment, Fail> {
+        if self.embedded {
+            return Err(Fail::from("--embedded: there are no servers to look at".to_owned()));
+        }
+        if !self.names_nodes() {
+            return Err(Fail::from(START.to_owned()));
+        }
+        Ok(self.deployment()?)
+    }
+
     /// A handle over the nodes.
     pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
         if !self.names_nodes() {

@@ -120,6 +120,20 @@ fn cron_leader() {
 }
 
 #[test]
+fn crontab_leader() {
+    everywhere("crontab_leader", &[], |words| {
+        assert!(words.contains("has resigned: no space left"), "{words}");
+        assert!(words.ends_with("one at a time\n"), "{words}");
+    });
+    // What a program has to write for it is short.
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crontab_leader.rs");
+    let text = std::fs::read_to_string(path).expect("it is part of the package");
+    let glue = text.split("// The glue begins here.\n").nth(1).expect("a beginning");
+    let glue = glue.split("// And here it ends.\n").next().expect("an end");
+    assert!(glue.lines().count() < 15, "{glue}");
+}
+
+#[test]
 fn cron_singleton() {
     everywhere("cron_singleton", &[], |words| {
         assert!(words.contains("attempt 2") && words.contains("written by Ada"), "{words}");
@@ -132,7 +146,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     let groups = Groups::up(1);
     let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];
     let args = [&args[..], &[groups.name(0)]].concat();
-    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader"] {
+    for name in ["quickstart", "fenced_writer", "consumer", "cron_leader", "crontab_leader"] {
         run(name, &args);
     }
 }

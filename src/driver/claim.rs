@@ -69,7 +69,7 @@ impl Held {
 
     /// Ends the renewal. What the nodes hold is left as it is. True for the first caller.
     pub(crate) fn stop(&self) -> bool {
-        let first = self.lease.end();
+        let first = self.lease.end(self.core.env.now());
         self.core.keeper.forget(&self.lease);
         first
     }

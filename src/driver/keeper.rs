@@ -242,6 +242,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
     let Some(core) = core.upgrade() else { return };
     core.check_outlives(&lease);
     let started = core.env.now();
+    lease.renewing(started);
     let verb = verb!("renew", of = %lease.resource());
     match core.extend_in(&lease, verb).await {
         Ok(until) => {

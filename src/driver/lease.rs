@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::driver::fates::{Notices, Told};
 use crate::durability::Achieved;
@@ -42,7 +43,10 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
+    /// How long its holder may believe in it, less the drift.
     pub(crate) ttl: Duration,
+    /// For how much longer the nodes keep it: an election's lock-delay (election 8).
+    pub(crate) drain: Duration,
     /// The keeper stops renewing here (`max_hold`).
     pub(crate) renew_until: Option<Moment>,
     /// Which nodes may hold something of it.
@@ -69,6 +73,19 @@ struct State {
     notices: Notices,
     /// The keeper's entry for this lease.
     slot: Option<(Moment, u64)>,
+    /// When it was found lost, or given back.
+    over: Option<Over>,
+    /// When the renewal that is under way began, and the longest that one has taken.
+    renewing: Option<Moment>,
+    longest_renewal: Duration,
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) at: Moment,
+    /// Not by its holder.
+    pub(crate) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +125,16 @@ impl Lease {
             meta,
             notices: Notices::default(),
             slot: None,
+            over: None,
+            renewing: None,
+            longest_renewal: Duration::ZERO,
         };
         Self {
             subject,
             owner,
             token,
             ttl,
+            drain: Duration::ZERO,
             renew_until,
             mailbox,
             valid_until: AtomicU64::new(until.as_nanos()),
@@ -121,6 +142,20 @@ impl Lease {
             news: Notify::new(),
             meters,
         }
+    }
+
+    /// The same, kept by the nodes for so much longer than its holder believes in it.
+    pub(crate) fn with_drain(self, drain: Duration) -> Self {
+        Self { drain, ..self }
+    }
+
+    /// How long a node keeps it without a renewal.
+    pub(crate) fn on_nodes(&self) -> Duration {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::NoLockDelay) {
+            return self.ttl;
+        }
+        self.ttl + self.drain
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,6 +188,7 @@ impl Lease {
             s.until = s.until.max(until);
             s.kept = achieved.replicas;
             self.valid_until.store(s.until.as_nanos(), Ordering::Release);
+            self.news.notify_waiters();
         }
         s.phase != Phase::Lost
     }
@@ -210,6 +246,29 @@ impl Lease {
         self.lock().is_held()
     }
 
+    /// Held, and its last renewal failed, or none was confirmed for half of its length.
+    pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
+        let s = self.lock();
+        s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
+    }
+
+    /// How it ended, if it is known to be over.
+    pub(crate) fn over_since(&self) -> Option<Over> {
+        self.lock().over
+    }
+
+    /// A renewal is tried, for the first time or again.
+    pub(crate) fn renewing(&self, now: Moment) {
+        self.lock().renewing.get_or_insert(now);
+    }
+
+    /// The longest that a renewal has taken, repetitions included; also the one under way.
+    pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
+        let s = self.lock();
+        let end = s.over.map_or(now, |over| over.at);
+        s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
+    }
+
     /// Counts it among what is held, until it is over.
     pub(crate) fn count(&self) {
         let mut s = self.lock();
@@ -220,8 +279,8 @@ impl Lease {
 
     /// Declares the lease lost and wakes everything that awaits that.
     pub(crate) fn lose(&self, now: Moment) {
-        if self.leave(|phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost)).is_some()
-        {
+        let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
+        if self.leave(now, lost).is_some() {
             self.meters.lost(self.until().since(now));
             let (of, token) = (self.resource(), self.token);
             tracing::warn!(target: TARGET, %of, %token, event = "lost", "lease lost");
@@ -232,6 +291,11 @@ impl Lease {
     /// more.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.lock();
+        if failed.is_none()
+            && let Some(began) = s.renewing.take()
+        {
+            s.longest_renewal = s.longest_renewal.max(now.since(began));
+        }
         let (before, until) = (s.phase, s.until);
         let after = Phase::Held { troubled: failed.is_some() };
         if !s.is_held() || before == after {
@@ -239,6 +303,7 @@ impl Lease {
         }
         s.phase = after;
         drop(s);
+        self.news.notify_waiters();
         let (of, token, left) = (self.resource(), self.token, until.since(now));
         if let Some(why) = failed {
             tracing::warn!(
@@ -253,22 +318,25 @@ impl Lease {
     }
 
     /// The holder is done with it. True for the first caller only.
-    pub(crate) fn end(&self) -> bool {
-        self.leave(|phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
+    pub(crate) fn end(&self, now: Moment) -> bool {
+        self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
     /// The same; true if it was held until then.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
-        let before = self.leave(|_| Some(Phase::Ended));
+        let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
     /// Goes on to another phase, in which it is not held; the one before.
-    fn leave(&self, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
+    fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.lock();
         let before = s.phase;
         s.phase = to(before)?;
+        // Whoever ends it after its deadline has lost it before.
+        let lost = s.phase == Phase::Lost || now >= s.until;
+        s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
         if std::mem::take(&mut s.counted) {
             self.meters.holds(false);
@@ -284,6 +352,11 @@ impl Lease {
             Subject::Lock { of, .. } => of.clone(),
             Subject::Claim { key, .. } => Resource::Key(Arc::clone(key)),
         }
+    }
+
+    /// What happens to the lease from the first poll on; the clock is the caller's job.
+    pub(crate) fn news(&self) -> Notified<'_> {
+        self.news.notified()
     }
 
     /// Resolves as soon as the lease is lost or ended by somebody; the clock is the caller's job.
@@ -347,9 +420,14 @@ impl Lease {
     fn extension(&self, meta: Option<Arc<[u8]>>, reassert: Option<QuarantineId>) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
-            Subject::Lock { keys, .. } => {
-                Op::Extend { keys: keys.clone(), owner, ttl: self.ttl, token, meta, reassert }
-            }
+            Subject::Lock { keys, .. } => Op::Extend {
+                keys: keys.clone(),
+                owner,
+                ttl: self.on_nodes(),
+                token,
+                meta,
+                reassert,
+            },
             Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
                 key: Arc::clone(key),
                 owner,

@@ -47,11 +47,13 @@ impl Core {
             Err(outcomes) => return Err(ExtendError::Unknown(self.no_quorum(outcomes))),
         };
         let old = lease.until();
-        let new = valid_until(sent, lease.ttl, self.config.drift);
+        let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
+        // The nodes keep it for longer than its holder believes in it (election 8).
+        let new = kept - lease.drain;
         let deadline = self.node_deadline(sent);
         let by = deadline.min(old);
         // What a renewal promises must last as the grant does (durability 1).
-        let mailbox = lease.mailbox.next_round(new);
+        let mailbox = lease.mailbox.next_round(kept);
         let max_ttl = self.config.max_ttl;
         let submit = |node, op| self.send(node, op, by, &mailbox);
         if !lease.send_extensions((sent, max_ttl), self.n(), submit) {

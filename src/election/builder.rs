@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Election;
+use super::state::Course;
 use crate::durability::Durability;
 use crate::error::{ConfigError, Resource};
 use crate::name::{LockKeys, check_election};
@@ -23,10 +24,13 @@ impl Redlock {
         ElectionBuilder(Election {
             keys: LockKeys::of_election(&core.config.prefix, name),
             ttl: core.config.ttl,
+            drain: Duration::ZERO,
+            one_term: false,
             acquire_timeout: None,
             retry: RetryPolicy::default(),
             level: Durability::Primary,
             name: name.into(),
+            course: Course::new(core.config.drift),
             core,
         })
     }
@@ -37,6 +41,24 @@ impl ElectionBuilder {
     /// without a leader after a leader died; a living leader renews at a quarter of it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
+        self
+    }
+
+    /// How long this process needs to end what it began as the leader after it lost the
+    /// leadership: for so long after its loss nobody else leads (a lock-delay). Default zero.
+    ///
+    /// It costs nothing when a leader resigns. After a crash the name is without a leader for the
+    /// ttl and this, so keep it as short as the work allows. `ttl` and `drain` together are at most
+    /// `max_ttl`. [`Leadership::drain_remaining`](super::Leadership::drain_remaining) says what is
+    /// left of it.
+    pub fn drain(mut self, drain: Duration) -> Self {
+        self.0.drain = drain;
+        self
+    }
+
+    /// [`lead`](Election::lead) ends when the leadership is lost, instead of campaigning again.
+    pub fn one_term(mut self) -> Self {
+        self.0.one_term = true;
         self
     }
 
@@ -72,10 +94,18 @@ impl ElectionBuilder {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        let Election { name, keys, level, core, ttl, .. } = &self.0;
+        let Election { name, keys, level, core, ttl, drain, .. } = &self.0;
         check_election(name, keys)?;
         level.check()?;
         core.config.check_ttl(*ttl)?;
+        if ttl.saturating_add(*drain) > core.config.max_ttl {
+            let most = core.config.max_ttl;
+            let rule = format!(
+                "ttl ({ttl:?}) and drain together are at most max_ttl ({most:?}); use a shorter \
+                 ttl, or raise `max_ttl` in every process that uses these nodes"
+            );
+            return Err(ConfigError::new("drain", format!("{drain:?}"), rule));
+        }
         core.config.check_renewed(*ttl)
     }
 }

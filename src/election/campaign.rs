@@ -16,6 +16,7 @@ use crate::error::{Advice, ExtendError, Taken};
 use crate::lock::{Bid, LockGuard, acquire_within};
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, verb};
+use crate::time::Moment;
 
 /// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
 const ROUND: Duration = Duration::from_secs(60);
@@ -49,7 +50,8 @@ impl TryCampaign {
 
 impl Election {
     /// Campaigns until elected: as long as the future is polled, or until
-    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed.
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. After this process
+    /// was [asked to step down](Leadership::asked_to_resign) it begins one ttl later.
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
     /// woken one at a time when a leader resigns. Without a quorum it keeps trying (and logs one
@@ -95,12 +97,17 @@ impl Election {
 
     async fn try_elect(&self, value: &str, verb: &Call) -> Result<TryCampaign, CampaignError> {
         let _verb = self.begin(value)?;
+        let wait = self.course.campaigns(self.core.env.now(), self.ttl);
+        if !wait.is_zero() {
+            let taken = Taken { retry_after: Some(wait), foreign: false };
+            return Ok(TryCampaign::Following(taken));
+        }
         let mut lost = false;
         loop {
             verb.attempt();
             return match self
                 .core
-                .attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level)
+                .attempt(&self.keys, self.on_nodes(), (false, Duration::ZERO), self.level)
                 .await
             {
                 Ok(won) => match self.take_office(won, value).await {
@@ -113,7 +120,10 @@ impl Election {
                     Err(ExtendError::Lost(_)) => Ok(TryCampaign::Following(met())),
                     Err(ExtendError::Unknown(e)) => Err(e.into()),
                 },
-                Err(Loss::Taken(taken)) => Ok(TryCampaign::Following(taken)),
+                Err(Loss::Taken(taken)) => {
+                    self.taken(&taken);
+                    Ok(TryCampaign::Following(taken))
+                }
                 Err(Loss::NoQuorum(outcomes)) => {
                     Err(self.core.no_quorum(outcomes).of(self.resource()).into())
                 }
@@ -125,11 +135,17 @@ impl Election {
         let _verb = self.begin(value)?;
         let (of, started) = (self.resource(), self.core.env.now());
         let deadline = self.acquire_timeout.map(|d| started + d);
+        self.let_others(deadline).await?;
+        let lost = |loss: &Loss| match loss {
+            Loss::Taken(taken) => self.taken(taken),
+            Loss::NoQuorum(_) => {}
+        };
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level, verb };
+            let (keys, ttl) = (&self.keys, self.on_nodes());
+            let bid = Bid { of: &of, keys, ttl, level: self.level, lost: &lost, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value).await {
@@ -164,6 +180,39 @@ impl Election {
         }
     }
 
+    /// How long nodes keep a leadership that is not renewed (election 8).
+    fn on_nodes(&self) -> Duration {
+        self.ttl + self.drain
+    }
+
+    /// A majority could speak, and somebody has the name for so long at least.
+    fn taken(&self, taken: &Taken) {
+        let now = self.core.env.now();
+        self.course.led(now, now + taken.retry_after.unwrap_or_default());
+    }
+
+    /// Others come first where this process has just stepped down because it was asked to.
+    async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
+        let now = self.core.env.now();
+        let wait = self.course.campaigns(now, self.ttl);
+        if wait.is_zero() {
+            return Ok(());
+        }
+        let until = deadline.map_or(now + wait, |end| end.min(now + wait));
+        tokio::select! {
+            biased;
+            () = self.core.closing.begun() => return Err(CampaignError::Closed(self.resource())),
+            () = tokio::time::sleep(until.since(now)) => {}
+        }
+        let end = now + wait;
+        if until >= end {
+            return Ok(());
+        }
+        let retry_after = Some(end.since(self.core.env.now()));
+        let taken = Taken { retry_after, foreign: false };
+        Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
+    }
+
     /// Begins a call that makes a leader.
     fn begin(&self, value: &str) -> Result<Verb<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
@@ -175,12 +224,14 @@ impl Election {
     /// Publishes the first value on a majority: before that nobody leads. On failure the lock is
     /// given back first.
     async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
-        let metadata = Metadata::first(value, (won.owner, won.token), self.core.env.wall_micros());
+        let since = (self.core.env.wall_micros(), self.drain);
+        let metadata = Metadata::first(value, (won.owner, won.token), since);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
-        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let (id, times) = ((won.owner, won.token), (self.ttl, won.until - self.drain));
         let meters = self.core.meters.election(&self.name);
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
         let lease = Lease::new(subject, id, times, None, won.mailbox, Some(encoded), leases);
+        let lease = lease.with_drain(self.drain);
         // From here on a dropped future gives back through the guard.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
@@ -188,7 +239,8 @@ impl Election {
             Ok(_) => {
                 guard.lease().count();
                 meters.term();
-                Ok(Leadership::new(guard, metadata))
+                self.course.leads(self.core.env.now(), guard.lease());
+                Ok(Leadership::new(guard, metadata, self))
             }
             Err(e) => {
                 let released = guard.release().await;

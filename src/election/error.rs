@@ -125,6 +125,37 @@ impl LeaderError {
     }
 }
 
+/// Why it is not known whether the leader steps down.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepDownError {
+    /// Too few nodes answered: the leader may have been asked, or not.
+    #[error("step-down not confirmed: {0}")]
+    NoQuorum(NoQuorum),
+    /// [`Redlock::close`](crate::Redlock::close) was called.
+    #[error("{0}: step-down not confirmed, the handle was closed; build a new one")]
+    Closed(Resource),
+}
+
+impl StepDownError {
+    /// What to do about it.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::NoQuorum(e) => e.advice(),
+            Self::Closed(_) => Advice::Rebuild,
+        }
+    }
+}
+
+impl From<LeaderError> for StepDownError {
+    fn from(error: LeaderError) -> Self {
+        match error {
+            LeaderError::NoQuorum(why) => Self::NoQuorum(why),
+            LeaderError::Closed(of) => Self::Closed(of),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,12 +6,15 @@ use super::{CampaignError, Election, Leadership};
 use crate::lock::{WorkError, while_held};
 
 impl Election {
-    /// Campaigns, runs `work` while this process leads, and resigns.
+    /// Campaigns, runs `work` while this process leads, and resigns when the work has ended. If the
+    /// leadership is lost before that, it campaigns again and runs the work anew.
     ///
-    /// If the leadership is lost, the work is stopped: its future is dropped at its next await. The
-    /// work has the leadership, to [`proclaim`](Leadership::proclaim) other values and for its
-    /// [`term`](Leadership::term), which is a fencing token; when the work has ended it resigns,
-    /// even if a clone of the leadership is left. One term only: call it again to campaign again.
+    /// When the leadership is lost, or somebody [asks it to step down](Self::step_down), the work
+    /// is stopped: its future is dropped at its next await. The work has the leadership, to
+    /// [`proclaim`](Leadership::proclaim) other values and for its [`term`](Leadership::term),
+    /// which is a fencing token; when the work has ended it resigns, even if a clone of the
+    /// leadership is left. [`one_term`](super::ElectionBuilder::one_term) ends it with the first
+    /// loss.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,9 +32,9 @@ impl Election {
     ///
     /// # Errors
     /// [`WorkError::NotStarted`] with the error of [`campaign`](Self::campaign);
-    /// [`WorkError::Lost`] if this process did not lead until the work had ended;
-    /// [`WorkError::Unconfirmed`] if it did, and too few nodes confirmed the resignation. An error
-    /// of the work itself is its value: `lead(…).await??`.
+    /// [`WorkError::Unconfirmed`] if too few nodes confirmed the resignation;
+    /// [`WorkError::Lost`] if the work came to its end after the loss, and with `one_term` if it
+    /// was stopped. An error of the work itself is its value: `lead(…).await??`.
     ///
     /// # Cancellation safety
     /// Dropped, the work is dropped with it where it is, and the leadership is resigned in the
@@ -39,14 +42,26 @@ impl Election {
     pub async fn lead<T, F, Fut>(
         &self,
         value: impl Into<String>,
-        work: F,
+        mut work: F,
     ) -> Result<T, WorkError<T, CampaignError>>
     where
-        F: FnOnce(Arc<Leadership>) -> Fut,
+        F: FnMut(Arc<Leadership>) -> Fut,
         Fut: Future<Output = T>,
     {
-        let won = self.campaign(value).await.map_err(WorkError::NotStarted)?;
-        let leadership = Arc::new(won);
-        while_held(leadership.guard(), work(Arc::clone(&leadership))).await
+        let value = value.into();
+        loop {
+            let won = self.campaign(&*value).await.map_err(WorkError::NotStarted)?;
+            let leadership = Arc::new(won);
+            let asked = async {
+                let request = leadership.asked_to_resign().await;
+                let (of, by, reason) = (self.resource(), request.by, request.reason);
+                tracing::info!(%of, term = %leadership.term(), %by, reason, "asked to step down");
+            };
+            let work = work(Arc::clone(&leadership));
+            match while_held(leadership.guard(), work, asked).await {
+                Err(WorkError::Lost { value: None, .. }) if !self.one_term => {}
+                ended => return ended,
+            }
+        }
     }
 }

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
+use super::Election;
 use super::error::ProclaimError;
+use super::state::Course;
 use super::value::{Metadata, check_value};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{LockGuard, LostSignal};
+use crate::name::LockKeys;
 use crate::receipt::Receipt;
 use crate::span::verb;
 use crate::time::Moment;
@@ -29,6 +32,8 @@ use crate::token::FencingToken;
 pub struct Leadership {
     guard: LockGuard,
     metadata: Mutex<Metadata>,
+    keys: LockKeys,
+    course: Arc<Course>,
 }
 
 impl fmt::Debug for Leadership {
@@ -42,8 +47,9 @@ impl fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(guard: LockGuard, metadata: Metadata) -> Self {
-        Self { guard, metadata: Mutex::new(metadata) }
+    pub(super) fn new(guard: LockGuard, metadata: Metadata, of: &Election) -> Self {
+        let (keys, course) = (of.keys.clone(), Arc::clone(&of.course));
+        Self { guard, metadata: Mutex::new(metadata), keys, course }
     }
 
     /// The election's name.
@@ -103,6 +109,26 @@ impl Leadership {
 
     pub(super) fn guard(&self) -> &LockGuard {
         &self.guard
+    }
+
+    pub(super) fn keys(&self) -> &LockKeys {
+        &self.keys
+    }
+
+    pub(super) fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// For how long nobody else leads, whatever happens to this process: what is left of the
+    /// validity, and the [drain time](super::ElectionBuilder::drain) after it. After a loss it is
+    /// the time in which what the leader began has to end. Zero after a resignation, and once a
+    /// majority has said that somebody else leads.
+    pub fn drain_remaining(&self) -> Duration {
+        let (lease, now) = (self.guard.lease(), self.guard.core().env.now());
+        match lease.over_since() {
+            Some(over) if !over.lost || over.at < lease.until() => Duration::ZERO,
+            _ => (lease.until() + lease.drain).since(now),
+        }
     }
 
     /// As [`LockGuard::receipts`].

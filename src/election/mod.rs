@@ -7,11 +7,13 @@
 //! | verb | does |
 //! |---|---|
 //! | [`Election::campaign`] | waits to lead; the value is on a majority before it returns |
-//! | [`Election::lead`] | campaigns, and runs some work until its end or the loss of the term |
+//! | [`Election::lead`] | campaigns and runs some work while it leads, again after each loss |
 //! | [`Leadership::proclaim`] | publishes another value, in the same term |
 //! | [`Leadership::resign`] | ends the term; the next candidate is woken |
 //! | [`Election::leader`] | asks who leads now |
-//! | [`Election::observe`] | yields each change: leader, vacancy, "unknown now" |
+//! | [`Election::observe`] | yields each change: leader, vacancy, doubt and its end |
+//! | [`Election::watch_state`] | what this process is: following, leading, in jeopardy, lost |
+//! | [`Election::step_down`] | asks the leader, from outside, to resign |
 //!
 //! ```
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,7 +45,10 @@ mod campaign;
 mod error;
 mod lead;
 mod leadership;
+mod metrics;
 mod observe;
+mod state;
+mod step_down;
 mod value;
 
 use std::sync::Arc;
@@ -58,12 +63,16 @@ use crate::quorum::leader::Sight;
 
 pub use builder::ElectionBuilder;
 pub use campaign::TryCampaign;
-pub use error::{CampaignError, LeaderError, ProclaimError};
+pub use error::{CampaignError, LeaderError, ProclaimError, StepDownError};
 pub use leadership::Leadership;
+pub use metrics::ElectionMetrics;
 pub use observe::{Observation, Observer};
-pub use value::{Leader, WORDS_MAX};
+pub use state::{State, StateWatch};
+pub use step_down::{ResignRequest, StepDown};
+pub use value::{Identity, Leader, WORDS_MAX};
 
-use value::Metadata;
+use state::Course;
+pub(crate) use value::Metadata;
 
 /// An election for one name. Cheap to clone and to make; nothing is sent before a verb is called.
 /// Begun by [`Redlock::election`](crate::Redlock::election).
@@ -73,9 +82,12 @@ pub struct Election {
     name: Arc<str>,
     keys: LockKeys,
     ttl: Duration,
+    drain: Duration,
+    one_term: bool,
     acquire_timeout: Option<Duration>,
     retry: RetryPolicy,
     level: Durability,
+    course: Arc<Course>,
 }
 
 impl Election {
@@ -113,9 +125,16 @@ impl Election {
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _verb = self.core.closing.enter().ok_or_else(closed)?;
+        let asked = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {
-            Sight::Leads { words, remaining } => Ok(Some(words.leader(remaining))),
-            Sight::Mute | Sight::Vacant => Ok(None),
+            Sight::Leads { words, remaining } => {
+                self.course.led(self.core.env.now(), asked + remaining);
+                Ok(Some(words.leader(remaining)))
+            }
+            Sight::Mute | Sight::Vacant => {
+                self.course.vacant(self.core.env.now());
+                Ok(None)
+            }
             Sight::NoQuorum(outcomes) => {
                 let why = self.core.no_quorum(outcomes).of(self.resource());
                 Err(LeaderError::NoQuorum(why))

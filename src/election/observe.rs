@@ -31,7 +31,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 #[non_exhaustive]
 pub enum Observation {
     /// Somebody leads: a new term, or a new value in the same term, or known again after
-    /// [`Vacant`](Self::Vacant) or [`Unknown`](Self::Unknown).
+    /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
         /// The leader.
         leader: Leader,
@@ -42,22 +42,31 @@ pub enum Observation {
     },
     /// Nobody leads, or the winner has not proclaimed its value yet.
     Vacant,
-    /// It is unknown now; the last leader may still lead.
-    Unknown(NoQuorum),
+    /// Too few nodes answer, so nobody knows who leads; the last leader may still lead.
+    Disconnected(NoQuorum),
+    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item says who
+    /// leads, also if nothing has changed.
+    Resynced {
+        /// Leaders, values or vacancies may have been missed while nothing was known. False only
+        /// if nothing was known before either, or the same term goes on and no value of it is
+        /// missing.
+        gap: bool,
+    },
 }
 
 impl Election {
-    /// Yields the leader now and then each change, until the handle is
-    /// [closed](crate::Redlock::close). Slow readers get the latest, not every one.
+    /// Yields who leads, and then each change, in order and each once, until the handle is
+    /// [closed](crate::Redlock::close). The first item comes as soon as the nodes have answered or
+    /// failed to. Slow readers get the latest, not every one.
     ///
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock());
         let (election, floor) = (self.clone(), Floor::default());
+        let seen = Seen { last: Last::Nothing, known: None, any: false };
         let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
-        let (last, known) = (Last::Nothing, None);
-        let watch = Watch { election, waiting, last, known, floor, vacancy };
+        let watch = Watch { election, waiting, seen, next: None, floor, vacancy };
         Observer { next: Some(Box::pin(watch.change())) }
     }
 }
@@ -108,23 +117,35 @@ enum Last {
     Nothing,
     Leader,
     Vacant,
-    Unknown,
+    Disconnected,
 }
 
 struct Watch {
     election: Election,
     waiting: Waiting,
+    seen: Seen,
+    /// The item behind a [`Observation::Resynced`].
+    next: Option<Observation>,
+    floor: Floor,
+    vacancy: Vacancy,
+}
+
+/// What was yielded so far.
+struct Seen {
     last: Last,
     /// Term and number of the last value yielded.
     known: Option<(FencingToken, u64)>,
-    floor: Floor,
-    vacancy: Vacancy,
+    /// Whether it was ever known who leads.
+    any: bool,
 }
 
 impl Watch {
     /// The next change; none once the handle is closed.
     async fn change(mut self) -> Option<(Self, Observation)> {
         let core = std::sync::Arc::clone(&self.election.core);
+        if let Some(item) = self.next.take() {
+            return Some((self, item));
+        }
         core.listen();
         loop {
             let item = {
@@ -139,7 +160,7 @@ impl Watch {
                     _ => Duration::MAX,
                 };
                 self.vacancy.looked(seen.as_ref().ok().map(Option::is_some), core.env.now());
-                let news = judge(&mut self.last, &mut self.known, seen);
+                let news = self.seen.judge(seen);
                 if news.is_none() {
                     let woken = tokio::select! {
                         biased;
@@ -153,7 +174,8 @@ impl Watch {
                 }
                 news
             };
-            if let Some(item) = item {
+            if let Some((item, next)) = item {
+                self.next = next;
                 return Some((self, item));
             }
         }
@@ -169,38 +191,58 @@ impl Watch {
     }
 }
 
-/// Whether a read is news, and what it is called.
-fn judge(
-    last: &mut Last,
-    known: &mut Option<(FencingToken, u64)>,
-    seen: Result<Option<Leader>, LeaderError>,
-) -> Option<Observation> {
-    let before = *last;
-    match seen {
-        Ok(Some(leader)) if known.is_none_or(|k| (leader.term, leader.number) >= k) => {
-            let now = (leader.term, leader.number);
-            if before == Last::Leader && *known == Some(now) {
-                return None;
+impl Seen {
+    /// The news in a read, if there is any: one item, or two after a disconnection.
+    fn judge(
+        &mut self,
+        read: Result<Option<Leader>, LeaderError>,
+    ) -> Option<(Observation, Option<Observation>)> {
+        let (before, any) = (self.last, self.any);
+        let item = self.item(read)?;
+        if let Observation::Disconnected(_) = item {
+            return Some((item, None));
+        }
+        self.any = true;
+        if before != Last::Disconnected {
+            return Some((item, None));
+        }
+        let gap = match &item {
+            Observation::Leader { gap, .. } => *gap,
+            _ => any,
+        };
+        Some((Observation::Resynced { gap }, Some(item)))
+    }
+
+    /// Whether a read is another than the last one, and what it is called.
+    fn item(&mut self, read: Result<Option<Leader>, LeaderError>) -> Option<Observation> {
+        let before = self.last;
+        match read {
+            Ok(Some(leader)) if self.known.is_none_or(|k| (leader.term, leader.number) >= k) => {
+                let now = (leader.term, leader.number);
+                if before == Last::Leader && self.known == Some(now) {
+                    return None;
+                }
+                let gap = match self.known {
+                    // Another one may have led since a vacancy was seen.
+                    None => before == Last::Disconnected && self.any,
+                    Some((term, number)) => term != now.0 || now.1 - number > 1,
+                };
+                (self.last, self.known) = (Last::Leader, Some(now));
+                Some(Observation::Leader { leader, gap })
             }
-            let gap = match *known {
-                None => false,
-                Some((term, number)) => term != now.0 || now.1 - number > 1,
-            };
-            (*last, *known) = (Last::Leader, Some(now));
-            Some(Observation::Leader { leader, gap })
+            // An older value of the known term: a proclaim is under way, or one node is behind.
+            Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
+            // An older term on nodes that lost their last writes no longer leads.
+            Ok(_) => {
+                self.last = Last::Vacant;
+                (before != Last::Vacant).then_some(Observation::Vacant)
+            }
+            Err(LeaderError::NoQuorum(why)) => {
+                self.last = Last::Disconnected;
+                (before != Last::Disconnected).then_some(Observation::Disconnected(why))
+            }
+            // The observer has ended.
+            Err(LeaderError::Closed(_)) => None,
         }
-        // An older value of the term that is known: a proclaim is under way, or one node is behind.
-        Ok(Some(leader)) if known.is_some_and(|k| leader.term == k.0) => None,
-        // An older term on nodes that lost their last writes no longer leads.
-        Ok(_) => {
-            *last = Last::Vacant;
-            (before != Last::Vacant).then_some(Observation::Vacant)
-        }
-        Err(LeaderError::NoQuorum(why)) => {
-            *last = Last::Unknown;
-            (before != Last::Unknown).then_some(Observation::Unknown(why))
-        }
-        // The observer has ended.
-        Err(LeaderError::Closed(_)) => None,
     }
 }

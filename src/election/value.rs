@@ -4,11 +4,13 @@
 //! moment. It therefore carries the digest of its owner, and is shown only with the owner that a
 //! majority names, never with a later one.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::env::{Env as _, SystemEnv};
 use crate::error::ConfigError;
 use crate::lock::digest;
 use crate::op::Holder;
@@ -33,12 +35,43 @@ pub struct Leader {
     /// Since when it leads, by its own wall clock.
     pub since: SystemTime,
     /// Its lease on the nodes, unless it renews: no one else leads before this has passed, if it
-    /// does not resign.
+    /// does not resign. The [lock-delay](crate::ElectionBuilder::drain) is part of it.
     pub remaining: Duration,
-    /// Its host's name; empty if it has none.
+    /// Which process it is.
+    pub identity: Identity,
+    /// How long it needs to end its work after a loss; zero if it declared nothing.
+    pub drain: Duration,
+}
+
+/// A process, as it publishes itself: `host/pid/boot`.
+///
+/// Host and process id come again after a restart; the boot number does not. It is drawn when the
+/// process first campaigns, so two runs of one program are never taken for one another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The host's name; empty if it has none.
     pub host: String,
-    /// Its process id on that host.
+    /// The process id on that host.
     pub pid: u32,
+    /// A random number of this run of the process; zero if its palisade published none.
+    pub boot: u64,
+}
+
+impl Identity {
+    /// This process.
+    pub fn here() -> Self {
+        static BOOT: OnceLock<u64> = OnceLock::new();
+        // Never zero, and every reader of JSON has it exactly.
+        let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
+        Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{:x}", self.host, self.pid, self.boot)
+    }
 }
 
 /// The same in the form stored on the nodes.
@@ -51,6 +84,10 @@ pub(crate) struct Metadata {
     since: u64,
     host: Arc<str>,
     pid: u32,
+    #[serde(default)]
+    boot: u64,
+    #[serde(default)]
+    drain_ms: u64,
 }
 
 impl Metadata {
@@ -58,16 +95,19 @@ impl Metadata {
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),
-        wall_micros: u64,
+        (wall_micros, drain): (u64, Duration),
     ) -> Self {
+        let here = Identity::here();
         Self {
             value: value.into(),
             number: 1,
             term,
             owner: digest(owner),
             since: wall_micros,
-            host: host(),
-            pid: std::process::id(),
+            host: here.host.into(),
+            pid: here.pid,
+            boot: here.boot,
+            drain_ms: u64::try_from(drain.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
@@ -97,8 +137,8 @@ impl Metadata {
             number: self.number,
             since: UNIX_EPOCH + Duration::from_micros(self.since),
             remaining,
-            host: self.host.to_string(),
-            pid: self.pid,
+            identity: Identity { host: self.host.to_string(), pid: self.pid, boot: self.boot },
+            drain: Duration::from_millis(self.drain_ms),
         }
     }
 }
@@ -136,6 +176,8 @@ mod fuzz;
 mod tests {
     use super::*;
 
+    const TTL: Duration = Duration::from_secs(2);
+
     fn holder(meta: &[u8]) -> Holder {
         Holder { owner: None, fence: 9, remaining: None, meta: Some(meta.into()) }
     }
@@ -143,7 +185,8 @@ mod tests {
     #[test]
     fn metadata_is_read_only_with_its_owner() {
         let (me, other) = (OwnerToken::from_random(1), OwnerToken::from_random(2));
-        let mut metadata = Metadata::first("a \"b\"\n", (me, FencingToken::new(7)), 1_000_000);
+        let mut metadata =
+            Metadata::first("a \"b\"\n", (me, FencingToken::new(7)), (1_000_000, TTL));
         metadata.publish("c");
         let kept = holder(&metadata.encode());
         assert!(!String::from_utf8_lossy(&metadata.encode()).contains(me.as_str()));
@@ -153,6 +196,7 @@ mod tests {
         assert_eq!((number, leader.number, leader.value.as_str()), (2, 2, "c"));
         assert_eq!(leader.term.get(), 7);
         assert_eq!(leader.since, UNIX_EPOCH + Duration::from_secs(1));
+        assert_eq!((leader.drain, leader.identity), (TTL, Identity::here()));
         assert!(Metadata::read(me, &holder(b"{")).is_none());
     }
 
@@ -161,7 +205,11 @@ mod tests {
         let longest = "x".repeat(WORDS_MAX - FRAME_MAX - 2);
         check_value(&longest).unwrap();
         let owner = OwnerToken::from_random(u128::MAX);
-        let mut metadata = Metadata::first(&longest, (owner, FencingToken::new(1 << 52)), u64::MAX);
+        let mut metadata = Metadata::first(
+            &longest,
+            (owner, FencingToken::new(1 << 52)),
+            (u64::MAX, Duration::MAX),
+        );
         metadata.number = u64::MAX - 1;
         metadata.host = "\u{10348}".repeat(64).into();
         metadata.publish(&longest);

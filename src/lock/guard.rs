@@ -56,8 +56,12 @@ impl LockGuard {
         self.lease.resource()
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// The name as given to [`Redlock::mutex`](crate::Redlock::mutex).
@@ -175,10 +179,11 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         // `release` has ended the lease already; then its own requests are on their way.
-        let first = self.lease.end();
+        let now = self.core.env.now();
+        let first = self.lease.end(now);
         self.core.keeper.forget(&self.lease);
         if first && let Some(op) = self.lease.release_op() {
-            let until = self.core.forgotten_at(self.core.env.now(), self.lease.ttl);
+            let until = self.core.forgotten_at(now, self.lease.on_nodes());
             self.core.undo(&op, &self.lease.mailbox, until);
         }
     }

@@ -198,7 +198,8 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
     }
 }
 
-fn note(reason: &str) -> Vec<u8> {
+/// A reason as it is kept with a lock: cut between two letters.
+pub(crate) fn note(reason: &str) -> Vec<u8> {
     let end = (0..=reason.len().min(NOTE_MAX)).rev().find(|end| reason.is_char_boundary(*end));
     reason.as_bytes()[..end.unwrap_or(0)].to_vec()
 }

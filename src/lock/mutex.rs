@@ -128,7 +128,8 @@ impl Mutex {
     async fn wait_for_it(&self, verb: &Call) -> Result<LockGuard, AcquireError> {
         let _verb = self.begin()?;
         let of = self.resource();
-        let bid = Bid { of: &of, keys: &self.keys, ttl: self.ttl, level: self.level, verb };
+        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -160,6 +161,8 @@ pub(crate) struct Bid<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
+    /// Hears of each attempt that was lost.
+    pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
     /// On whose behalf.
     pub(crate) verb: &'a Call,
 }
@@ -168,7 +171,7 @@ pub(crate) struct Bid<'a> {
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level, verb }: Bid<'_>,
+    Bid { of, keys, ttl, level, lost, verb }: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
@@ -179,6 +182,7 @@ pub(crate) async fn acquire_within(
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
+    lost(&loss);
     core.listen();
     let started = core.env.now();
     let mut deadline = started + wait.unwrap_or(WAIT);
@@ -249,6 +253,7 @@ pub(crate) async fn acquire_within(
             }
             Err(l) => loss = l,
         }
+        lost(&loss);
         // It certainly expires later than what was there before: somebody was faster.
         if woken && expiry(&loss, sent) > ends + TICK {
             waiting.was_right();

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -133,21 +134,23 @@ impl Mutex {
         Fut: Future<Output = T>,
     {
         let guard = Arc::new(self.acquire().await.map_err(WorkError::NotStarted)?);
-        while_held(&guard, work(Arc::clone(&guard))).await
+        while_held(&guard, work(Arc::clone(&guard)), pending()).await
     }
 }
 
-/// Runs the work until its end or the loss of the lock, then releases.
+/// Runs the work until its end, the loss of the lock, or `stop`, then releases.
 pub(crate) async fn while_held<T, E>(
     guard: &LockGuard,
     work: impl Future<Output = T>,
+    stop: impl Future<Output = ()>,
 ) -> Result<T, WorkError<T, E>> {
     // Stopped work is dropped here, before the lock is given back.
     let value = {
-        let work = pin!(work);
+        let (work, stop) = (pin!(work), pin!(stop));
         tokio::select! {
             biased;
             () = guard.lost() => None,
+            () = stop => None,
             value = work => Some(value),
         }
     };

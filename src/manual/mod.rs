@@ -42,6 +42,7 @@ pub mod testing {}
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/design/durability.md"
 )]
+#[doc = concat!("[election]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/election.md")]
 #[doc = concat!(
     "[idempotency]: ",
     env!("CARGO_PKG_REPOSITORY"),

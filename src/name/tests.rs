@@ -20,6 +20,46 @@ fn side_keys_share_the_slot() {
 }
 
 #[test]
+fn a_leader_is_asked_in_the_slot_of_its_election() {
+    let keys = LockKeys::of_election("app:", "x");
+    assert_eq!(keys.request().lock(), "{app:election:x}:ask");
+    assert_eq!(keys.request().fence(), "{app:election:x}:ask:fence");
+    let tagged = LockKeys::of_election("{app}:", "x");
+    assert_eq!(tagged.request().lock(), "{app}:election:x:ask");
+    for (prefix, name) in [("{app}:", "x:ask"), ("{app}:", "x:ask:fence"), ("{", "x}:ask")] {
+        let keys = LockKeys::of_election(prefix, name);
+        assert!(check_election(name, &keys).is_err(), "{prefix}{name}");
+    }
+    check_election("x:ask", &LockKeys::of_election("app:", "x:ask")).unwrap();
+}
+
+#[test]
+fn a_main_key_leads_back_to_its_name() {
+    let lock = |name: &str| Some(Resource::Lock(name.into()));
+    let election = |name: &str| Some(Resource::Election(name.into()));
+    for (prefix, key, is) in [
+        ("", "job", lock("job")),
+        ("", "election:boss", election("boss")),
+        ("", "app:election:boss", election("app:election:boss")),
+        ("app:", "app:job", lock("job")),
+        ("app:", "app:election:boss", election("boss")),
+        ("{app}:", "{app}:election:boss", election("boss")),
+        ("app:", "other:job", None),
+        ("app:", "{app:job}:fence", None),
+        ("", "{job}:fence", None),
+        ("", "{election:boss}:meta", None),
+        ("", "{election:boss}:ask", None),
+        ("", "{app:election:boss}:ask:fence", None),
+        ("{app}:", "{app}:election:boss:ask", None),
+        ("", "idem:ns:key", None),
+        ("", "app:idem:ns:key", None),
+        ("", "palisade:generation", None),
+    ] {
+        assert_eq!(of_key(prefix, key), is, "{prefix:?} {key:?}");
+    }
+}
+
+#[test]
 fn bad_names_are_reported_with_field_value_and_rule() {
     for (name, rule) in
         [("", "must not be empty"), ("a\nb", "no control characters"), ("\u{7f}", "control")]
@@ -65,7 +105,10 @@ impl Thing {
             Self::Election(name) => {
                 let keys = LockKeys::of_election(prefix, name);
                 check_election(name, &keys).ok()?;
-                keys
+                let request = keys.request();
+                let of =
+                    |k: &LockKeys| [k.lock(), k.fence(), k.queue(), k.meta()].map(str::to_owned);
+                return Some([of(&keys), of(&request)].concat());
             }
             Self::Record(namespace, key) => {
                 check_name("namespace", namespace).ok().filter(|()| !namespace.contains(':'))?;

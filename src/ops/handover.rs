@@ -4,19 +4,20 @@
 //! # How, and why nothing is lost
 //!
 //! 1. The master is *closed*: its marker says so for a time D. From then on the master refuses
-//! every whole batch, so it confirms nothing. Opening it again (by a person, or by the first batch
-//! after D) removes the mark first.
+//!    every whole batch, so it confirms nothing. Opening it again (by a person, or by the first
+//!    batch after D) removes the mark first.
 //! 2. Every known replica confirms that it has the closing. Replication keeps the order of writes,
-//! so each replica has everything that was ever confirmed; and because the mark closes replicas
-//! too, none of them would answer if it were promoted.
+//!    so each replica has everything that was ever confirmed; and because the mark closes replicas
+//!    too, none of them would answer if it were promoted.
 //! 3. A Sentinel is asked for a failover. The old master immediately becomes a replica of the new
-//! one, in one transaction that also reads its mark: the mark is still there, so nothing was
-//! confirmed since step 1, and nothing will be.
+//!    one, in one transaction that also reads its mark: the mark is still there, so nothing was
+//!    confirmed since step 1, and nothing will be.
 //! 4. The new master goes on. The script checks two things itself: its data hold this closing, so
-//! they hold all earlier writes and were not used since; and the time is more than twice E (the
-//! most that two clocks differ) before the closing ends, so no other server with the mark can have
-//! opened by itself. So its data are everything that was ever confirmed. Its memory is as complete
-//! as the old master's was, it continues the same data history, and there is nothing to wait for.
+//!    they hold all earlier writes and were not used since; and the time is more than twice E (the
+//!    most that two clocks differ) before the closing ends, so no other server with the mark can
+//!    have opened by itself. So its data are everything that was ever confirmed. Its memory is as
+//!    complete as the old master's was, it continues the same data history, and there is nothing to
+//!    wait for.
 //!
 //! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
 //! for the length of one quarantine a recently used name that is free by that clock is kept for

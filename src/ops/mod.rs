@@ -8,6 +8,7 @@ mod deployment;
 mod facts;
 mod gather;
 mod handover;
+mod held;
 mod init;
 mod keys;
 mod login;
@@ -17,5 +18,6 @@ mod script;
 
 pub use self::deployment::Deployment;
 pub use self::handover::{HandedOver, Handover};
+pub use self::held::{Held, HeldList, held};
 pub use self::init::{Init, Initialised, init};
 pub use self::keys::{KeyFacts, KeyState, Keys, keys};

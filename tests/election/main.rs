@@ -2,6 +2,9 @@
 //! clock drives nodes, keeper and candidates alike, so seconds pass at once and in order.
 
 mod faults;
+mod lead;
+mod state;
+mod step_down;
 mod world;
 
 use std::collections::BTreeMap;
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 use palisade::election::{
-    CampaignError, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
+    CampaignError, Identity, LeaderError, Observation, ProclaimError, TryCampaign, WORDS_MAX,
 };
 use palisade::test_util::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
@@ -29,7 +32,7 @@ async fn a_term_from_campaign_to_resignation() {
         let leader = there.leader().await.unwrap().unwrap();
         assert_eq!((leader.value.as_str(), leader.number), ("first", 1));
         assert_eq!(leader.term, leadership.term());
-        assert_eq!(leader.pid, std::process::id());
+        assert_eq!(leader.identity, Identity::here());
         assert!(leader.remaining <= TTL && leader.remaining > TTL / 2);
         assert!(matches!(there.try_campaign("x").await.unwrap(), TryCampaign::Following(_)));
 
@@ -215,16 +218,26 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     links[0].cut();
     assert!(timeout(4 * TTL, observer.next()).await.is_err(), "no change, no item");
     links[1].cut();
-    let Some(Observation::Unknown(why)) = observer.next().await else {
+    let Some(Observation::Disconnected(why)) = observer.next().await else {
         panic!("more than the nodes can know")
     };
     assert_eq!((why.needed, why.nodes.len()), (2, 3));
     assert!(timeout(4 * TTL, observer.next()).await.is_err(), "no change, no item");
     links[0].heal();
+    assert_eq!(observer.next().await, Some(Observation::Resynced { gap: false }));
     let again = observer.next().await;
     assert!(
         matches!(&again, Some(Observation::Leader { leader, gap: false }) if leader.number == 4)
     );
+    // What happens while nothing is known is marked.
+    links.iter().take(2).for_each(FaultControl::cut);
+    assert!(matches!(observer.next().await, Some(Observation::Disconnected(_))));
+    leadership.proclaim("5").await.unwrap();
+    leadership.proclaim("6").await.unwrap();
+    links.iter().for_each(FaultControl::heal);
+    assert_eq!(observer.next().await, Some(Observation::Resynced { gap: true }));
+    let six = observer.next().await;
+    assert!(matches!(&six, Some(Observation::Leader { leader, gap: true }) if leader.number == 6));
     drop(leadership);
     // The same as a stream.
     let vacant = std::future::poll_fn(|cx| Pin::new(&mut observer).poll_next(cx)).await;

@@ -74,7 +74,7 @@ async fn work_is_stopped_when_the_lock_is_lost() {
     assert!(e.to_string().starts_with("lock \"m\": lost, and the work was stopped"), "{e}");
     assert!(stopped.load(SeqCst) && begun.elapsed() <= 5 * S);
     // A leadership that cannot be renewed.
-    let election = redlock.election("e").build().unwrap();
+    let election = redlock.election("e").one_term().build().unwrap();
     let lost = election.lead("me", |_| async {
         link.cut();
         sleep(3_600 * S).await;

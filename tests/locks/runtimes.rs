@@ -127,7 +127,7 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
     assert!(block_on(patient.campaign("me")).is_err());
     assert!(
         block_on(election.observe().next())
-            .is_none_or(|seen| { matches!(seen, Observation::Unknown(_)) })
+            .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
     // Also where the lane runs elsewhere: a call that cannot wait gets an error, and a release is
     // sent.

@@ -202,7 +202,7 @@ fn came_to(ended: Ended) -> Result<(), Failed> {
         Ended::Code(code) => Err(Failed::unknown(format!("exit code {code}"))),
         Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),
         Ended::TooLong => Err(Failed::unknown("ran for too long")),
-        Ended::Lost => Err(Failed::unknown("the lease was lost")),
+        Ended::Lost | Ended::Asked => Err(Failed::unknown("the lease was lost")),
     }
 }
 

@@ -1,12 +1,13 @@
 //! `palisade elect`.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use palisade::election::{CampaignError, Observation, TryCampaign};
 use palisade::{Advice, Election, Leadership};
 use serde_json::{Value, json};
 
+use super::leader::{leader_json, leader_line};
 use super::lock::environment;
 use super::{CommandArgs, Ground, SayArgs, is_nothing_there, unavailable};
 use crate::access::{HandleArgs, Sets};
@@ -15,14 +16,12 @@ use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::settings::Span;
 
-/// How long this one waits before it campaigns again: somebody else comes first.
-const AGAIN: Duration = Duration::from_millis(200);
-
 /// Runs a command on whoever leads the election NAME, and nowhere else.
 ///
 /// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
 /// leadership is lost the command is ended before anybody else can lead, and this one campaigns
-/// again.
+/// again. `palisade step-down NAME` ends the command, too: then it resigns, and campaigns again
+/// one lease later, so that others come first.
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -45,7 +44,8 @@ pub(crate) struct ElectArgs {
     /// Exit code if somebody else leads [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// End when the leadership is lost (exit code 200), in place of another campaign
+    /// End when the leadership is lost or given up on request (exit code 200), in place of another
+    /// campaign
     #[arg(long)]
     once: bool,
     /// Only say who leads, on standard output: now, and at each change
@@ -97,14 +97,13 @@ impl ElectArgs {
             // What was lost is not resigned.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
-            if ended != Ended::Lost || self.once {
+            if !matches!(ended, Ended::Lost | Ended::Asked) || self.once {
                 ground.close().await;
                 return Ok(ended.code());
             }
             let fields = json!({ "name": self.name, "term": term.get() });
             let text = format!("no longer leads {:?}; campaigns again", self.name);
             ground.say.warn("deposed", fields, &text);
-            tokio::time::sleep(AGAIN).await;
         }
     }
 }
@@ -144,7 +143,7 @@ async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result
             seen = observer.next() => seen,
         };
         let Some(seen) = seen else { return Ok(0) };
-        if let Observation::Unknown(why) = &seen
+        if let Observation::Disconnected(why) = &seen
             && why.advice() == Advice::Misconfigured
         {
             return Err(unavailable(why));
@@ -161,22 +160,21 @@ async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result
 fn shown(seen: &Observation) -> (Value, String) {
     match seen {
         Observation::Leader { leader, gap } => {
-            let since = leader.since.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let object = json!({
-                "state": "leader", "term": leader.term.get(), "value": leader.value,
-                "number": leader.number, "since_ms": since.as_millis(), "host": leader.host,
-                "pid": leader.pid, "gap": gap,
-            });
-            let text = format!(
-                "term {}: {:?} leads (host {}, pid {})",
-                leader.term, leader.value, leader.host, leader.pid
-            );
-            (object, text)
+            let mut object = leader_json(leader);
+            object["state"] = "leader".into();
+            object["gap"] = (*gap).into();
+            let missed = if *gap { "; more may have led since the line before" } else { "" };
+            (object, format!("{}{missed}", leader_line(leader)))
         }
         Observation::Vacant => (json!({ "state": "vacant" }), "nobody leads".to_owned()),
-        Observation::Unknown(why) => {
+        Observation::Disconnected(why) => {
             let why = why.to_string();
-            (json!({ "state": "unknown", "why": why }), format!("unknown: {why}"))
+            let text = format!("disconnected, who leads is unknown: {why}");
+            (json!({ "state": "disconnected", "why": why }), text)
+        }
+        Observation::Resynced { gap } => {
+            let missed = if *gap { "something may have been missed" } else { "nothing was missed" };
+            (json!({ "state": "resynced", "gap": gap }), format!("connected again; {missed}"))
         }
         other => (json!({ "state": "other" }), format!("{other:?}")),
     }

@@ -162,6 +162,15 @@ async fn a_group_without_all_of_its_replicas_is_refused() {
 #[test]
 fn nobody_there_and_wrong_use_have_their_exit_codes() {
     let gone = format!("redis://127.0.0.1:{}", support::server::free_port());
+    let out = palisade(&["init", "--json", "--node", &gone]);
+    let object: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(
+        (&object["done"], &object["nodes"][0]["state"]),
+        (&false.into(), &"unreachable".into())
+    );
+    let out = palisade(&["handover", "--json", "--node", &gone, "--", "true"]);
+    let object: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!((out.status.code(), &object["outcome"]), (Some(69), &"unreachable".into()));
     let out = palisade(&["init", "--node", &gone]);
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
     let out = palisade(&["init"]);

@@ -67,6 +67,15 @@ fn each_of_its_own_codes_has_its_cause() {
     // 124: the command runs for too long.
     let run = ground.run(&["lock", "b", "--at-most", "200ms", "--", "sleep", "30"]);
     assert_eq!(run.code, 124, "{}", run.err);
+    // 70: no process can be started, as the program may open hardly any files.
+    let lock = "ulimit -n 11; exec \"$0\" lock a --embedded -- true";
+    let mut shell = std::process::Command::new("sh");
+    let run = Run::of(&shell.args(["-c", lock, env!("CARGO_BIN_EXE_palisade")]).output().unwrap());
+    assert_eq!(run.code, 70, "{}", run.err);
+    // 202: the command has run, and its result cannot be stored any more.
+    let kill = format!("kill -9 {}", ground.server.pid());
+    let run = ground.run(&["once", "unstored", "-c", &kill]);
+    assert_eq!(run.code, 202, "{}", run.err);
 }
 
 #[test]
@@ -128,7 +137,18 @@ fn completions_and_the_manual_page_name_every_verb() {
     for args in [&["completions", "bash"][..], &["completions", "fish"], &["man"]] {
         let run = run(args);
         assert_eq!(run.code, 0);
-        for verb in ["lock", "elect", "once", "inspect", "idem", "doctor", "init", "handover"] {
+        for verb in [
+            "lock",
+            "elect",
+            "once",
+            "list",
+            "step-down",
+            "inspect",
+            "idem",
+            "doctor",
+            "init",
+            "handover",
+        ] {
             assert!(run.out.contains(verb), "{args:?}: {verb}");
         }
     }

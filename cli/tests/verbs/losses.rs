@@ -93,6 +93,26 @@ fn force_release_raises_the_fence_and_two_never_hold_it() {
 }
 
 #[test]
+fn an_observer_says_that_it_knows_nothing_and_when_it_knows_again() {
+    let mut ground = Ground::new();
+    let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);
+    std::thread::sleep(Duration::from_millis(300));
+    ground.server.kill();
+    std::thread::sleep(Duration::from_secs(2));
+    ground.server.restart();
+    // A server that restarted may have forgotten a leader: it says nothing for a lease and more.
+    std::thread::sleep(Duration::from_secs(4));
+    watch.signal("TERM");
+    let seen = watch.end(SOON);
+    let lines = seen.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let lines: Vec<_> = lines.collect();
+    let states: Vec<_> = lines.iter().map(|l| l["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["vacant", "disconnected", "resynced", "vacant"], "{}", seen.out);
+    assert!(lines[1]["why"].as_str().is_some_and(|why| !why.is_empty()));
+    assert_eq!(lines[2]["gap"], true, "somebody may have led: {}", seen.out);
+}
+
+#[test]
 fn an_observer_says_who_leads_and_that_nobody_does() {
     let ground = Ground::new();
     let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);

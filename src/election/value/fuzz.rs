@@ -32,7 +32,8 @@ proptest! {
         who in any::<u128>(),
     ) {
         let me = OwnerToken::from_random(who);
-        let mut metadata = Metadata::first(&value, (me, FencingToken::new(term)), since);
+        let begun = (since, Duration::ZERO);
+        let mut metadata = Metadata::first(&value, (me, FencingToken::new(term)), begun);
         metadata.publish(&more);
         let (number, read) = Metadata::read(me, &beside(&metadata.encode())).unwrap();
         let leader = read.leader(Duration::MAX);
@@ -49,7 +50,8 @@ proptest! {
         (cut, junk) in (any::<proptest::sample::Index>(), any_bytes()),
         how in 0_u8..4,
     ) {
-        let metadata = Metadata::first("v", (owner(), FencingToken::new(7)), 1_000_000);
+        let since = (1_000_000, Duration::ZERO);
+        let metadata = Metadata::first("v", (owner(), FencingToken::new(7)), since);
         let whole = metadata.encode();
         let mut meta = whole.to_vec();
         match how {

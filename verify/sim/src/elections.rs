@@ -1,6 +1,7 @@
 //! What clients do with elections: campaign, proclaim, resign or vanish, and watch.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use palisade::ElectionBuilder;
 use palisade::election::Observation;
@@ -14,7 +15,13 @@ use crate::trace::Event;
 impl Actor {
     fn election(&self, seat: usize) -> ElectionBuilder {
         let election = self.redlock.election(names::seat(seat));
-        election.ttl(ms(self.settings.ttl)).durability(self.plan.durability)
+        let drain = self.drain();
+        election.ttl(ms(self.settings.ttl)).drain(drain).durability(self.plan.durability)
+    }
+
+    /// What leaders declare, where the longest lease leaves room for it.
+    fn drain(&self) -> Duration {
+        ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
     /// Campaigns for so long, leads for a while with a new value every `every`, and parts.
@@ -35,7 +42,8 @@ impl Actor {
         };
         let leadership = Arc::new(leadership);
         let weak = Arc::downgrade(&leadership);
-        let belief = Box::new(move || weak.upgrade().map(|l| l.remaining()));
+        // What it began goes on for the drain time after a loss: until then it counts as held.
+        let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
         let hold = self.world.holds((client, name), term, asked, belief);
         let end = self.world.start.elapsed() + ms(span);
@@ -46,6 +54,9 @@ impl Actor {
                 () = sleep(ms(every)) => {}
             }
             let _ = leadership.proclaim(value.clone()).await;
+        }
+        if !leadership.is_valid() {
+            sleep(leadership.drain_remaining()).await;
         }
         self.world.tell(Event::Parts { hold, client, name, how });
         self.world.parts(hold);

@@ -97,6 +97,7 @@ known_bugs! {
     late_requests_run: LateRequestsRun in FAILOVERS,
     promises_expire_early: PromisesExpireEarly in ORDERS,
     fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
+    no_lock_delay: NoLockDelay in MIXED,
     births_without_margin: BirthsWithoutMargin in ORDERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

@@ -1,0 +1,135 @@
+//! One leader after another: how long an election is without one. Clean: the leader resigns.
+//! Unclean: it is a process of its own and is killed; then the name is free when its lease is over,
+//! which is the ttl and the lock-delay that it declared, less what passed since its last renewal.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use palisade::{Election, RedisNode, Redlock, RedlockBuilder};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::Args;
+use super::server::Server;
+use super::stats::quantile_us;
+
+const TTL: Duration = Duration::from_secs(1);
+const CLEAN: usize = 200;
+const UNCLEAN: u32 = 9;
+/// What nodes are waited for at the start of a campaign.
+const FOLLOWS: Duration = Duration::from_millis(20);
+
+/// Prints the table.
+pub(crate) async fn table(args: &Args) {
+    if !args.json {
+        println!(
+            "{:>5} {:>10} {:>10} | {:>14} {:>14} | {:>14} {:>14} {:>14}",
+            "nodes",
+            "ttl ms",
+            "delay ms",
+            "resigned p50",
+            "p99 ms",
+            "killed p50",
+            "most ms",
+            "ttl + delay"
+        );
+    }
+    for nodes in [1, 3, 5].into_iter().filter(|n| args.nodes.is_none_or(|want| want == *n)) {
+        for drain in [Duration::ZERO, TTL / 2] {
+            println!("{}", row(args, nodes, drain).await);
+        }
+    }
+}
+
+async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
+    let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let ms = |us: f64| us / 1e3;
+    let clean = resigned(&urls, drain).await;
+    let (clean, rare) = (ms(quantile_us(&clean, 0.5)), ms(quantile_us(&clean, 0.99)));
+    let unclean = killed(args, &urls, drain).await;
+    let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
+    // And one round trip: about as long as a clean hand-over.
+    let bound = (TTL + drain).as_millis();
+    let (ttl, delay) = (TTL.as_millis(), drain.as_millis());
+    if args.json {
+        return format!(
+            "{{\"nodes\":{nodes},\"ttl_ms\":{ttl},\"lock_delay_ms\":{delay},\
+             \"resigned_p50_ms\":{clean:.2},\"resigned_p99_ms\":{rare:.2},\
+             \"killed_p50_ms\":{half:.0},\"killed_most_ms\":{most:.0},\
+             \"ttl_and_delay_ms\":{bound}}}"
+        );
+    }
+    format!(
+        "{nodes:>5} {ttl:>10} {delay:>10} | {clean:>14.2} {rare:>14.2} | {half:>14.0} {most:>14.0} \
+         {bound:>14}"
+    )
+}
+
+/// A handle of its own, as in another process.
+fn election(urls: &[String], drain: Duration) -> Election {
+    let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
+    let handle = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);
+    let handle = handle.ttl(TTL).max_ttl(2 * TTL).build().expect("a handle");
+    handle.election("handed over").drain(drain).build().expect("a good name")
+}
+
+/// Two candidates resign in turns: sorted times from the call until the other one leads.
+async fn resigned(urls: &[String], drain: Duration) -> Vec<Duration> {
+    let (mut leads, mut follows) = (election(urls, drain), election(urls, drain));
+    let mut leadership = leads.campaign("a leader").await.expect("nobody leads");
+    let mut took = Vec::with_capacity(CLEAN);
+    for _ in 0..CLEAN {
+        let next = follows.clone();
+        let next = tokio::spawn(async move { (next.campaign("a leader").await, Instant::now()) });
+        tokio::time::sleep(FOLLOWS).await;
+        let resigned = Instant::now();
+        let _ = leadership.resign().await;
+        let (next, elected) = next.await.expect("a campaign");
+        took.push(elected - resigned);
+        leadership = next.expect("a term");
+        std::mem::swap(&mut leads, &mut follows);
+    }
+    let _ = leadership.resign().await;
+    took.sort_unstable();
+    took
+}
+
+/// A process leads and is killed: sorted times from then until this one leads.
+async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> {
+    let me = std::env::current_exe().expect("this program");
+    let follows = election(urls, drain);
+    let mut took = Vec::new();
+    for turn in 0..UNCLEAN {
+        let mut child = tokio::process::Command::new(&me);
+        child.args(["--worker", &urls.join(","), "--worker-name", LEADS]);
+        child.args(["--seconds", &drain.as_secs_f64().to_string()]);
+        child.args(args.json.then_some("--json")).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = child.spawn().expect("a process");
+        let out = child.stdout.take().expect("a pipe");
+        let mut lines = BufReader::new(out).lines();
+        while lines.next_line().await.expect("a line").expect("it leads") != LEADS {}
+        let next = follows.clone();
+        let next = tokio::spawn(async move { (next.campaign("a leader").await, Instant::now()) });
+        // At any time between two renewals.
+        tokio::time::sleep(TTL / 2 + TTL / 4 * turn / UNCLEAN).await;
+        let killed = Instant::now();
+        child.kill().await.expect("it runs");
+        let (next, elected) = next.await.expect("a campaign");
+        took.push(elected - killed);
+        let _ = next.expect("a term").resign().await;
+    }
+    took.sort_unstable();
+    took
+}
+
+/// The name of a worker that leads until it is killed, and what it says when it does.
+pub(crate) const LEADS: &str = "leads";
+
+/// Leads until it is killed.
+pub(crate) async fn lead(args: &Args, urls: &str) {
+    let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
+    let leads = election(&urls, Duration::from_secs_f64(args.seconds));
+    let _leadership = leads.campaign("a leader").await.expect("nobody leads");
+    println!("{LEADS}");
+    std::future::pending::<()>().await;
+}

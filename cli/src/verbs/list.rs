@@ -1,0 +1,89 @@
+//! `palisade list`.
+
+use clap::Args;
+use palisade::error::Resource;
+use palisade::ops::{Held, HeldList, held};
+use serde_json::{Value, json};
+
+use super::leader::leader_json;
+use crate::access::{AccessArgs, Sets};
+use crate::codes::{Fail, UNAVAILABLE};
+use crate::{Done, block_on};
+
+/// Lists the locks and elections that somebody holds now. Changes nothing.
+///
+/// It reads every server's key space in steps, which stops nobody. Exit code 69 if a node could not
+/// be read, so that something may be missing.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    access: AccessArgs,
+    /// Only names of programs with this prefix [default: of all]
+    #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
+    prefix: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ListArgs {
+    pub(crate) fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let (deployment, prefix) = self.access.servers(sets, self.prefix)?;
+        let list = block_on(held(&deployment, &prefix)).map_err(Fail::from)?;
+        let list = list.map_err(|e| Fail::from(e.to_string()))?;
+        let text = if self.json { whole(&list).to_string() } else { table(&list) };
+        let code = if list.unread.is_empty() { 0 } else { UNAVAILABLE };
+        Ok(Done { text: text + "\n", code })
+    }
+}
+
+fn kind(held: &Held) -> (&'static str, &str) {
+    match &held.of {
+        Resource::Election(name) => ("election", name),
+        Resource::Lock(name) => ("lock", name),
+        _ => ("", ""),
+    }
+}
+
+/// Nobody holds what fewer than a majority have.
+fn is_held(held: &Held, list: &HeldList) -> bool {
+    held.on > list.nodes / 2
+}
+
+fn line(held: &Held, list: &HeldList) -> String {
+    let ((kind, name), of) = (kind(held), list.nodes);
+    if !is_held(held, list) {
+        return format!("{kind} {name:?}: no holder (an attempt on {} of {of} nodes)", held.on);
+    }
+    let who = match &held.leader {
+        Some(leader) => super::leader::leader_line(leader),
+        None => format!("held by {}, fence {}", held.owner, held.fence),
+    };
+    let note = held.note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
+    format!("{kind} {name:?}: {who}, {:.1?} left on {} of {of}{note}", held.remaining, held.on)
+}
+
+fn table(list: &HeldList) -> String {
+    let mut lines: Vec<_> = list.held.iter().map(|held| line(held, list)).collect();
+    if lines.is_empty() && list.unread.is_empty() {
+        lines.push("nothing is held".to_owned());
+    }
+    lines.extend(list.unread.iter().map(|(node, why)| format!("not read: {node}: {why}")));
+    lines.join("\n")
+}
+
+fn whole(list: &HeldList) -> Value {
+    let held = list.held.iter().map(|held| {
+        let (kind, name) = kind(held);
+        json!({
+            "kind": kind, "name": name, "held": is_held(held, list), "owner": held.owner,
+            "fence": held.fence.get(), "on": held.on, "remaining_ms": held.remaining.as_millis(),
+            "leader": held.leader.as_ref().map(leader_json), "note": held.note,
+        })
+    });
+    let unread = list.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+    json!({
+        "held": held.collect::<Vec<_>>(), "nodes": list.nodes,
+        "unread": unread.collect::<Vec<_>>(),
+    })
+}
