@@ -276,7 +276,7 @@ impl Call {
         })
     }
 
-    pub(super) fn name(&self) -> KeyName {
+    pub(crate) fn name(&self) -> KeyName {
         KeyName::new(&self.of.namespace, &self.key)
     }
 

@@ -3,6 +3,7 @@
 mod codes;
 mod cron;
 mod ground;
+mod idem;
 mod losses;
 mod once;
 mod processes;
