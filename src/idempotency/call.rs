@@ -327,6 +327,7 @@ impl Call {
             // was in use: the later of the two.
             born: self.created.max(of.in_use_since),
             created: self.created,
+            wait: false,
         })
     }
 }

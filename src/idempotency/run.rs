@@ -23,11 +23,15 @@ use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
 use crate::driver::claim::{ClaimTerms, Held};
+use crate::driver::hints::{Floor, Waiting};
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Unstored};
 use crate::quorum::record::{Denied, Promise, Refusal};
+
+/// A lease that ends sooner is not worth asking for a hint: its owner is storing a result.
+const SETTLES: Duration = Duration::from_millis(20);
 
 /// What a caller finds before anything is run.
 enum Begun {
@@ -94,7 +98,8 @@ where
     };
     let number = promise.attempt;
     let names = (&call.of.namespace, &call.key);
-    let cx = Context::new(core, &held.lease, &terms.key, names, number);
+    let record_of = (&terms.key, promise.steps.as_ref());
+    let cx = Context::new(core, &held.lease, record_of, names, number);
     let doubt = Doubt::of(&promise);
     if let Some(doubt) = &doubt {
         match past(call, doubt, (&held, &promise), probe, &cx).await {
@@ -124,13 +129,23 @@ where
     held.keep();
     held.begin();
     match handler(cx.clone()).await {
-        Ok(value) => record(call, &terms, held, value, number).await,
-        Err(e) => {
-            let failed: Failed = e.into();
-            held.end(failed.end()).await;
-            Err(RunError::Handler { key: call.name(), attempt: number, failed })
-        }
+        Ok(value) => match cx.unfinished() {
+            None => record(call, &terms, held, value, number).await,
+            Some(missing) => fail(call, held, number, missing.into()).await,
+        },
+        Err(e) => fail(call, held, number, e.into()).await,
     }
+}
+
+/// The handler failed: its error decides about the attempt.
+async fn fail<T>(
+    call: &Call,
+    held: Held,
+    number: u32,
+    failed: Failed,
+) -> Result<Outcome<T>, RunError> {
+    held.end(failed.end()).await;
+    Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
 /// Asks the probe, else the policies.
@@ -175,21 +190,24 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     let in_flight_end = started + call.in_flight_timeout;
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
+    let mut terms = terms.clone();
+    let (mut waiting, mut floor) = (None::<Waiting>, Floor::default());
     loop {
-        let refusal = match core.claim(terms, false).await {
+        let ended = waiting.as_ref().map(Waiting::ended);
+        let refusal = match core.claim(&terms, false).await {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
                     drop(held);
-                    match repair(call, terms, seen.value, probing).await? {
+                    match repair(call, &terms, seen.value, probing).await? {
                         Ok(begun) => return Ok(begun),
                         Err(refusal) => refusal,
                     }
                 }
             },
-            Err(Denied::Repair(seen)) => match repair(call, terms, seen.value, probing).await? {
+            Err(Denied::Repair(seen)) => match repair(call, &terms, seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
@@ -210,7 +228,26 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         if !retry_after.is_zero() {
             pause = pause.min(retry_after);
         }
-        tokio::time::sleep(pause.min(end.since(now)).max(Duration::from_millis(1))).await;
+        let short = |pause: Duration| pause.min(end.since(now)).max(Duration::from_millis(1));
+        match ended {
+            // What waits for the others' answers is over soon.
+            Some(ended) if retry_after > SETTLES => {
+                // Hints can be lost, so never wait longer than a second for one.
+                let rest = (retry_after + pause.min(SETTLES)).min(Duration::from_secs(1));
+                if tokio::time::timeout(short(rest), ended).await.is_ok() {
+                    // It may have been forged.
+                    let apart = floor.wake(core.env.now());
+                    tokio::time::sleep(apart.min(end.since(now))).await;
+                }
+            }
+            // Asking for hints takes one refused claim: make it at once.
+            None if retry_after > SETTLES => {
+                core.listen();
+                waiting = Some(core.hints.wait(&terms.key));
+                terms.wait = true;
+            }
+            _ => tokio::time::sleep(short(pause)).await,
+        }
     }
 }
 

@@ -11,5 +11,7 @@ mod policy;
 mod probe;
 mod promises;
 mod runs;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;

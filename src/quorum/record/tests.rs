@@ -42,6 +42,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
                 record: parts.next().map(record),
+                steps: None,
                 unsure: ms(match word {
                     "grant" => "0",
                     "forgot" => "500",
