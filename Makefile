@@ -15,6 +15,7 @@
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios
+# make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make fuzz            everything that is parsed, with garbage: CASES=100000, and ten times as many for
 #                      the reader that every byte of a server goes through
@@ -38,7 +39,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # Packages with their own dependencies, and tests on servers of their own.
 ADAPTERS = palisade-lapin palisade-sqlx palisade-tower broker-demo
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams test test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint doc
 .DEFAULT_GOAL := help
 
 help:
@@ -108,6 +109,11 @@ demo-cron:
 bench:
 	@scripts/need cargo redis
 	$(CARGO) bench --bench pair $(ARGS)
+
+bench-idempotency:
+	@scripts/need cargo redis
+	$(CARGO) bench --bench idempotency $(ARGS)
+	$(CARGO) test --release --quiet -p palisade-tower --features axum --test http cost -- --nocapture
 
 soak:
 	@scripts/need cargo

@@ -56,6 +56,7 @@
 mod batch;
 mod birth;
 mod builder;
+mod cache;
 mod call;
 mod canonical;
 pub mod consumer;

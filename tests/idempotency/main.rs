@@ -2,6 +2,9 @@
 
 mod batch;
 mod births;
+#[cfg(feature = "cache")]
+mod cache;
+mod crashes;
 mod failover;
 mod first_day;
 mod forgotten;
