@@ -229,9 +229,8 @@ impl Context {
     /// ```
     ///
     /// A key with an attempt that left no result runs again by its
-    /// [policy](super::IdempotencyBuilder::on_lapsed), or when a person lets it
-    /// ([`Records::rerun`](crate::ops::Records::rerun)); then the finished steps are replayed in
-    /// their order and the rest is run. A handler that fails with
+    /// [policy](super::IdempotencyBuilder::on_lapsed), or when a person lets it (`palisade idem
+    /// rerun`); then the finished steps are replayed in their order and the rest is run. A handler that fails with
     /// [`Failed::no_effect`](super::Failed::no_effect) behind a finished step speaks of what came
     /// after it: the steps stay.
     ///

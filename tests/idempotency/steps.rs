@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use palisade::idempotency::{Context, StepError};
@@ -17,11 +18,13 @@ struct Ledger(Arc<Mutex<BTreeMap<&'static str, u32>>>);
 
 impl Ledger {
     /// The work of a step: the effect, and its number.
-    async fn act(self, name: &'static str) -> Result<u32, Failed> {
-        let mut all = self.0.lock().unwrap();
-        let n = all.entry(name).or_default();
-        *n += 1;
-        Ok(*n)
+    fn act(self, name: &'static str) -> impl Future<Output = Result<u32, Failed>> {
+        std::future::poll_fn(move |_| {
+            let mut all = self.0.lock().unwrap();
+            let n = all.entry(name).or_default();
+            *n += 1;
+            Poll::Ready(Ok(*n))
+        })
     }
 
     fn counts(&self) -> Vec<(&'static str, u32)> {

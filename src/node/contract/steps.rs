@@ -31,8 +31,8 @@ async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSt
     }
 }
 
-fn stored(token: u64, list: &[u8]) -> Option<StoredSteps> {
-    Some(StoredSteps { token: FencingToken::new(token), list: Arc::from(list) })
+fn stored(token: u64, list: &[u8]) -> StoredSteps {
+    StoredSteps { token: FencingToken::new(token), list: Arc::from(list) }
 }
 
 async fn lapse(b: &Bench, key: &RecordKey, owner: OwnerToken) {
@@ -51,7 +51,7 @@ async fn steps_are_shown_to_the_next_claim(b: Bench) {
         b.check(runs, "steps are no result, and end no lease", &s);
         lapse(&b, &r, a).await;
         let got = shown(&b, &r, c).await;
-        b.check(got == stored(t, list), "the next claim is shown the steps", &got);
+        b.check(got == Some(stored(t, list)), "the next claim is shown the steps", &got);
     }
 }
 
@@ -64,7 +64,7 @@ async fn late_steps_below_the_promise_are_refused(b: Bench) {
     b.expect(steps(&r, a, old, b"late, longer"), Reply::NotOwner, "and again").await;
     lapse(&b, &r, c).await;
     let got = shown(&b, &r, a).await;
-    b.check(got == stored(t, b"new"), "a refusal stores nothing", &got);
+    b.check(got == Some(stored(t, b"new")), "a refusal stores nothing", &got);
 }
 
 async fn steps_of_an_equal_ballot_of_another_owner_are_refused(b: Bench) {
@@ -85,7 +85,7 @@ async fn repeated_steps_take_nothing_back(b: Bench) {
     }
     lapse(&b, &r, a).await;
     let got = shown(&b, &r, c).await;
-    b.check(got == stored(t, b"one two"), "the longest list of a ballot stays", &got);
+    b.check(got == Some(stored(t, b"one two")), "the longest list of a ballot stays", &got);
 }
 
 async fn steps_of_a_higher_ballot_replace_the_others(b: Bench) {
@@ -99,7 +99,7 @@ async fn steps_of_a_higher_ballot_replace_the_others(b: Bench) {
     b.expect(raise, Reply::NotOwner, "the lower one's promise is over").await;
     lapse(&b, &r, c).await;
     let got = shown(&b, &r, a).await;
-    b.check(got == stored(higher, b"short"), "the higher ballot's list counts", &got);
+    b.check(got == Some(stored(higher, b"short")), "the higher ballot's list counts", &got);
 }
 
 async fn a_result_ends_the_steps(b: Bench) {
@@ -128,7 +128,7 @@ async fn a_record_with_steps_is_never_as_new(b: Bench) {
     b.expect(other, Reply::Mismatch, "the fingerprint stays with the steps").await;
     match b.ask(claim_print(&r, c, LONG, print)).await {
         Reply::Claimed { attempt: 1, steps, .. } => {
-            b.check(steps == stored(t, b"one"), "the steps stay", &steps);
+            b.check(steps == Some(stored(t, b"one")), "the steps stay", &steps);
         }
         other => b.broken("what was given back does not count", &other),
     }
