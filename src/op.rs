@@ -210,6 +210,18 @@ impl Op {
         )
     }
 
+    /// Whether it says which request it is for.
+    pub(crate) fn shows_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(_)
+                | Self::ExtendClaim { .. }
+                | Self::Complete { .. }
+                | Self::Steps { .. }
+                | Self::Lookup { .. }
+        )
+    }
+
     /// How much longer than others it makes a request: what it asks the node to store.
     pub(crate) fn payload(&self) -> usize {
         match self {
@@ -357,7 +369,8 @@ pub enum Reply {
     /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Steps, Release, Unclaim: done.
     Done,
     /// Raise, Extend, Release: not the owner's lock (any more). `RaiseClaim`, `ExtendClaim`,
-    /// Complete: a higher ballot was promised. Steps: the same, or there is a result. Unclaim: not the last owner.
+    /// Complete: a higher ballot was promised. Steps: the same, or there is a result. Unclaim: not
+    /// the last owner.
     NotOwner,
     /// Release, Unclaim: nothing there.
     Absent,

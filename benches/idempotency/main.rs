@@ -1,7 +1,7 @@
 //! What idempotency keys cost: round trips, batches, replays with many callers, bytes.
 //!
 //! `cargo bench --bench idempotency` prints a table, `-- --json` one object. Round trips are what
-//! the server counted. Speeds are ratios, or ranges over the rounds; nothing is asserted but counts.
+//! the server counted. Speeds are ratios, or ranges over the rounds; nothing of them is asserted.
 
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]

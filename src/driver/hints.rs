@@ -2,9 +2,10 @@
 //!
 //! A release reaches the nodes one after the other; waking a waiter at the first hint would make it
 //! meet the rest of the old lock. So one waiter is woken when a *majority* of nodes has hinted.
-//! Observers, who only read, are woken at each hint. Those who wait for the end of a claim are woken
-//! by a majority too, all at once: it is the same answer for all. Hints may be lost: every waiter has its own
-//! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
+//! Observers, who only read, are woken at each hint. Those who wait for the end of a claim are
+//! woken by a majority too, all at once: it is the same answer for all. Hints may be lost: every
+//! waiter has its own timer as well. And hints may be forged, so wake-ups that bring nothing are
+//! held apart.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,8 +143,8 @@ impl Waiting {
         self.observers.notified()
     }
 
-    /// Resolves when a majority of nodes has hinted after this call (not: after the first poll), for
-    /// everybody who waits: the end of a claim is news for all of them.
+    /// Resolves when a majority of nodes has hinted after this call (not: after the first poll),
+    /// for everybody who waits: the end of a claim is news for all of them.
     ///
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.

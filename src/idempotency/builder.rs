@@ -218,9 +218,9 @@ impl IdempotencyBuilder {
     /// majority has get in, and only a call with the same fingerprint is answered out of it.
     ///
     /// A result is final, so what is answered is right. But this process does not see what makes a
-    /// key run again elsewhere before `keep` is over: a purge by an operator, or a handler that runs
-    /// again where a majority of the nodes lost the result ([`Forgotten::Run`]). `keep` is at most
-    /// the retention. Default: nothing is kept.
+    /// key run again elsewhere before `keep` is over: a purge by an operator, or a handler that
+    /// runs again where a majority of the nodes lost the result ([`Forgotten::Run`]). `keep` is at
+    /// most the retention. Default: nothing is kept.
     #[cfg(feature = "cache")]
     pub fn cache(mut self, bytes: u64, keep: Duration) -> Self {
         self.cache = Some((bytes, keep));

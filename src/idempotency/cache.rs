@@ -27,7 +27,8 @@ struct Entry {
 
 #[cfg(feature = "cache")]
 impl Cache {
-    /// Of at most so many bytes, keys and what it needs for itself included; each entry for so long.
+    /// Of at most so many bytes, keys and what it needs for itself included; each entry for so
+    /// long.
     pub(super) fn new(bytes: u64, keep: std::time::Duration) -> Self {
         const OWN: usize = 200;
         let size = |key: &crate::op::RecordKey, entry: &Entry| {

@@ -18,8 +18,8 @@ use crate::op::StoredSteps;
 /// Most bytes of all finished steps of a key.
 const MOST: usize = 64 * 1024;
 
-/// Why a step gave no value. A handler passes it on by `?`: its effect is then unknown, and the next
-/// call decides by its policy.
+/// Why a step gave no value. A handler passes it on by `?`: its effect is then unknown, and the
+/// next call decides by its policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -230,16 +230,16 @@ impl Context {
     ///
     /// A key with an attempt that left no result runs again by its
     /// [policy](super::IdempotencyBuilder::on_lapsed), or when a person lets it (`palisade idem
-    /// rerun`); then the finished steps are replayed in their order and the rest is run. A handler that fails with
-    /// [`Failed::no_effect`](super::Failed::no_effect) behind a finished step speaks of what came
-    /// after it: the steps stay.
+    /// rerun`); then the finished steps are replayed in their order and the rest is run. A handler
+    /// that fails with [`Failed::no_effect`](super::Failed::no_effect) behind a finished step
+    /// speaks of what came after it: the steps stay.
     ///
     /// A crash inside `work`, or between its effect and the record, is not undone by this: that one
     /// step runs again. Give its system a [`child_key`](Self::child_key).
     ///
-    /// Names are unique in a run. A rerun has to come to the same steps in the same order; steps may
-    /// be added behind them. The values of all steps of a key together, as JSON, have at most 64
-    /// KiB. Steps run one after the other.
+    /// Names are unique in a run. A rerun has to come to the same steps in the same order; steps
+    /// may be added behind them. The values of all steps of a key together, as JSON, have at most
+    /// 64 KiB. Steps run one after the other.
     ///
     /// # Errors
     /// That of `work`; nothing is recorded then, and the step may be tried again in the same run.

@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
 
-use crate::Redlock;
+use crate::config::Config;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, TokioEnv};
 use crate::error::{ConfigError, NodeError, NodeFault};
 use crate::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
 use crate::op::{Batch, Op, Replies};
+use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Moment;
 
 /// Most deliveries of one trial.
@@ -50,8 +51,8 @@ pub enum Delivery {
 /// Tries code that handles messages, with a blow at each point of a delivery, one a trial.
 ///
 /// The points are each request to a node and each answer, and both sides of each
-/// [effect](Process::effect). After the blow the message is delivered again, to a new process, until
-/// it is done or parked. Nothing waits for real: make it in a test with tokio's time paused.
+/// [effect](Process::effect). After the blow the message is delivered again, to a new process,
+/// until it is done or parked. Nothing waits for real: make it in a test with tokio's time paused.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -195,7 +196,7 @@ impl Crashes {
                 ended = came_to;
                 break;
             }
-            sleep(crate::Config::default().ttl * 2).await;
+            sleep(Config::default().ttl * 2).await;
         }
         let effects = world.effects.load(Ordering::Relaxed);
         Ok(Trial { blow: self.blow, point, effects, ended, deliveries })
@@ -225,7 +226,7 @@ impl World {
             life: Arc::clone(&life),
         };
         let builder = Redlock::builder().env(Arc::clone(&self.env) as Arc<dyn Env>);
-        let builder = self.nodes.iter().map(way).fold(builder, crate::RedlockBuilder::node);
+        let builder = self.nodes.iter().map(way).fold(builder, RedlockBuilder::node);
         Ok(Process(Arc::new(Inner { redlock: builder.build()?, life })))
     }
 }
@@ -276,7 +277,7 @@ impl Life {
                 self.died.notify_one();
                 pending().await
             }
-            Blow::Stall => crate::Config::default().ttl * 2,
+            Blow::Stall => Config::default().ttl * 2,
             Blow::LoseData => {
                 node.restart_empty();
                 Duration::ZERO

@@ -241,8 +241,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Whether a higher ballot was promised, or this one to another owner. The whole ballot decides:
-    /// two owners may carry equal numbers.
+    /// Whether a higher ballot was promised, or this one to another owner. The whole ballot
+    /// decides: two owners may carry equal numbers.
     fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0

@@ -161,11 +161,7 @@ fn reply(
     (facts, recall): (&Facts, Recall),
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
-        (_, WRONG_TYPE) => {
-            let detail = "WRONGTYPE: another program's value stands under a key of this op, or the \
-                          record of a newer version of this library: then upgrade this program";
-            return Err(Trouble::Op(NodeError::not_executed(NodeFault::Server, detail)));
-        }
+        (_, WRONG_TYPE) => return Err(wrong_type()),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
             Op::Acquire { .. }
@@ -182,14 +178,7 @@ fn reply(
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (
-            Op::Claim(_)
-            | Op::ExtendClaim { .. }
-            | Op::Complete { .. }
-            | Op::Steps { .. }
-            | Op::Lookup { .. },
-            MISMATCH,
-        ) => Reply::Mismatch,
+        (_, MISMATCH) if op.shows_request() => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
         (Op::Claim(_), IN_FLIGHT) => {
@@ -228,6 +217,13 @@ fn reply(
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
+}
+
+/// What stands there is not ours, or not yet.
+fn wrong_type() -> Trouble {
+    let detail = "WRONGTYPE: another program's value stands under a key of this op, or the record \
+                  of a newer version of this library: then upgrade this program";
+    Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
 }
 
 /// The largest number in it that orders holders.

@@ -3,6 +3,32 @@
 use super::*;
 
 #[tokio::test]
+async fn wrong_rules_about_steps_are_caught() {
+    caught(
+        "stores steps under any ballot",
+        |op| {
+            if let Op::Steps { token, .. } = op {
+                *token = palisade::FencingToken::new(token.get() + (1 << 20));
+            }
+        },
+        truly,
+        "late_steps_below_the_promise_are_refused",
+    )
+    .await;
+    caught(
+        "forgets steps",
+        as_is,
+        |_, reply| {
+            if let Reply::Claimed { steps, .. } = reply {
+                *steps = None;
+            }
+        },
+        "steps_are_shown_to_the_next_claim",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn wrong_rules_about_records_are_caught() {
     caught(
         "compares ballots by their number alone",
@@ -38,28 +64,6 @@ async fn wrong_rules_about_records_are_caught() {
         },
         truly,
         "another_fingerprint_is_a_mismatch",
-    )
-    .await;
-    caught(
-        "stores steps under any ballot",
-        |op| {
-            if let Op::Steps { token, .. } = op {
-                *token = palisade::FencingToken::new(token.get() + (1 << 20));
-            }
-        },
-        truly,
-        "late_steps_below_the_promise_are_refused",
-    )
-    .await;
-    caught(
-        "forgets steps",
-        as_is,
-        |_, reply| {
-            if let Reply::Claimed { steps, .. } = reply {
-                *steps = None;
-            }
-        },
-        "steps_are_shown_to_the_next_claim",
     )
     .await;
     caught(

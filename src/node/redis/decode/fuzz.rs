@@ -124,6 +124,22 @@ fn said(reply: &Reply) -> Vec<Value> {
     }
 }
 
+fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> {
+    let fence = || 1_u64..1 << 53;
+    let list = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let steps =
+        (fence(), list).prop_map(|(t, list)| StoredSteps { token: FencingToken::new(t), list });
+    (fence(), any::<u32>(), record, proptest::option::of(steps))
+        .prop_map(|(fence, attempt, record, steps)| Reply::Claimed {
+            fence,
+            attempt,
+            record,
+            steps,
+            unsure: UNSURE,
+        })
+        .boxed()
+}
+
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
@@ -131,9 +147,6 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let kept = move || proptest::option::of(bytes());
     let stored = || {
         (fence(), kept()).prop_map(|(t, value)| StoredRecord { token: FencingToken::new(t), value })
-    };
-    let kept_steps = move || {
-        (fence(), bytes()).prop_map(|(t, list)| StoredSteps { token: FencingToken::new(t), list })
     };
     let option = proptest::option::of::<BoxedStrategy<Duration>>;
     let quarantined = || {
@@ -173,15 +186,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .boxed()
         }
         'C' => prop_oneof![
-            (
-                fence(),
-                any::<u32>(),
-                proptest::option::of(stored()),
-                proptest::option::of(kept_steps())
-            )
-                .prop_map(|(fence, attempt, record, steps)| {
-                    Reply::Claimed { fence, attempt, record, steps, unsure: UNSURE }
-                }),
+            claimed(proptest::option::of(stored()).boxed()),
             completed(),
             quarantined(),
             plain(&[Reply::Mismatch, Reply::TooOld, Reply::Deferred]),
