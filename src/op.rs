@@ -210,18 +210,6 @@ impl Op {
         )
     }
 
-    /// Whether it says which request it is for.
-    pub(crate) fn shows_request(&self) -> bool {
-        matches!(
-            self,
-            Self::Claim(_)
-                | Self::ExtendClaim { .. }
-                | Self::Complete { .. }
-                | Self::Steps { .. }
-                | Self::Lookup { .. }
-        )
-    }
-
     /// How much longer than others it makes a request: what it asks the node to store.
     pub(crate) fn payload(&self) -> usize {
         match self {

@@ -178,7 +178,7 @@ fn reply(
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (_, MISMATCH) if op.shows_request() => Reply::Mismatch,
+        (_, MISMATCH) if has_fingerprint(op) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
         (Op::Claim(_), IN_FLIGHT) => {
@@ -217,6 +217,18 @@ fn reply(
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
+}
+
+/// Whether it says which request it is for.
+fn has_fingerprint(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Claim(_)
+            | Op::ExtendClaim { .. }
+            | Op::Complete { .. }
+            | Op::Steps { .. }
+            | Op::Lookup { .. }
+    )
 }
 
 /// What stands there is not ours, or not yet.
