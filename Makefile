@@ -17,6 +17,7 @@
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios
+# make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make fuzz            everything that is parsed, with garbage: CASES=100000, and ten times as many for
 #                      the reader that every byte of a server goes through
@@ -42,7 +43,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
 ADAPTERS = $(PUBLISHED) broker-demo
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-adapters doctor test-conf nemesis failover-table ordinary bench soak fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -120,6 +121,11 @@ demo-cron:
 bench:
 	@scripts/need cargo redis
 	$(CARGO) bench --bench pair $(ARGS)
+
+bench-idempotency:
+	@scripts/need cargo redis
+	$(CARGO) bench --bench idempotency $(ARGS)
+	$(CARGO) test --release --quiet -p palisade-tower --features axum --test http cost -- --nocapture
 
 soak:
 	@scripts/need cargo

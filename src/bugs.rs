@@ -61,6 +61,8 @@ pub enum Bug {
     NoFloor,
     /// A completion is checked against the record's token alone (idempotency 2).
     CompleteByRecord,
+    /// Steps are stored whatever ballot was promised (idempotency 14).
+    StepsUnfenced,
     /// A record seen on one node is answered without a repair (idempotency 1).
     RecordOfOneNode,
     /// A yes counts before replicas have it (durability 1).

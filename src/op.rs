@@ -135,6 +135,23 @@ pub enum Op {
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
     },
+    /// Store the steps of a handler that are finished, in place of those that are stored: accepted
+    /// as `Complete`, if there is no result. Of one ballot the longest list stays, so a repeated
+    /// request takes nothing back. A record with steps is never as if it had not been claimed.
+    Steps {
+        /// The record.
+        key: RecordKey,
+        /// The owner that asks.
+        owner: OwnerToken,
+        /// The claim's settled ballot.
+        token: FencingToken,
+        /// All of them, in the form of the caller.
+        list: Arc<[u8]>,
+        /// How long the record is kept.
+        retention: Duration,
+        /// As for `Claim`.
+        fingerprint: Option<FingerprintBytes>,
+    },
     /// End a claim's lease before its time. Only for the last owner, only while the lease has not
     /// been ended, and only without a record; after it the owner is no longer the last owner.
     Unclaim {
@@ -169,6 +186,7 @@ impl Op {
             | Self::RaiseClaim { owner, .. }
             | Self::ExtendClaim { owner, .. }
             | Self::Complete { owner, .. }
+            | Self::Steps { owner, .. }
             | Self::Unclaim { owner, .. } => Some(owner),
             Self::Claim(claim) => Some(&claim.owner),
             Self::Inspect { .. } | Self::Lookup { .. } => None,
@@ -198,6 +216,7 @@ impl Op {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
                 bytes.len()
             }
+            Self::Steps { list, .. } => list.len(),
             _ => 0,
         }
     }
@@ -211,7 +230,8 @@ impl Op {
             | Self::Claim(_)
             | Self::RaiseClaim { .. }
             | Self::ExtendClaim { .. }
-            | Self::Complete { .. } => true,
+            | Self::Complete { .. }
+            | Self::Steps { .. } => true,
             Self::Release { .. }
             | Self::Inspect { .. }
             | Self::Unclaim { .. }
@@ -243,6 +263,9 @@ pub struct Claim {
     /// When the request was made, in milliseconds since 1970. A request older than the retention is
     /// answered `TooOld`: its record may be gone.
     pub created: Option<u64>,
+    /// If another owner's lease runs, its end here publishes a hint: a result, or a claim that is
+    /// given back. Not the lapse of the lease.
+    pub wait: bool,
 }
 
 /// What becomes of an attempt whose claim is ended by [`Op::Unclaim`].
@@ -297,6 +320,15 @@ pub struct StoredRecord {
     pub value: Option<Arc<[u8]>>,
 }
 
+/// The finished steps of a handler as a node stores them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSteps {
+    /// The ballot they were stored under.
+    pub token: FencingToken,
+    /// All of them, in the form of the caller.
+    pub list: Arc<[u8]>,
+}
+
 /// What a node says to one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -322,10 +354,11 @@ pub enum Reply {
         /// As [`Facts::began_empty`].
         began_empty: bool,
     },
-    /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Release, Unclaim: done.
+    /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Steps, Release, Unclaim: done.
     Done,
     /// Raise, Extend, Release: not the owner's lock (any more). `RaiseClaim`, `ExtendClaim`,
-    /// Complete: a higher ballot was promised. Unclaim: not the last owner.
+    /// Complete: a higher ballot was promised. Steps: the same, or there is a result. Unclaim: not
+    /// the last owner.
     NotOwner,
     /// Release, Unclaim: nothing there.
     Absent,
@@ -339,6 +372,8 @@ pub enum Reply {
         attempt: u32,
         /// A record that is already stored here (only with `force`).
         record: Option<StoredRecord>,
+        /// Steps that are stored here in place of a result.
+        steps: Option<StoredSteps>,
         /// Zero if the node knows of every claim of this key. Else it may have lost one, whatever
         /// is stored here, and this is for how long it will not know the same of a key without
         /// `born`.
@@ -351,7 +386,7 @@ pub enum Reply {
         /// Until the lease ends.
         remaining: Duration,
     },
-    /// Claim, `ExtendClaim`, Complete, Lookup: the key was used with another fingerprint.
+    /// Claim, `ExtendClaim`, Complete, Steps, Lookup: the key was used with another fingerprint.
     Mismatch,
     /// Claim: by the node's clock the request is older than the retention.
     TooOld,
@@ -362,7 +397,7 @@ pub enum Reply {
         /// As for `Claimed`.
         unsure: Duration,
     },
-    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect: there is a result, or a holder's
+    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect: there is a result, steps, or a holder's
     /// metadata, and the answer to this batch has shown as many bytes of them as the node sends at
     /// once. Nothing was executed; ask again. At least one of them is shown in a batch that has
     /// such an answer, whatever its length. Callers never see it: the op is asked again for them,
@@ -374,7 +409,8 @@ impl Reply {
     /// Whether it contains a stored result, or a holder's metadata.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
-            Self::Completed(_) | Self::Claimed { record: Some(_), .. } => true,
+            Self::Completed(_) => true,
+            Self::Claimed { record, steps, .. } => record.is_some() || steps.is_some(),
             Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
             Self::Holder(holder) => holder.as_ref().is_some_and(|h| h.meta.is_some()),
             _ => false,

@@ -3,6 +3,8 @@
 //!
 //! How to use it is in the manual: [testing code that uses palisade](crate::manual::testing).
 
+pub mod crash;
+
 pub use crate::env::TokioEnv;
 pub use crate::node::memory::MemorySnapshot;
 

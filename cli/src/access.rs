@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args};
 use palisade::Redlock;
-use palisade::ops::Deployment;
+use palisade::ops::{Deployment, Records};
 
 use crate::codes::Fail;
 use crate::settings::{Group, List, Settings, Span};
@@ -190,6 +190,22 @@ impl AccessArgs {
 impl HandleArgs {
     /// A handle over the nodes, and whether they are in this process's memory.
     pub(crate) fn redlock(self, sets: Sets) -> Result<(Redlock, bool), Fail> {
+        let settings = self.settings(sets)?;
+        Ok((settings.redlock()?, settings.embedded))
+    }
+
+    /// The idempotency keys of a namespace, on the servers themselves.
+    pub(crate) fn records(self, sets: Sets, namespace: &str) -> Result<Records, Fail> {
+        let settings = self.settings(sets)?;
+        if settings.embedded {
+            return Err(Fail::from("--embedded: there are no servers to look at".to_owned()));
+        }
+        let prefix = settings.prefix.as_deref().unwrap_or_default();
+        Records::new(&settings.deployment()?, prefix, namespace)
+            .map_err(|e| Fail::from(e.to_string()))
+    }
+
+    fn settings(self, sets: Sets) -> Result<Settings, Fail> {
         let more = Settings {
             embedded: self.embedded,
             prefix: self.prefix,
@@ -199,8 +215,7 @@ impl HandleArgs {
             node_deadline: self.node_deadline,
             ..Settings::default()
         };
-        let settings = self.access.settings(sets, more)?;
-        Ok((settings.redlock()?, settings.embedded))
+        Ok(self.access.settings(sets, more)?)
     }
 }
 

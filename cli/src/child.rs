@@ -184,13 +184,7 @@ async fn attend(
             status = child.wait() => {
                 let status = Ended::of(status?);
                 let over = held.remaining() <= MARGIN;
-                return Ok(match ending {
-                    Some(Ending::TooLong) if !over => Ended::TooLong,
-                    Some(Ending::Asked) if !over => Ended::Asked,
-                    Some(_) => Ended::Lost,
-                    None if over => Ended::Lost,
-                    None => status,
-                });
+                return Ok(how_it_ended(ending.as_ref(), over, status));
             }
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
@@ -232,6 +226,17 @@ async fn attend(
                 }
             }
         }
+    }
+}
+
+/// What the command's end counts as: it was ended for `ending`, and its lease is `over` or not.
+fn how_it_ended(ending: Option<&Ending>, over: bool, status: Ended) -> Ended {
+    match ending {
+        Some(Ending::TooLong) if !over => Ended::TooLong,
+        Some(Ending::Asked) if !over => Ended::Asked,
+        Some(_) => Ended::Lost,
+        None if over => Ended::Lost,
+        None => status,
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct ClaimTerms {
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) born: Option<u64>,
     pub(crate) created: Option<u64>,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) wait: bool,
 }
 
 /// A claim that is ours. Dropped, it is given back unless [`begin`](Self::begin) was called.
@@ -132,6 +134,7 @@ impl ClaimTerms {
             born: self.born,
             // A repair, and what an operator says, are not bound by the request's age.
             created: self.created.filter(|_| !force),
+            wait: self.wait && !force,
         })
     }
 }
@@ -252,6 +255,35 @@ impl Core {
             retention: *retention,
             fingerprint: *fingerprint,
         };
+        self.accept(lease, op).await
+    }
+
+    /// Stores the steps that are finished, as a result is stored.
+    ///
+    /// # Cancellation safety
+    /// As [`complete`](Self::complete).
+    pub(crate) async fn store_steps(
+        &self,
+        lease: &Arc<Lease>,
+        list: &Arc<[u8]>,
+    ) -> Result<(), Unstored> {
+        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
+            return Err(Unstored { overtaken: false, nodes: Vec::new() });
+        };
+        let op = Op::Steps {
+            key: Arc::clone(key),
+            owner: lease.owner,
+            token: lease.token,
+            list: Arc::clone(list),
+            retention: *retention,
+            fingerprint: *fingerprint,
+        };
+        self.accept(lease, op).await
+    }
+
+    /// Phase 2 with this op, which is idempotent by ballot.
+    async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
+        let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
         let end = now + 4 * self.config.node_deadline;
         let mailbox = Mailbox::at(self.n(), lease.durability().level, end);

@@ -2,15 +2,17 @@
 //!
 //! A release reaches the nodes one after the other; waking a waiter at the first hint would make it
 //! meet the rest of the old lock. So one waiter is woken when a *majority* of nodes has hinted.
-//! Observers, who only read, are woken at each hint. Hints may be lost: every waiter has its own
-//! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
+//! Observers, who only read, are woken at each hint. Those who wait for the end of a claim are
+//! woken by a majority too, all at once: it is the same answer for all. Hints may be lost: every
+//! waiter has its own timer as well. And hints may be forged, so wake-ups that bring nothing are
+//! held apart.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
+use tokio::sync::futures::{Notified, OwnedNotified};
 
 use crate::quorum::majority::majority;
 use crate::time::Moment;
@@ -35,7 +37,7 @@ impl Floor {
         at.since(now)
     }
 
-    /// The last wake-up was right: the lock had been given back.
+    /// The last wake-up was right: the lock had been given back, or the claim was over.
     fn forgive(&mut self) {
         self.next = self.next - APART;
     }
@@ -55,6 +57,8 @@ struct Entry {
     waiters: usize,
     queue: Arc<Notify>,
     observers: Arc<Notify>,
+    /// Those who wait for the end of the same claim.
+    all: Arc<Notify>,
     floor: Floor,
 }
 
@@ -79,6 +83,7 @@ impl Hints {
         if ahead >= majority(self.n) {
             entry.turns += 1;
             entry.queue.notify_one();
+            entry.all.notify_waiters();
         }
     }
 
@@ -91,9 +96,9 @@ impl Hints {
         };
         let entry = keys.entry(Arc::clone(&key)).or_default();
         entry.waiters += 1;
-        let (queue, observers) = (Arc::clone(&entry.queue), Arc::clone(&entry.observers));
+        let [queue, observers, all] = [&entry.queue, &entry.observers, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, queue, observers }
+        Waiting { hints: Arc::clone(self), key, queue, observers, all }
     }
 }
 
@@ -104,6 +109,7 @@ pub(crate) struct Waiting {
     key: Arc<str>,
     queue: Arc<Notify>,
     observers: Arc<Notify>,
+    all: Arc<Notify>,
 }
 
 impl Waiting {
@@ -135,6 +141,15 @@ impl Waiting {
     /// Dropping it loses nothing but the hint.
     pub(crate) fn any(&self) -> Notified<'_> {
         self.observers.notified()
+    }
+
+    /// Resolves when a majority of nodes has hinted after this call (not: after the first poll),
+    /// for everybody who waits: the end of a claim is news for all of them.
+    ///
+    /// # Cancellation safety
+    /// Dropping it loses nothing but the hint.
+    pub(crate) fn ended(&self) -> OwnedNotified {
+        Arc::clone(&self.all).notified_owned()
     }
 
     /// Lets the next waiter try: it will be refused and so renew our request for hints at the

@@ -276,7 +276,7 @@ impl Call {
         })
     }
 
-    pub(super) fn name(&self) -> KeyName {
+    pub(crate) fn name(&self) -> KeyName {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
@@ -327,6 +327,7 @@ impl Call {
             // was in use: the later of the two.
             born: self.created.max(of.in_use_since),
             created: self.created,
+            wait: false,
         })
     }
 }

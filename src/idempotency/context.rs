@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::canonical;
+use super::step::Steps;
+use super::{Failed, StepError, canonical};
 use crate::driver::Core;
 use crate::driver::lease::Lease;
 use crate::durability::Achieved;
 use crate::lock::LostSignal;
-use crate::op::RecordKey;
+use crate::op::{RecordKey, StoredSteps};
 use crate::receipt::Receipt;
 use crate::token::FencingToken;
 
@@ -25,6 +26,7 @@ struct Shared {
     namespace: Arc<str>,
     key: Arc<str>,
     attempt: u32,
+    steps: Steps,
 }
 
 impl fmt::Debug for Context {
@@ -42,7 +44,7 @@ impl Context {
     pub(super) fn new(
         core: &Arc<Core>,
         lease: &Arc<Lease>,
-        record: &RecordKey,
+        (record, steps): (&RecordKey, Option<&StoredSteps>),
         (namespace, key): (&Arc<str>, &Arc<str>),
         attempt: u32,
     ) -> Self {
@@ -53,7 +55,24 @@ impl Context {
             namespace: Arc::clone(namespace),
             key: Arc::clone(key),
             attempt,
+            steps: Steps::new(steps),
         }))
+    }
+
+    pub(super) fn steps(&self) -> &Steps {
+        &self.0.steps
+    }
+
+    /// Why the handler may not have a result yet.
+    pub(super) fn unfinished(&self) -> Option<StepError> {
+        self.0.steps.unfinished()
+    }
+
+    /// Stores the steps, of which this is the last.
+    pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
+        let Err(why) = self.0.core.store_steps(&self.0.lease, list).await else { return Ok(()) };
+        let (overtaken, nodes) = (why.overtaken, self.0.core.no_quorum(why.nodes));
+        Err(StepError::NotRecorded { name: step.to_owned(), overtaken, nodes }.into())
     }
 
     /// Larger than the token of every earlier attempt on this key. Send it with every write and let

@@ -56,6 +56,7 @@
 mod batch;
 mod birth;
 mod builder;
+mod cache;
 mod call;
 mod canonical;
 pub mod consumer;
@@ -68,6 +69,7 @@ mod metrics;
 mod outcome;
 mod policy;
 mod run;
+mod step;
 mod store;
 
 pub use birth::{created_in_ulid, created_in_uuid_v7};
@@ -81,3 +83,4 @@ pub use key::KeyName;
 pub use metrics::IdempotencyMetrics;
 pub use outcome::{Outcome, Parked, ParkedReason, Probed, Resolved, Status};
 pub use policy::{Forgotten, Lapsed};
+pub use step::StepError;

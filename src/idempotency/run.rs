@@ -24,12 +24,16 @@ use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
 use crate::driver::claim::{ClaimTerms, Held};
+use crate::driver::hints::{Floor, Waiting};
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::complete::{Found, Unstored};
 use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, verb};
+
+/// A lease that ends sooner is not worth asking for a hint: its owner is storing a result.
+const SETTLES: Duration = Duration::from_millis(20);
 
 /// What a caller finds before anything is run.
 enum Begun {
@@ -87,10 +91,16 @@ where
     PF: Future<Output = Probed<T>>,
 {
     let terms = call.terms()?;
+    if let Some(kept) = call.of.cache.get(&terms) {
+        return replayed(call, kept.as_deref());
+    }
     let core = &call.of.core;
     let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
-        Begun::Stored(kept) => return replayed(call, kept.as_deref()),
+        Begun::Stored(kept) => {
+            call.of.cache.put(&terms, &kept);
+            return replayed(call, kept.as_deref());
+        }
         Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
         Begun::Mismatch => return Ok(Outcome::Mismatch),
         Begun::TooOld => return Ok(Outcome::TooOld),
@@ -100,17 +110,15 @@ where
     verb.token(promise.token);
     verb.attempts(number);
     let names = (&call.of.namespace, &call.key);
-    let cx = Context::new(core, &held.lease, &terms.key, names, number);
+    let record_of = (&terms.key, promise.steps.as_ref());
+    let cx = Context::new(core, &held.lease, record_of, names, number);
     let doubt = Doubt::of(&promise);
     if let Some(doubt) = &doubt {
         match past(call, doubt, (&held, &promise), probe, &cx).await {
             Past::Clear => {}
             Past::Effect(value) => {
-                return Ok(match record(call, &terms, held, value, number).await? {
-                    // The effect is an earlier attempt's.
-                    Outcome::Executed { value, .. } => Outcome::Replayed(value),
-                    other => other,
-                });
+                let recorded = record(call, &terms, held, value, number).await?;
+                return Ok(of_an_earlier_attempt(recorded));
             }
             Past::Unknown(reason) => {
                 // Given back, so that looking at a parked key does not change it.
@@ -130,13 +138,31 @@ where
     held.keep();
     held.begin();
     match handler(cx.clone()).await {
-        Ok(value) => record(call, &terms, held, value, number).await,
-        Err(e) => {
-            let failed: Failed = e.into();
-            held.end(failed.end()).await;
-            Err(RunError::Handler { key: call.name(), attempt: number, failed })
-        }
+        Ok(value) => match cx.unfinished() {
+            None => record(call, &terms, held, value, number).await,
+            Some(missing) => fail(call, held, number, missing.into()).await,
+        },
+        Err(e) => fail(call, held, number, e.into()).await,
     }
+}
+
+/// The outcome where the effect is an earlier attempt's.
+fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
+    match recorded {
+        Outcome::Executed { value, .. } => Outcome::Replayed(value),
+        other => other,
+    }
+}
+
+/// The handler failed: its error decides about the attempt.
+async fn fail<T>(
+    call: &Call,
+    held: Held,
+    number: u32,
+    failed: Failed,
+) -> Result<Outcome<T>, RunError> {
+    held.end(failed.end()).await;
+    Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
 /// Asks the probe, else the policies.
@@ -181,21 +207,24 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     let in_flight_end = started + call.in_flight_timeout;
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
+    let mut terms = terms.clone();
+    let (mut waiting, mut floor) = (None::<Waiting>, Floor::default());
     loop {
-        let refusal = match core.claim(terms, false).await {
+        let ended = waiting.as_ref().map(Waiting::ended);
+        let refusal = match core.claim(&terms, false).await {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // Given back by its drop; the repair has a ballot of its own.
                     drop(held);
-                    match repair(call, terms, seen.value, probing).await? {
+                    match repair(call, &terms, seen.value, probing).await? {
                         Ok(begun) => return Ok(begun),
                         Err(refusal) => refusal,
                     }
                 }
             },
-            Err(Denied::Repair(seen)) => match repair(call, terms, seen.value, probing).await? {
+            Err(Denied::Repair(seen)) => match repair(call, &terms, seen.value, probing).await? {
                 Ok(begun) => return Ok(begun),
                 Err(refusal) => refusal,
             },
@@ -216,7 +245,26 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         if !retry_after.is_zero() {
             pause = pause.min(retry_after);
         }
-        tokio::time::sleep(pause.min(end.since(now)).max(Duration::from_millis(1))).await;
+        let short = |pause: Duration| pause.min(end.since(now)).max(Duration::from_millis(1));
+        match ended {
+            // What waits for the others' answers is over soon.
+            Some(ended) if retry_after > SETTLES => {
+                // Hints can be lost, so never wait longer than a second for one.
+                let rest = (retry_after + pause.min(SETTLES)).min(Duration::from_secs(1));
+                if tokio::time::timeout(short(rest), ended).await.is_ok() {
+                    // It may have been forged.
+                    let apart = floor.wake(core.env.now());
+                    tokio::time::sleep(apart.min(end.since(now))).await;
+                }
+            }
+            // Asking for hints takes one refused claim: make it at once.
+            None if retry_after > SETTLES => {
+                core.listen();
+                waiting = Some(core.hints.wait(&terms.key));
+                terms.wait = true;
+            }
+            _ => tokio::time::sleep(short(pause)).await,
+        }
     }
 }
 
@@ -281,6 +329,7 @@ where
     let done = core.complete(&held.lease, kept).await;
     held.stop();
     let Err(Unstored { overtaken: refused, nodes }) = done else {
+        call.of.cache.put(terms, &kept.cloned());
         return Ok(executed(value, held.lease.durability()));
     };
     tracing::warn!(

@@ -33,6 +33,7 @@ mod memory;
 mod ops;
 mod results;
 mod runs;
+mod steps;
 
 use std::fmt;
 use std::future::Future;
@@ -208,6 +209,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(barriers::cases());
     all.extend(claims::cases());
     all.extend(completes::cases());
+    all.extend(steps::cases());
     all.extend(crash::cases());
     all.extend(deadlines::cases());
     all.extend(handover::cases());

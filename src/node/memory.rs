@@ -229,9 +229,19 @@ impl Data {
             }
             Op::Complete { key, owner, token, value, retention, fingerprint } => {
                 let accept = (*token, value.as_ref());
-                self.records.complete(h, key, *owner, accept, *fingerprint, *retention)
+                let (reply, wake) =
+                    self.records.complete(h, key, *owner, accept, *fingerprint, *retention);
+                hints.extend(wake.then(|| Arc::clone(key)));
+                reply
             }
-            Op::Unclaim { key, owner, end } => self.records.unclaim(h, key, *owner, *end),
+            Op::Steps { key, owner, token, list, retention, fingerprint } => {
+                self.records.steps(h, key, *owner, (*token, list), *fingerprint, *retention)
+            }
+            Op::Unclaim { key, owner, end } => {
+                let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
+                hints.extend(wake.then(|| Arc::clone(key)));
+                reply
+            }
             Op::Lookup { key, retention, fingerprint, born } => {
                 self.records.lookup(h, key, *fingerprint, (*retention, *born))
             }

@@ -13,7 +13,7 @@ pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
     Batch, Claim, ClaimEnd, Facts, FingerprintBytes, Holder, Op, QuarantineId, RecordKey,
-    RecordState, Replies, Reply, StoredRecord, Terms,
+    RecordState, Replies, Reply, StoredRecord, StoredSteps, Terms,
 };
 pub use crate::receipt::Predecessor;
 pub use crate::token::OwnerToken;

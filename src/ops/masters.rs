@@ -54,6 +54,20 @@ pub(super) struct Master {
 
 /// Examines all nodes. A group must have replicas, all of them online.
 pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
+    find_with(deployment, true).await
+}
+
+/// The same, whatever the groups' replicas do.
+pub(super) async fn find_masters(
+    deployment: &Deployment,
+) -> Result<(Access, Vec<Found>), ConfigError> {
+    find_with(deployment, false).await
+}
+
+async fn find_with(
+    deployment: &Deployment,
+    whole: bool,
+) -> Result<(Access, Vec<Found>), ConfigError> {
     deployment.check()?;
     let access = deployment.access()?;
     let ways = deployment.ways(&access, None);
@@ -61,6 +75,10 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     let mut found: Vec<Found> = Vec::new();
     for group in &groups {
         let master = of_group(group).and_then(|server| {
+            if !whole {
+                let target = info_for(ways.reach(&server.at), &access.data);
+                return Ok(master(server, target, Vec::new()));
+            }
             let replicas = following(server, &known_replicas(group))?;
             if replicas.is_empty() {
                 let why = "no replica follows it yet, and the server takes a new replication id \
@@ -74,7 +92,8 @@ pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>)
     }
     for (server, lone) in nodes.iter().zip(&access.lone) {
         let ready = is_master(server).and_then(|()| {
-            Ok(master(server, lone.target.clone(), following(server, &BTreeSet::new())?))
+            let follow = if whole { following(server, &BTreeSet::new())? } else { Vec::new() };
+            Ok(master(server, lone.target.clone(), follow))
         });
         found.push(Found { node: format!("node {}", server.at), master: ready });
     }

@@ -10,14 +10,17 @@ mod gather;
 mod handover;
 mod held;
 mod init;
-mod keys;
 mod login;
 mod masters;
 mod promotion;
+mod records;
 mod script;
 
 pub use self::deployment::Deployment;
 pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
 pub use self::init::{Init, Initialised, init};
-pub use self::keys::{KeyFacts, KeyState, Keys, keys};
+pub use self::records::{
+    Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
+    Select, resolve,
+};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeOutcome};
-use crate::op::{Op, Reply, StoredRecord};
+use crate::op::{Op, Reply, StoredRecord, StoredSteps};
 use crate::quorum::acquire::{self, Acquire};
 use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
@@ -56,6 +56,9 @@ pub struct Promise {
     pub attempt: u32,
     /// The result that must be completed instead of a new one.
     pub adopt: Option<StoredRecord>,
+    /// The steps that earlier attempts finished: those under the highest ballot among the promises,
+    /// and the longest list of it. All that a majority has are among them.
+    pub steps: Option<StoredSteps>,
     /// Too few of the nodes know of every claim of the key, so "no record" is not known; with how
     /// long that will be so of keys without a birth.
     pub forgotten: Option<Duration>,
@@ -108,6 +111,8 @@ pub struct Record {
     votes: Vec<Vote>,
     /// The best record among the promises.
     adopt: Option<StoredRecord>,
+    /// The best steps among the promises.
+    steps: Option<StoredSteps>,
     /// Settles one token over the grants that count.
     grants: Acquire,
     /// Grants of nodes that forgot count too: the promise will be `unknown`.
@@ -126,6 +131,7 @@ impl Record {
         Self {
             votes: vec![Vote::Silent; n],
             adopt: None,
+            steps: None,
             grants: Acquire::new(n, sent, until, patience, raise),
             relaxed: false,
             lost: false,
@@ -148,9 +154,12 @@ impl Record {
 
     fn vote(&mut self, reply: &Answer) -> Vote {
         match reply {
-            Ok(Reply::Claimed { fence, attempt, record, unsure }) => {
+            Ok(Reply::Claimed { fence, attempt, record, steps, unsure }) => {
                 if let Some(record) = record {
                     self.see(record);
+                }
+                if let Some(steps) = steps {
+                    self.see_steps(steps);
                 }
                 Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure }
             }
@@ -169,6 +178,13 @@ impl Record {
     fn see(&mut self, record: &StoredRecord) {
         if self.adopt.as_ref().is_none_or(|best| best.token < record.token) {
             self.adopt = Some(record.clone());
+        }
+    }
+
+    fn see_steps(&mut self, steps: &StoredSteps) {
+        let order = |s: &StoredSteps| (s.token, s.list.len());
+        if self.steps.as_ref().is_none_or(|best| order(best) < order(steps)) {
+            self.steps = Some(steps.clone());
         }
     }
 
@@ -299,6 +315,7 @@ impl Record {
                     token,
                     attempt: self.attempt(),
                     adopt: self.adopt.clone(),
+                    steps: self.steps.clone(),
                     forgotten: self.relaxed.then(|| self.forgotten()),
                 }))
             }

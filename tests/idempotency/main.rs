@@ -2,6 +2,9 @@
 
 mod batch;
 mod births;
+#[cfg(feature = "cache")]
+mod cache;
+mod crashes;
 mod failover;
 mod first_day;
 mod forgotten;
@@ -11,5 +14,7 @@ mod policy;
 mod probe;
 mod promises;
 mod runs;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;

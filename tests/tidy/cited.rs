@@ -122,7 +122,8 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
         let item = format!("//![{id}]:crate::");
         let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
         // A picture is shown as itself, not as a page about it.
-        let raw = if Path::new(to).extension().is_some_and(|e| e == "svg") { "?raw=true" } else { "" };
+        let raw =
+            if Path::new(to).extension().is_some_and(|e| e == "svg") { "?raw=true" } else { "" };
         let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
         if !source.contains(&item) && !source.contains(&file) {
             found.push(format!("[{id}]: {to} is not defined for rustdoc"));

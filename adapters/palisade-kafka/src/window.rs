@@ -57,7 +57,9 @@ mod tests {
         let mut window = Window::default();
         assert_eq!(window.unsent(), None, "nothing was read");
         // Offsets have holes where a topic was compacted.
-        [5, 6, 9, 10].into_iter().for_each(|offset| window.begin(offset));
+        for offset in [5, 6, 9, 10] {
+            window.begin(offset);
+        }
         let after = |window: &mut Window, offset| {
             window.finish(offset);
             window.unsent()
@@ -90,7 +92,7 @@ mod tests {
             for done in 1..=5 {
                 window.finish(order[done - 1]);
                 let finished = &order[..done];
-                let want = (0..).find(|n| !finished.contains(n)).unwrap();
+                let want = (0..=5).find(|n| !finished.contains(n)).unwrap();
                 assert_eq!(window.prefix(), Some(want), "{finished:?}");
             }
         }

@@ -1,21 +1,35 @@
-//! `palisade idem`: looking at the keys of `once`, and deciding about parked ones.
+//! `palisade idem`: looking at idempotency keys, and deciding about them.
+
+mod change;
+mod list;
 
 use clap::{Args, Subcommand};
 use palisade::RunError;
 use palisade::idempotency::{Resolved, Status};
+use palisade::ops::resolve;
 use serde_json::json;
 
+use self::change::{AuditArgs, PurgeArgs, ReleaseArgs, RerunArgs};
+use self::list::ListArgs;
 use super::once::{KeyArgs, Record, empty};
 use super::{Ground, SayArgs, unavailable};
 use crate::Done;
 use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 
-/// Looks at a key, or decides about one that is parked.
+/// Looks at idempotency keys, or decides about them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum IdemArgs {
+    #[command(after_help = list::HELP)]
+    List(Box<ListArgs>),
     Show(Box<ShowArgs>),
     Resolve(Box<ResolveArgs>),
+    #[command(after_help = change::HELP)]
+    Rerun(Box<RerunArgs>),
+    #[command(after_help = change::HELP)]
+    Release(Box<ReleaseArgs>),
+    #[command(after_help = change::HELP)]
+    Purge(Box<PurgeArgs>),
 }
 
 /// Says what is stored under KEY, as JSON.
@@ -32,7 +46,7 @@ pub(crate) struct ShowArgs {
 /// Stores a result under a parked KEY without running anything.
 ///
 /// For a run of which a person knows how it ended. A result that is there is never changed. If the
-/// run had no effect, call `palisade once --at-least-once` again.
+/// run had no effect, use `palisade idem rerun`.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
@@ -44,12 +58,18 @@ pub(crate) struct ResolveArgs {
     /// The exit code that later calls are given
     #[arg(long, value_name = "CODE")]
     code: u8,
+    #[command(flatten)]
+    audit: AuditArgs,
 }
 
 impl IdemArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         match self {
+            Self::List(args) => args.run(sets).await,
             Self::Show(args) => args.run(sets).await,
+            Self::Rerun(args) => args.run(sets).await,
+            Self::Release(args) => args.run(sets).await,
+            Self::Purge(args) => args.run(sets).await,
             Self::Resolve(args) => args.run(sets).await,
         }
     }
@@ -81,7 +101,11 @@ impl ResolveArgs {
     async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let ground = Ground::new(self.handle, sets, self.say)?;
         let call = self.key.call(&ground.redlock, false)?;
-        let resolved = call.resolve(&empty(self.code)).await.map_err(failed)?;
+        let audit = self.audit.audit()?;
+        let key = self.key.key();
+        let resolved = resolve(call, &empty(self.code), &audit).await.map_err(failed)?;
+        let done = resolved == Resolved::Stored;
+        change::event(ground.say, "resolve", key, &audit, done);
         let (text, code) = match resolved {
             Resolved::Stored => (format!("stored: code {}\n", self.code), 0),
             Resolved::AlreadyStored(record) => {

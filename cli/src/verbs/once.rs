@@ -64,6 +64,11 @@ pub(crate) struct KeyArgs {
 }
 
 impl KeyArgs {
+    /// The key itself.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The call of this key.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);

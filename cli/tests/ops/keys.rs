@@ -1,42 +1,90 @@
-//! Listing idempotency keys on real servers: what an operator looks for is there, nothing else.
+//! Idempotency keys for operators, on real servers: what is looked for is found, and nothing else;
+//! a decision does what it says, on a majority or not at all.
 
 use std::time::Duration;
 
-use palisade::ops::{KeyState, keys};
-use palisade::{Failed, RedisNode, Redlock};
+use palisade::idempotency::{Call, Outcome};
+use palisade::ops::{Audit, KeyState, NodeChange, Purge, Records, Select};
+use palisade::{Failed, Idempotency, RedisNode, Redlock};
+use tokio::task::JoinHandle;
 
 use super::{Deployment, Server};
 
+struct Lab {
+    servers: Vec<Server>,
+    redlock: Redlock,
+    orders: Idempotency,
+    records: Records,
+}
+
+fn audit() -> Audit {
+    Audit::new("alice", "host 7 is gone").unwrap()
+}
+
+impl Lab {
+    fn new() -> Self {
+        let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
+        let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
+        let redlock = servers.iter().fold(Redlock::builder(), |b, s| b.node(node(s)));
+        let redlock = redlock.prefix("app:").build().unwrap();
+        let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+        let deployment = servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
+        let deployment = deployment.timeout(Duration::from_secs(5));
+        let records = Records::new(&deployment, "app:", "orders").unwrap();
+        Self { servers, redlock, orders, records }
+    }
+
+    /// The key with its state, once all nodes have it.
+    async fn state(&self, key: &str) -> Option<KeyState> {
+        let list = self.records.list(&Select::all()).await.unwrap();
+        list.keys.into_iter().find(|k| k.key == key && k.nodes == 3).map(|k| k.state)
+    }
+
+    async fn is(&self, key: &str, state: fn(KeyState) -> bool) {
+        while !self.state(key).await.is_some_and(state) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Parks a key.
+    async fn park(&self, key: &str) {
+        let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
+        let _ = self.orders.key(key).run(|_| failed()).await.unwrap_err();
+        self.is(key, |s| s == KeyState::Lapsed).await;
+    }
+
+    /// Begins a handler that hangs.
+    async fn hang(&self, key: &str) -> JoinHandle<()> {
+        let call = self.orders.key(key);
+        let task = tokio::spawn(async move {
+            let hang = || async {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                Ok::<_, Failed>(0)
+            };
+            let _ = call.run(|_| hang()).await;
+        });
+        self.is(key, |s| matches!(s, KeyState::Running { .. })).await;
+        task
+    }
+}
+
+async fn run(call: Call, value: u32) -> Outcome<u32> {
+    call.run(|_| async move { Ok::<_, Failed>(value) }).await.unwrap()
+}
+
 #[tokio::test]
 async fn keys_are_listed_with_their_state() {
-    let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
-    let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
-    let redlock = servers.iter().fold(Redlock::builder(), |b, s| b.node(node(s)));
-    let redlock = redlock.prefix("app:").build().unwrap();
-    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
-    let others = redlock.idempotency("orders2").at_most_once().build().unwrap();
-    let done = async |call: palisade::idempotency::Call| {
-        assert!(call.run(|_| async { Ok::<_, Failed>(1) }).await.unwrap().is_executed());
-    };
-    done(orders.key("done*")).await;
-    done(others.key("not ours")).await;
-    let fails = |failed: Failed| async move { Err::<u32, _>(failed) };
-    let _ = orders.key("lapsed").run(|_| fails(Failed::unknown("broken pipe"))).await;
-    let _ = orders.key("free").run(|_| fails(Failed::no_effect("closed"))).await;
-    let running = tokio::spawn(orders.key("running").run(|_| async {
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        Ok::<_, Failed>(1)
-    }));
-    let deployment = servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
-    let listed = loop {
-        let listed = keys(&deployment, "app:", "orders").await.unwrap();
-        if listed.keys.len() == 4 && listed.keys.iter().all(|k| k.nodes == 3) {
-            break listed;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    running.abort();
-    assert_eq!(listed.unread, []);
+    let lab = Lab::new();
+    let others = lab.redlock.idempotency("orders2").at_most_once().build().unwrap();
+    assert!(run(lab.orders.key("done*"), 1).await.is_executed());
+    assert!(run(others.key("not ours"), 1).await.is_executed());
+    lab.park("lapsed").await;
+    let free = || async { Err::<u32, _>(Failed::no_effect("closed")) };
+    let _ = lab.orders.key("free").run(|_| free()).await;
+    let running = lab.hang("running").await;
+    lab.is("free", |s| s == KeyState::Free).await;
+    let listed = lab.records.list(&Select::all()).await.unwrap();
+    assert_eq!((&listed.unread[..], listed.more, listed.nodes), (&[][..], false, 3));
     let short: Vec<_> = listed.keys.iter().map(|k| (k.key.as_str(), k.state, k.attempts)).collect();
     let KeyState::Running { remaining } = short[3].1 else { panic!("{short:?}") };
     assert!(remaining > Duration::from_secs(5) && remaining <= Duration::from_secs(15));
@@ -49,13 +97,146 @@ async fn keys_are_listed_with_their_state() {
             ("running", KeyState::Running { remaining }, 1),
         ]
     );
+    assert!(listed.keys.iter().all(|k| !k.forgotten), "{:?}", listed.keys);
     let day = Duration::from_secs(24 * 3_600);
     assert!(listed.keys[0].expires_in + Duration::from_secs(60) > day);
 
-    // A node that is away is said to be unread; the others are listed.
-    let [down, ..] = &servers[..] else { panic!() };
-    let url = down.url();
-    drop(servers);
-    let listed = keys(&Deployment::new().node(url), "app:", "orders").await.unwrap();
-    assert_eq!((listed.keys.len(), listed.unread.len()), (0, 1));
+    let named = async |select: Select| -> Vec<String> {
+        let list = lab.records.list(&select).await.unwrap();
+        list.keys.into_iter().map(|k| k.key).collect()
+    };
+    assert_eq!(named(Select::all().running()).await, ["running"]);
+    assert_eq!(named(Select::all().lapsed().stored()).await, ["done*", "lapsed"]);
+    assert_eq!(named(Select::all().running().older_than(day)).await, [] as [&str; 0]);
+    assert_eq!(named(Select::all().forgotten()).await, [] as [&str; 0]);
+    assert_eq!(named(Select::all().stored().expires_within(2 * day)).await, ["done*"]);
+    assert_eq!(named(Select::all().stored().expires_within(day / 2)).await, [] as [&str; 0]);
+    let two = lab.records.list(&Select::all().limit(2)).await.unwrap();
+    assert_eq!((two.keys.len(), two.more), (2, true));
+
+    // Two nodes that lost their data do not know it any more: the third one's copy is no proof.
+    for server in &lab.servers[..2] {
+        server.cli(&["FLUSHALL"]);
+    }
+    assert_eq!(named(Select::all().lapsed().forgotten()).await, ["lapsed"]);
+    running.abort();
+
+    // A node that is away is unread; the others are listed.
+    let Lab { mut servers, records, .. } = lab;
+    drop(servers.remove(0));
+    let listed = records.list(&Select::all()).await.unwrap();
+    assert_eq!((listed.keys.len(), listed.unread.len()), (4, 1), "{listed:?}");
+}
+
+#[tokio::test]
+async fn thousands_of_keys_are_all_found_page_by_page() {
+    let lab = Lab::new();
+    for hundred in 0..25 {
+        let calls = (0..100).map(|i| (lab.orders.key(format!("k{hundred}-{i}")), i));
+        let done = lab.orders.run_each(calls, 64, |_, i| async move { Ok::<_, Failed>(i) }).await;
+        assert!(done.iter().all(|d| d.as_ref().is_ok_and(Outcome::is_executed)), "{done:?}");
+    }
+    let listed = lab.records.list(&Select::all()).await.unwrap();
+    let keys: std::collections::BTreeSet<_> = listed.keys.iter().map(|k| &k.key).collect();
+    assert_eq!((listed.keys.len(), keys.len()), (2_500, 2_500));
+}
+
+#[tokio::test]
+async fn a_rerun_lets_a_parked_key_run_again_and_nothing_else() {
+    let lab = Lab::new();
+    lab.park("parked").await;
+    assert!(matches!(run(lab.orders.key("parked"), 2).await, Outcome::Parked(_)));
+    lab.is("parked", |s| s == KeyState::Lapsed).await;
+    let done = lab.records.rerun("parked", &audit()).await.unwrap();
+    assert!(done.is_done() && done.missing().count() == 0, "{done}");
+    assert_eq!(done.audit, audit());
+    assert!(matches!(run(lab.orders.key("parked"), 3).await, Outcome::Executed { value: 3, .. }));
+    // What has a result keeps it, and what runs goes on.
+    lab.is("parked", |s| s == KeyState::Stored).await;
+    let not = lab.records.rerun("parked", &audit()).await.unwrap();
+    assert!(!not.is_done(), "{not}");
+    assert!(matches!(run(lab.orders.key("parked"), 4).await, Outcome::Replayed(3)));
+    let running = lab.hang("running").await;
+    let not = lab.records.rerun("running", &audit()).await.unwrap();
+    assert!(!not.is_done() && not.to_string().contains("its claim runs"), "{not}");
+    running.abort();
+    assert!(lab.records.rerun("nothing there", &audit()).await.unwrap().is_done());
+}
+
+#[tokio::test]
+async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
+    let lab = Lab::new();
+    let (go, gone) = tokio::sync::oneshot::channel::<()>();
+    let call = lab.orders.key("k");
+    let alive = tokio::spawn(async move {
+        let handler = || async {
+            gone.await.unwrap();
+            Ok::<_, Failed>(1)
+        };
+        call.run(|_| handler()).await
+    });
+    lab.is("k", |s| matches!(s, KeyState::Running { .. })).await;
+    let done = lab.records.release("k", &audit()).await.unwrap();
+    assert!(done.is_done(), "{done}");
+    // No lease is waited for: the attempt lapsed.
+    let Outcome::Parked(parked) = run(lab.orders.key("k"), 2).await else { panic!() };
+    assert_eq!(parked.attempt, 1);
+    assert!(lab.orders.key("k").resolve(&7).await.is_ok());
+    // The owner was alive after all: it learns the result that counts.
+    go.send(()).unwrap();
+    let late = alive.await.unwrap().unwrap();
+    assert!(matches!(late, Outcome::Replayed(7)), "{late:?}");
+    let not = lab.records.release("k", &audit()).await.unwrap();
+    assert!(!not.is_done() && not.to_string().contains("has a result"), "{not}");
+}
+
+#[tokio::test]
+async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_nothing_back() {
+    let lab = Lab::new();
+    assert!(run(lab.orders.key("done"), 1).await.is_executed());
+    lab.is("done", |s| s == KeyState::Stored).await;
+    lab.park("parked").await;
+    let running = lab.hang("running").await;
+    let hour = Duration::from_secs(3_600);
+    let purged = lab.records.purge(&Purge::older_than(hour), &audit()).await.unwrap();
+    assert!(purged.keys.is_empty(), "{purged:?}");
+    let purged = lab.records.purge(&Purge::late_copies_run_again(), &audit()).await.unwrap();
+    let of = |purged: &palisade::ops::Purged| -> Vec<_> {
+        purged.keys.iter().map(|k| (k.key.clone(), k.is_done())).collect()
+    };
+    assert_eq!(of(&purged), [("done".to_owned(), true)]);
+    let purge = Purge::late_copies_run_again().unfinished_too();
+    let purged = lab.records.purge(&purge, &audit()).await.unwrap();
+    assert_eq!(of(&purged), [("parked".to_owned(), true)]);
+    assert!(matches!(lab.state("running").await, Some(KeyState::Running { .. })));
+    running.abort();
+    // As new, but for the ballots.
+    for key in ["done", "parked"] {
+        assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
+        assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));
+    }
+}
+
+#[tokio::test]
+async fn one_node_of_three_may_be_away_and_two_may_not() {
+    let mut lab = Lab::new();
+    lab.park("k").await;
+    drop(lab.servers.remove(0));
+    let done = lab.records.rerun("k", &audit()).await.unwrap();
+    assert!(done.is_done() && done.missing().count() == 1, "{done}");
+    assert!(done.to_string().contains("2 of 3 nodes") && done.to_string().contains("not reached"));
+    drop(lab.servers.remove(0));
+    let not = lab.records.release("k", &audit()).await.unwrap();
+    assert!(!not.is_done(), "{not}");
+    let reached = |(_, c): &&(String, NodeChange)| !matches!(c, NodeChange::Unreachable(_));
+    assert_eq!(not.nodes.iter().filter(reached).count(), 1);
+}
+
+#[test]
+fn a_change_without_a_reason_is_refused() {
+    for (by, reason) in [("alice", ""), ("alice", "  "), ("", "why"), ("alice", "a\nb")] {
+        assert!(Audit::new(by, reason).is_err(), "{by:?} {reason:?}");
+    }
+    let long = "r".repeat(600);
+    assert!(Audit::new("alice", long).is_err());
 }

@@ -3,6 +3,7 @@
 mod codes;
 mod cron;
 mod ground;
+mod idem;
 mod leaders;
 mod losses;
 mod once;

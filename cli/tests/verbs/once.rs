@@ -56,9 +56,10 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
         assert_eq!(parked.code, 201, "{}", parked.err);
         assert_eq!(parked.err.lines().count(), 1);
     }
-    assert_eq!(ground.run(&["idem", "resolve", "resolved", "--code", "4"]).code, 0);
+    let resolve = |code| ["idem", "resolve", "resolved", "--reason", "seen", "--code", code];
+    assert_eq!(ground.run(&resolve("4")).code, 0);
     assert_eq!(ground.run(&["once", "resolved", "-c", script]).code, 4);
-    assert_eq!(ground.run(&["idem", "resolve", "resolved", "--code", "5"]).code, 2);
+    assert_eq!(ground.run(&resolve("5")).code, 2);
     std::fs::write(ground.file("good"), "").unwrap();
     assert_eq!(ground.run(&["once", "again", "--at-least-once", "-c", script]).code, 0);
     assert_eq!(text(&ground.file("runs")), "1\n2\n");

@@ -7,17 +7,20 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout};
 
 use super::bench::{Bench, LONG};
-use super::ops::{acquire, acquire_waiting, extend_saying, release};
+use super::ops::{
+    acquire, acquire_waiting, claim, claim_terms, complete, extend_saying, release, unclaim,
+};
 use super::{Case, list};
 use crate::name::LockKeys;
 use crate::node::NodeEvent;
-use crate::op::{Op, Reply};
+use crate::op::{Claim, Op, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: release_wakes_a_waiter,
         Nothing: release_wakes_an_inspector,
         Nothing: new_metadata_wakes_an_inspector,
+        Nothing: the_end_of_a_claim_wakes_who_waits_for_it,
         Nothing: a_run_wakes_the_waiter_of_one_of_its_locks,
     ]
 }
@@ -71,6 +74,28 @@ async fn release_wakes_an_inspector(b: Bench) {
         sleep(Duration::from_millis(200)).await;
     }
     b.broken("a release wakes who inspected with `wait`", &"no hint");
+}
+
+async fn the_end_of_a_claim_wakes_who_waits_for_it(b: Bench) {
+    for gives_back in [false, true] {
+        let mut woken = false;
+        for _ in 0..TRIES {
+            let (r, (a, c)) = (b.key(), b.owners());
+            let mut events = b.events();
+            let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+            let waits = Claim { wait: true, ..claim_terms(&r, c, LONG, None, false) };
+            let said = b.ask(Op::Claim(waits)).await;
+            b.check(matches!(said, Reply::InFlight { .. }), "a running claim keeps off", &said);
+            let end = if gives_back { unclaim(&r, a) } else { complete(&r, a, t, b"ok") };
+            b.expect(end, Reply::Done, "the owner ends its claim").await;
+            woken = heard(&mut events, &r).await;
+            if woken {
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        b.check(woken, "the end of a claim wakes who waits for it", &gives_back);
+    }
 }
 
 async fn new_metadata_wakes_an_inspector(b: Bench) {

@@ -98,6 +98,7 @@ pub(super) fn claim_terms(
         force,
         born: None,
         created: None,
+        wait: false,
     }
 }
 
@@ -147,6 +148,32 @@ pub(super) fn complete_with(
     let (key, token) = (key.clone(), FencingToken::new(token));
     let value = value.map(Arc::from);
     Op::Complete { key, owner, token, value, retention: KEEP, fingerprint }
+}
+
+pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8]) -> Op {
+    steps_with(key, owner, token, list, None)
+}
+
+/// The same with a fingerprint.
+pub(super) fn steps_print(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    list: &[u8],
+    fingerprint: FingerprintBytes,
+) -> Op {
+    steps_with(key, owner, token, list, Some(fingerprint))
+}
+
+fn steps_with(
+    key: &RecordKey,
+    owner: OwnerToken,
+    token: u64,
+    list: &[u8],
+    fingerprint: Option<FingerprintBytes>,
+) -> Op {
+    let (key, token, list) = (key.clone(), FencingToken::new(token), Arc::from(list));
+    Op::Steps { key, owner, token, list, retention: KEEP, fingerprint }
 }
 
 pub(super) fn unclaim(key: &RecordKey, owner: OwnerToken) -> Op {

@@ -1,8 +1,8 @@
 -- Begin an idempotency record: promise this ballot, and show any result.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 retention ms  4 proposal  5 fingerprint or ''  6 force: 0 or 1
---       7 created: when the request was made, ms or ''
--- Puts  fence, attempt, rf or 0, value or false if rf > 0
+--       7 created: when the request was made, ms or ''   8 wait: 0 or 1
+-- Puts  fence, attempt, rf or 0, value or false if rf > 0, ballot of the steps or 0, steps if > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
 --       | TOO_OLD | DEFERRED
 if kind == 'C' then
@@ -11,15 +11,17 @@ if kind == 'C' then
   -- A result is a result, also in quarantine.
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
-  local value = rf and shown()
-  if value == nil then return end
   -- The clock of the server before may have been behind.
   local rest_ms = till - now_ms + (b.settling and till > 0 and b.apart or 0)
-  if rest_ms <= 0 or h[1] ~= owner then
-    if rest_ms > 0 and not rf then
-      put(IN_FLIGHT)
-      return put(rest_ms)
-    end
+  local mine = rest_ms > 0 and h[1] == owner
+  if rest_ms > 0 and not mine and not rf then
+    if ARGV[a + 8] == '1' and not h[8] then call('HSET', key, 'w', '1') end
+    put(IN_FLIGHT)
+    return put(rest_ms)
+  end
+  local value = (rf or steps) and shown()
+  if value == nil then return end
+  if not mine then
     local created = tonumber(ARGV[a + 7])
     if created and created + tonumber(ARGV[a + 3]) < now_ms then return put(TOO_OLD) end
     -- The next above the last.
@@ -33,5 +35,7 @@ if kind == 'C' then
   put(attempt)
   put(rf or 0)
   if rf then put(value) end
+  put(steps or 0)
+  if steps then put(value or '') end
   return
 end

@@ -12,20 +12,25 @@ local function is_whole(text, least, most)
 end
 
 local key = KEYS[k + 1]
--- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp
--- g names the server's data history at the last promise. The result is read where it is shown.
-local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp')
+-- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp  8 w (somebody
+-- waits for the end of the claim)
+-- g names the server's data history at the last promise. The result is read where it is shown. As
+-- long as there are steps and no result, rf is an s and the ballot of the steps, which val has:
+-- clients that know of no steps take the record for none of theirs and leave it alone.
+local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
+local steps = not h.err and h[5] and string.match(h[5], '^s(%d+)$')
 -- Up to 2^53 doubles hold every whole number; tokens are smaller.
 if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)
-  and is_whole(h[4], 0, 1000000000) and is_whole(h[5], 1, 9007199254740992) and (h[2] or not h[5]))
+  and is_whole(h[4], 0, 1000000000) and is_whole(steps or h[5], 1, 9007199254740992)
+  and (h[2] or not h[5]))
 then
   return put(WRONG_TYPE)
 end
 local fence, till, attempt = tonumber(h[2] or 0), tonumber(h[3] or 0), tonumber(h[4] or 0)
-local rf = h[5] and tonumber(h[5])
+local rf = h[5] and not steps and tonumber(h[5])
 
--- The result of a completed record, false if only the fact is kept. Nothing where the answer is
--- full, or the result is not ours: that is put then, and nothing may have been changed.
+-- The result of a completed record, false if only the fact is kept; or the steps. Nothing where the
+-- answer is full, or it is not ours: that is put then, and nothing may have been changed.
 local function shown()
   local size = redis.call('HSTRLEN', key, 'val')
   if size >= 9437184 then return put(-5) end -- longer than any result
@@ -46,6 +51,21 @@ end
 local function keep(retention)
   local ms = math.max(tonumber(retention) + b.apart + 1, tonumber(b.fence_life))
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
+end
+
+-- Whether a higher ballot was promised, or this one to another owner. A promise of an earlier
+-- history may have been lost with newer ones, which were all below the floor.
+local function is_overtaken(ballot, owner)
+  local promised = b.floor > fence and h[6] ~= b.id and b.floor or fence
+  return promised > ballot or (promised == ballot and h[1] ~= owner)
+end
+
+-- Tells those who wait that the claim is over. A hint may be lost, so a missing permission to
+-- publish is no fault of the op.
+local function wake()
+  if not h[8] then return end
+  redis.call('HDEL', key, 'w')
+  redis.pcall('PUBLISH', 'palisade:changed', key)
 end
 
 -- Whether the record belongs to another request.

@@ -9,7 +9,8 @@ if kind == 'u' then
   if ends ~= 'l' and attempt > 0 then attempt = attempt - 1 end
   -- Without an owner nothing that is under way prolongs or completes it.
   call('HSET', key, 'own', '', 'till', '0', 'att', attempt)
-  if attempt == 0 and ends == 'u' then
+  wake()
+  if attempt == 0 and ends == 'u' and not steps then
     -- As if never claimed, but the promise must outlive every late request.
     call('HDEL', key, 'fp')
     call('PEXPIRE', key, b.fence_life)

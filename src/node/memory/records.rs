@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::op::{
-    Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord,
+    Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -22,6 +22,10 @@ pub(super) struct Entry {
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
+    /// The steps that are finished, until there is a result.
+    steps: Option<StoredSteps>,
+    /// Somebody waits for the end of the claim.
+    awaited: bool,
     /// The node's data history at the last promise: a promise of an earlier history counts as the
     /// floor, since a higher one may have been forgotten.
     promised_in: Option<QuarantineId>,
@@ -100,6 +104,7 @@ impl Entry {
             fence: self.fence,
             attempt: self.attempt,
             record: self.record.clone(),
+            steps: self.steps.clone(),
             unsure: h.recall().unsure(c.born, c.retention),
         }
     }
@@ -111,7 +116,7 @@ impl Entry {
     }
 
     /// Why a claim is not granted.
-    fn refusal(&self, h: &Header, c: &Claim) -> Option<Reply> {
+    fn refusal(&mut self, h: &Header, c: &Claim) -> Option<Reply> {
         if let (Some(stored), Some(given)) = (self.fingerprint, c.fingerprint)
             && stored != given
         {
@@ -131,6 +136,7 @@ impl Entry {
             }
             // `force` repairs what is completed; it never takes a running claim away.
             if self.record.is_none() {
+                self.awaited |= c.wait;
                 return Some(Reply::InFlight { remaining });
             }
         }
@@ -236,18 +242,9 @@ impl Records {
         Reply::Done
     }
 
-    pub(super) fn complete(
-        &mut self,
-        h: &Header,
-        key: &str,
-        owner: OwnerToken,
-        (token, value): (FencingToken, Option<&Arc<[u8]>>),
-        fingerprint: Option<FingerprintBytes>,
-        retention: Duration,
-    ) -> Reply {
-        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
-            return Reply::Mismatch;
-        }
+    /// Whether a higher ballot was promised, or this one to another owner. The whole ballot
+    /// decides: two owners may carry equal numbers.
+    fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0
             .live(key, h.now)
@@ -259,30 +256,81 @@ impl Records {
         } else {
             (promised, mine)
         };
-        // The whole ballot decides: two owners may carry equal numbers.
-        if promised > token.get() || (promised == token.get() && !mine) {
-            return Reply::NotOwner;
+        promised > token || (promised == token && !mine)
+    }
+
+    /// Also whether somebody waits for it.
+    pub(super) fn complete(
+        &mut self,
+        h: &Header,
+        key: &str,
+        owner: OwnerToken,
+        (token, value): (FencingToken, Option<&Arc<[u8]>>),
+        fingerprint: Option<FingerprintBytes>,
+        retention: Duration,
+    ) -> (Reply, bool) {
+        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
+            return (Reply::Mismatch, false);
+        }
+        if self.is_overtaken(h, key, (owner, token.get())) {
+            return (Reply::NotOwner, false);
         }
         let e = self.0.open(key, h.now);
         e.promise(h, owner, token.get());
         e.record = Some(StoredRecord { token, value: value.cloned() });
+        e.steps = None;
         e.till = None;
+        e.attempt = e.attempt.max(1);
+        e.is_also_of(fingerprint);
+        e.keep(h, retention);
+        (Reply::Done, std::mem::take(&mut e.awaited))
+    }
+
+    pub(super) fn steps(
+        &mut self,
+        h: &Header,
+        key: &str,
+        owner: OwnerToken,
+        (token, list): (FencingToken, &Arc<[u8]>),
+        fingerprint: Option<FingerprintBytes>,
+        retention: Duration,
+    ) -> Reply {
+        if let Some(e) = self.0.live(key, h.now) {
+            if e.is_anothers(fingerprint) {
+                return Reply::Mismatch;
+            }
+            if e.record.is_some() {
+                return Reply::NotOwner;
+            }
+        }
+        if self.is_overtaken(h, key, (owner, token.get())) && !steps_are_unfenced() {
+            return Reply::NotOwner;
+        }
+        let e = self.0.open(key, h.now);
+        // A repeated request may come behind a later one.
+        let longer = |s: &StoredSteps| s.token == token && s.list.len() >= list.len();
+        if e.steps.as_ref().is_some_and(longer) {
+            return Reply::Done;
+        }
+        e.promise(h, owner, token.get());
+        e.steps = Some(StoredSteps { token, list: Arc::clone(list) });
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
         e.keep(h, retention);
         Reply::Done
     }
 
+    /// Also whether somebody waits for it.
     pub(super) fn unclaim(
         &mut self,
         h: &Header,
         key: &str,
         owner: OwnerToken,
         end: ClaimEnd,
-    ) -> Reply {
-        let Some(e) = self.0.live(key, h.now) else { return Reply::Absent };
+    ) -> (Reply, bool) {
+        let Some(e) = self.0.live(key, h.now) else { return (Reply::Absent, false) };
         if e.own != Some(owner) || e.record.is_some() || e.till.is_none() {
-            return Reply::NotOwner;
+            return (Reply::NotOwner, false);
         }
         e.till = None;
         // What is under way of this owner neither prolongs nor completes anything now.
@@ -290,12 +338,12 @@ impl Records {
         if end != ClaimEnd::Lapsed {
             e.attempt = e.attempt.saturating_sub(1);
         }
-        if e.attempt == 0 && end == ClaimEnd::Undone {
+        if e.attempt == 0 && end == ClaimEnd::Undone && e.steps.is_none() {
             // Nothing happened under this key; only the order of ballots must survive.
             e.fingerprint = None;
             e.expires = h.fence_till();
         }
-        Reply::Done
+        (Reply::Done, std::mem::take(&mut e.awaited))
     }
 
     pub(super) fn lookup(
@@ -316,4 +364,13 @@ impl Records {
         });
         Reply::Record { state, unsure: h.recall().unsure(born, retention) }
     }
+}
+
+/// Bugs: steps are stored whatever ballot was promised.
+fn steps_are_unfenced() -> bool {
+    #[cfg(feature = "sim-bugs")]
+    if crate::bugs::on(crate::bugs::Bug::StepsUnfenced) {
+        return true;
+    }
+    false
 }

@@ -72,6 +72,7 @@ fn claim(key: &str, by: u128, retention: Duration) -> Op {
         force: false,
         born: None,
         created: None,
+        wait: false,
     })
 }
 

@@ -10,7 +10,9 @@ use super::encode::runs;
 use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::recall::Recall;
-use crate::op::{Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord};
+use crate::op::{
+    Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
+};
 use crate::token::{FencingToken, OwnerToken};
 
 const DONE: i64 = 1;
@@ -159,10 +161,7 @@ fn reply(
     (facts, recall): (&Facts, Recall),
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
-        (_, WRONG_TYPE) => {
-            let detail = "WRONGTYPE: another program's value stands under a key of this op";
-            return Err(Trouble::Op(NodeError::not_executed(NodeFault::Server, detail)));
-        }
+        (_, WRONG_TYPE) => return Err(wrong_type()),
         (_, LATE) if !op.is_undo() => return Err(Trouble::Op(NodeError::past_deadline())),
         (
             Op::Acquire { .. }
@@ -179,10 +178,7 @@ fn reply(
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
         }
-        (
-            Op::Claim(_) | Op::ExtendClaim { .. } | Op::Complete { .. } | Op::Lookup { .. },
-            MISMATCH,
-        ) => Reply::Mismatch,
+        (_, MISMATCH) if has_fingerprint(op) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
         (_, DEFERRED) if op.shows_result() => Reply::Deferred,
         (Op::Claim(_), IN_FLIGHT) => {
@@ -223,12 +219,33 @@ fn reply(
     Ok(reply)
 }
 
+/// Whether it says which request it is for.
+fn has_fingerprint(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Claim(_)
+            | Op::ExtendClaim { .. }
+            | Op::Complete { .. }
+            | Op::Steps { .. }
+            | Op::Lookup { .. }
+    )
+}
+
+/// What stands there is not ours, or not yet.
+fn wrong_type() -> Trouble {
+    let detail = "WRONGTYPE: another program's value stands under a key of this op, or the record \
+                  of a newer version of this library: then upgrade this program";
+    Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
+}
+
 /// The largest number in it that orders holders.
 fn largest_token(reply: &Reply) -> u64 {
     let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
         Reply::Granted { fence } => *fence,
-        Reply::Claimed { fence, record, .. } => of(record).max(*fence),
+        Reply::Claimed { fence, record, steps, .. } => {
+            of(record).max(*fence).max(steps.as_ref().map_or(0, |s| s.token.get()))
+        }
         Reply::Completed(record) => record.token.get(),
         Reply::Holder(Some(holder)) => holder.fence,
         Reply::Record { state: Some(state), .. } => of(&state.record).max(state.fence),
@@ -321,6 +338,16 @@ impl Reader {
         }
     }
 
+    fn maybe_steps(&mut self) -> Result<Option<StoredSteps>, NodeError> {
+        match self.code()? {
+            0 => Ok(None),
+            token => {
+                let token = FencingToken::new(self.unsigned(token));
+                Ok(Some(StoredSteps { token, list: self.bytes()?.into() }))
+            }
+        }
+    }
+
     fn attempt(&mut self) -> Result<u32, NodeError> {
         let n = self.integer()?;
         Ok(self.fitting(u32::try_from(n).ok(), "no attempt number"))
@@ -341,7 +368,8 @@ impl Reader {
 
     fn claimed(&mut self, fence: u64, unsure: Duration) -> Result<Reply, NodeError> {
         let attempt = self.attempt()?;
-        Ok(Reply::Claimed { fence, attempt, record: self.maybe_record()?, unsure })
+        let (record, steps) = (self.maybe_record()?, self.maybe_steps()?);
+        Ok(Reply::Claimed { fence, attempt, record, steps, unsure })
     }
 }
 

@@ -149,6 +149,7 @@ fn key_count(op: &Op, awaited: bool) -> usize {
         | Op::RaiseClaim { .. }
         | Op::ExtendClaim { .. }
         | Op::Complete { .. }
+        | Op::Steps { .. }
         | Op::Unclaim { .. }
         | Op::Lookup { .. } => 1,
     }
@@ -174,6 +175,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         | Op::RaiseClaim { key, .. }
         | Op::ExtendClaim { key, .. }
         | Op::Complete { key, .. }
+        | Op::Steps { key, .. }
         | Op::Unclaim { key, .. }
         | Op::Lookup { key, .. } => cmd.arg(&**key),
     };
@@ -223,7 +225,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(c.proposal)
                 .arg(fingerprint(c.fingerprint.as_ref()))
                 .arg(u8::from(c.force));
-            number(cmd, c.created)
+            number(cmd, c.created).arg(u8::from(c.wait))
         }
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
         Op::ExtendClaim { owner, token, lease, retention, fingerprint: fp, reassert, .. } => named(
@@ -243,6 +245,13 @@ fn args(cmd: &mut Cmd, op: &Op) {
             .arg(millis(*retention))
             .arg(fingerprint(fp.as_ref()))
             .arg(u8::from(value.is_some())),
+        Op::Steps { owner, token, list, retention, fingerprint: fp, .. } => cmd
+            .arg("s")
+            .arg(owner.as_str())
+            .arg(token.get())
+            .arg(&**list)
+            .arg(millis(*retention))
+            .arg(fingerprint(fp.as_ref())),
         Op::Unclaim { owner, end, .. } => cmd.arg("u").arg(owner.as_str()).arg(match end {
             ClaimEnd::Undone => "u",
             ClaimEnd::Repeatable => "r",

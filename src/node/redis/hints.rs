@@ -125,6 +125,7 @@ fn awaited(op: &Op) -> Option<&str> {
         Op::Acquire { keys, wait: true, .. } | Op::Inspect { keys, wait: true } => {
             Some(keys.lock())
         }
+        Op::Claim(claim) if claim.wait => Some(&claim.key),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Op, QuarantineId, RecordState, Reply, StoredRecord};
+use crate::op::{Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
 use crate::quorum::complete::{Complete, Found, Look};
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
@@ -25,6 +25,12 @@ fn record(text: &str) -> StoredRecord {
     StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
 }
 
+/// `5ab`: the list ab under ballot 5.
+fn steps(text: &str) -> StoredSteps {
+    let (token, list) = text.split_at(text.find(char::is_alphabetic).unwrap());
+    StoredSteps { token: FencingToken::new(num(token)), list: Arc::from(list.as_bytes()) }
+}
+
 fn value(kept: Option<&[u8]>) -> String {
     kept.map_or("not kept".into(), |bytes| String::from_utf8_lossy(bytes).into_owned())
 }
@@ -41,7 +47,8 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
             Reply::Claimed {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
-                record: parts.next().map(record),
+                record: parts.next().filter(|part| *part != "-").map(record),
+                steps: parts.next().map(steps),
                 unsure: ms(match word {
                     "grant" => "0",
                     "forgot" => "500",
@@ -78,7 +85,10 @@ fn told(step: Step) -> String {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
             let forgotten =
                 p.forgotten.map_or(String::new(), |d| format!(" forgotten {}", d.as_millis()));
-            format!("promised {} attempt {}{adopt}{forgotten}", p.token, p.attempt)
+            let steps = p
+                .steps
+                .map_or(String::new(), |s| format!(" steps {}{}", s.token, value(Some(&s.list))));
+            format!("promised {} attempt {}{adopt}{steps}{forgotten}", p.token, p.attempt)
         }
         Err(Denied::Replay(kept)) => format!("replay {}", value(kept.as_deref())),
         Err(Denied::Repair(seen)) => format!("repair {}", show(&seen)),

@@ -53,8 +53,13 @@ async fn wrong_handovers_are_caught() {
         as_is,
         |op, reply| {
             if matches!((op, &*reply), (Op::Claim(_), Reply::InFlight { .. })) {
-                *reply =
-                    Reply::Claimed { fence: 9, attempt: 9, record: None, unsure: Duration::ZERO };
+                *reply = Reply::Claimed {
+                    fence: 9,
+                    attempt: 9,
+                    record: None,
+                    steps: None,
+                    unsure: Duration::ZERO,
+                };
             }
         },
         "a_claim_that_may_still_run_is_kept_for_a_while",

@@ -3,6 +3,32 @@
 use super::*;
 
 #[tokio::test]
+async fn wrong_rules_about_steps_are_caught() {
+    caught(
+        "stores steps under any ballot",
+        |op| {
+            if let Op::Steps { token, .. } = op {
+                *token = palisade::FencingToken::new(token.get() + (1 << 20));
+            }
+        },
+        truly,
+        "late_steps_below_the_promise_are_refused",
+    )
+    .await;
+    caught(
+        "forgets steps",
+        as_is,
+        |_, reply| {
+            if let Reply::Claimed { steps, .. } = reply {
+                *steps = None;
+            }
+        },
+        "steps_are_shown_to_the_next_claim",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn wrong_rules_about_records_are_caught() {
     caught(
         "compares ballots by their number alone",
@@ -23,7 +49,7 @@ async fn wrong_rules_about_records_are_caught() {
                 && c.force
             {
                 let unsure = Duration::ZERO;
-                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, unsure };
+                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, steps: None, unsure };
             }
         },
         "a_running_lease_keeps_others_off",

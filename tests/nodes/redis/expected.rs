@@ -95,6 +95,10 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
             let value = dice.yes().then(|| Arc::from(&b"result"[..]));
             Op::Complete { key, owner, token, value, retention, fingerprint }
         }
+        14 if dice.yes() => {
+            let list = Arc::from(&b"[one,two]"[..5 + 4 * dice.below(2) as usize]);
+            Op::Steps { key, owner, token, list, retention, fingerprint }
+        }
         14 => Op::Unclaim { key, owner, end: ClaimEnd::Repeatable },
         _ => Op::Lookup { key, retention, fingerprint, born: None },
     }

@@ -64,6 +64,7 @@ fn claim(key: &str, owner: OwnerToken) -> Claim {
         force: false,
         born: None,
         created: None,
+        wait: false,
     }
 }
 

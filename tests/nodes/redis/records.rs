@@ -9,7 +9,8 @@ async fn records_live_and_are_shown_with_their_result() {
     let (a, b) = (owner(), owner());
     let key: Arc<str> = "r".into();
     let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO }) = got else {
+    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO, .. }) = got
+    else {
         panic!("{got:?}")
     };
     let again = one(&node, LONG, Op::Claim(claim("r", a))).await;

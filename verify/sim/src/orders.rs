@@ -14,6 +14,9 @@ use crate::plan::{Birth, HandlerPlan, Policy, ms, wall};
 use crate::trace::Event;
 use crate::world::World;
 
+/// The names of a handler's steps.
+const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
+
 /// When its producer says that a request was made.
 fn created(birth: &Birth) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(wall(birth.at * 1_000_000, birth.error * 1_000))
@@ -51,8 +54,8 @@ impl Actor {
         }
         let (client, name) = (self.client, names::number_of(&names::order(key)));
         self.world.tell(Event::Calls { client, name });
-        let world = Arc::clone(&self.world);
-        let run = call.run(move |cx| handle(world, (client, name, print), cx, handler));
+        let (world, steps) = (Arc::clone(&self.world), self.plan.handler_steps());
+        let run = call.run(move |cx| handle(world, (client, name, print), cx, handler, steps));
         let Some(outcome) = cut(handler.polls, run).await else {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
@@ -82,11 +85,23 @@ async fn handle(
     (client, name, print): (usize, u16, u8),
     cx: Context,
     plan: HandlerPlan,
+    steps: usize,
 ) -> Result<u64, Failed> {
     let (token, attempt) = (cx.fencing_token().get(), cx.attempt());
     let value = world.next_value();
     world.tell(Event::Starts { client, name, token, attempt, value, print });
-    sleep(ms(plan.span)).await;
+    if steps == 0 {
+        sleep(ms(plan.span)).await;
+    }
+    for (step, label) in STEPS.into_iter().enumerate().take(steps) {
+        let work = async {
+            world.tell(Event::StepBegins { name, step, token });
+            sleep(ms(plan.span / steps as u64)).await;
+            Ok::<_, Failed>(value)
+        };
+        cx.step(label, work).await?;
+        world.tell(Event::StepDone { name, step, token });
+    }
     match plan.fails {
         0 => Ok(value),
         1 => Err(Failed::unknown("failed")),

@@ -342,6 +342,8 @@ pub(crate) struct Promises {
     pub(crate) clocks: Clocks,
     /// A parked key is not started again.
     pub(crate) once: bool,
+    /// No forgotten key runs again, so no finished step does.
+    pub(crate) steps: bool,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,
     /// How much later than its deadline a request may take effect, in µs.
@@ -388,9 +390,15 @@ impl Plan {
                 (false, false) => Clocks::Right,
             },
             once: self.orders.policy == Policy::Once,
+            steps: self.orders.policy != Policy::Least,
             served: !self.apart,
             lateness: 2_000 + if apart { self.clocks_apart() * 1_000 } else { 0 },
         }
+    }
+
+    /// In how many steps a handler does its work: every other plan of a theme has some.
+    pub(crate) fn handler_steps(&self) -> usize {
+        if self.seed & 8 == 0 { 0 } else { 3 }
     }
 
     /// The plan, changed for a bug outside the library.

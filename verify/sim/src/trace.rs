@@ -24,6 +24,7 @@ pub(crate) enum Verb {
     RaiseClaim,
     ExtendClaim,
     Complete,
+    Steps,
     Unclaim,
     Lookup,
 }
@@ -183,6 +184,18 @@ pub(crate) enum Event {
         attempt: u32,
         value: u64,
         print: u8,
+    },
+    /// The work of a handler's step begins.
+    StepBegins {
+        name: u16,
+        step: usize,
+        token: u64,
+    },
+    /// A handler was answered the value of a step: run now, or by an earlier attempt.
+    StepDone {
+        name: u16,
+        step: usize,
+        token: u64,
     },
     /// A handler whose result would have been `value` says that it did nothing, or may be started
     /// again.

@@ -85,6 +85,7 @@ known_bugs! {
     no_floor: NoFloor in TOKENS,
     floor_without_window: FloorWithoutWindow in TOKENS,
     complete_by_record: CompleteByRecord in RERUNS,
+    steps_unfenced: StepsUnfenced in RERUNS,
     record_of_one_node: RecordOfOneNode in RERUNS,
     yes_before_replicas: YesBeforeReplicas in FAILOVERS,
     validity_from_answer: ValidityFromAnswer in SLOW_ANSWERS,

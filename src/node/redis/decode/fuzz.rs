@@ -9,7 +9,7 @@ use crate::name::LockKeys;
 use crate::op::{Claim, ClaimEnd};
 
 /// `a` and `d` may be in runs.
-const KINDS: &str = "ARXDICrxcuLaaadd";
+const KINDS: &str = "ARXDICrxcsuLaaadd";
 const SECOND: Duration = Duration::from_secs(1);
 /// What a server says of a key when its history began at 5 ms and its clock shows 0 ms: for a
 /// retention, and strictly more.
@@ -34,6 +34,7 @@ fn op(kind: char) -> Op {
             force: false,
             born: None,
             created: None,
+            wait: false,
         }),
         'r' => Op::RaiseClaim { key, owner, token },
         'x' => {
@@ -51,6 +52,10 @@ fn op(kind: char) -> Op {
         'c' => {
             let (value, retention) = (Some(b"v"[..].into()), SECOND);
             Op::Complete { key, owner, token, value, retention, fingerprint: None }
+        }
+        's' => {
+            let (list, retention) = (b"[]"[..].into(), SECOND);
+            Op::Steps { key, owner, token, list, retention, fingerprint: None }
         }
         'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
         'L' => Op::Lookup { key, retention: SECOND, fingerprint: None, born: None },
@@ -97,9 +102,13 @@ fn said(reply: &Reply) -> Vec<Value> {
             ttl(h.remaining),
             h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
         ],
-        Reply::Claimed { fence, attempt, record: r, .. } => {
+        Reply::Claimed { fence, attempt, record: r, steps, .. } => {
             let mut all = vec![n(*fence), n((*attempt).into())];
             all.extend(record(r));
+            all.extend(match steps {
+                Some(s) => vec![n(s.token.get()), bytes(&s.list)],
+                None => vec![Value::Int(0)],
+            });
             all
         }
         Reply::Completed(r) => vec![Value::Int(-7), n(r.token.get()), value(&r.value)],
@@ -113,6 +122,22 @@ fn said(reply: &Reply) -> Vec<Value> {
             all
         }
     }
+}
+
+fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> {
+    let fence = || 1_u64..1 << 53;
+    let list = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let steps =
+        (fence(), list).prop_map(|(t, list)| StoredSteps { token: FencingToken::new(t), list });
+    (fence(), any::<u32>(), record, proptest::option::of(steps))
+        .prop_map(|(fence, attempt, record, steps)| Reply::Claimed {
+            fence,
+            attempt,
+            record,
+            steps,
+            unsure: UNSURE,
+        })
+        .boxed()
 }
 
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
@@ -143,7 +168,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             quarantined(),
         ]
         .boxed(),
-        'c' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
+        'c' | 's' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
         'R' | 'X' => prop_oneof![verdict(), quarantined()].boxed(),
         'D' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         'r' => prop_oneof![verdict(), completed(), plain(&[Reply::Deferred])].boxed(),
@@ -161,11 +186,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 .boxed()
         }
         'C' => prop_oneof![
-            (fence(), any::<u32>(), proptest::option::of(stored())).prop_map(
-                |(fence, attempt, record)| {
-                    Reply::Claimed { fence, attempt, record, unsure: UNSURE }
-                }
-            ),
+            claimed(proptest::option::of(stored()).boxed()),
             completed(),
             quarantined(),
             plain(&[Reply::Mismatch, Reply::TooOld, Reply::Deferred]),
@@ -350,10 +371,10 @@ fn a_number_out_of_range_spoils_its_own_op_only() {
         ("A", vec![Value::Int(1 << 53)]),
         ("I", vec![Value::Int(9), Value::Nil, Value::Int(-3), Value::Nil]),
         ("I", vec![Value::Int(9), Value::Nil, text("x"), text("m")]),
-        ("C", vec![Value::Int(5), Value::Int(-1), Value::Int(0)]),
-        ("C", vec![Value::Int(5), Value::Int(1 << 40), Value::Int(3), text("v")]),
-        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(-3), text("v")]),
-        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(1 << 53), text("v")]),
+        ("C", vec![Value::Int(5), Value::Int(-1), Value::Int(0), Value::Int(0)]),
+        ("C", vec![Value::Int(5), Value::Int(1 << 40), Value::Int(3), text("v"), Value::Int(0)]),
+        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(-3), text("v"), Value::Int(0)]),
+        ("C", vec![Value::Int(5), Value::Int(1), Value::Int(1 << 53), text("v"), Value::Int(0)]),
         ("C", vec![Value::Int(-7), Value::Int(-1), text("v")]),
         ("C", vec![Value::Int(-7), text("inf"), text("v")]),
         ("C", vec![Value::Int(-8), Value::Int(-1)]),

@@ -66,7 +66,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let (who, ledger, died) = (task.who, Rc::clone(&ledger), Notify::new());
         let value = Arc::from(format!("{key} by {}.{}.{}.{n}", who.client, who.life, who.task));
         let delivery = Delivery { ledger, key, value, fate, work, died };
-        task.deliver(&orders, &delivery).await?;
+        Box::pin(task.deliver(&orders, &delivery)).await?;
     }
     Ok(())
 }
@@ -94,7 +94,8 @@ impl Task {
             Some(Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_))) => Answer::Refused,
             Some(other) => panic!("{}: {other:?}", order.key),
         };
-        let result = self.verb(Verb::Run, &order.key, RUN + order.work, call, answer).await?;
+        let run = self.verb(Verb::Run, &order.key, RUN + order.work, call, answer);
+        let result = Box::pin(run).await?;
         let at = now();
         if let Some(Ok(outcome)) = result {
             let executed = outcome.is_executed();

@@ -13,6 +13,7 @@ mod once;
 mod quarantine;
 mod requests;
 mod results;
+mod steps;
 mod tasks;
 mod terms;
 mod tokens;
@@ -63,6 +64,9 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         all.push(Box::<fencing::Fencing>::default());
         all.push(Box::<terms::Terms>::default());
         all.push(Box::<observe::Observe>::default());
+    }
+    if promises.steps {
+        all.push(Box::<steps::Steps>::default());
     }
     if promises.once {
         all.push(Box::<once::Once>::default());

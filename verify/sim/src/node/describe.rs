@@ -40,6 +40,7 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
         Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
         Op::Complete { key, owner, .. } => (Verb::Complete, number_of(key), short(owner)),
+        Op::Steps { key, owner, .. } => (Verb::Steps, number_of(key), short(owner)),
         Op::Unclaim { key, owner, .. } => (Verb::Unclaim, number_of(key), short(owner)),
         Op::Lookup { key, .. } => (Verb::Lookup, number_of(key), 0),
     }

@@ -162,6 +162,12 @@ impl Event {
                 write!(f, "client {client} STARTS the handler of {}{}, ", name(n), of(print))?;
                 write!(f, "attempt {attempt}, token {token}; its result would be {value}")
             }
+            Self::StepBegins { name: n, step, token } => {
+                write!(f, "the handler of {} with token {token} begins step {step}", name(n))
+            }
+            Self::StepDone { name: n, step, token } => {
+                write!(f, "the handler of {} with token {token} has step {step}", name(n))
+            }
             Self::NoEffect { name: n, value } => {
                 write!(f, "the handler of {} with result {value} did nothing", name(n))
             }

@@ -1,0 +1,221 @@
+//! What idempotency keys cost: round trips, batches, replays with many callers, bytes.
+//!
+//! `cargo bench --bench idempotency` prints a table, `-- --json` one object. Round trips are what
+//! the server counted. Speeds are ratios, or ranges over the rounds; nothing of them is asserted.
+
+#[path = "../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
+mod server;
+#[path = "../pair/stats.rs"]
+#[allow(dead_code, reason = "shared with the other bench, which uses all of it")]
+mod stats;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
+use server::Server;
+use stats::Spread;
+
+/// As JSON it has 32 bytes.
+const RESULT: &str = "the receipt of an order: 30 by";
+/// Calls that are made together.
+const BATCH: usize = 100;
+/// Callers who ask at the same time.
+const CALLERS: usize = 64;
+
+#[derive(Parser)]
+struct Args {
+    /// Print one object.
+    #[arg(long)]
+    json: bool,
+    /// Rounds of each speed.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each round.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Completed records whose memory is counted.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: usize,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() {
+    let args = Args::parse();
+    let (execute, replay) = round_trips().await;
+    let (batch, batch_trips) = batches(&args).await;
+    let replays = replays(&args).await;
+    let bytes = bytes(args.records).await;
+    if args.json {
+        println!(
+            "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
+             \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
+             \"replays_per_s\":{:.0},\"replays_per_s_min\":{:.0},\"replays_per_s_max\":{:.0},\
+             \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
+            batch.median, replays.median, replays.min, replays.max, args.records
+        );
+        return;
+    }
+    println!("round trips of a call that runs its handler      {execute}");
+    println!("round trips of a call that replays its result    {replay}");
+    println!("round trips of {BATCH} calls in a batch               {batch_trips}");
+    println!("a batch of {BATCH}, over calls one after the other    {batch} times as fast");
+    println!(
+        "replays/s, one node, {CALLERS} callers                  {:.0} ({:.0}-{:.0})",
+        replays.median, replays.min, replays.max
+    );
+    println!(
+        "Redis memory of a completed record, 32-byte result   {bytes:.1} bytes over {} records",
+        args.records
+    );
+    println!("the crate `idempotent` 2.0.0 needs Rust 1.98 and is not built here");
+}
+
+struct Lab {
+    server: Server,
+    orders: Idempotency,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let server = Server::start(&["--save", "", "--appendonly", "no"]);
+        let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
+        let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(2)).build();
+        let redlock = redlock.expect("a handle");
+        let orders = redlock.idempotency("orders").at_most_once().build().expect("a namespace");
+        Self { server, orders }
+    }
+
+    /// How many batches the server has executed.
+    fn trips(&self) -> u64 {
+        let stats = self.server.cli(&["info", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+        let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
+        calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+    }
+
+    /// Bytes that the server has in use.
+    fn memory(&self) -> f64 {
+        let info = self.server.cli(&["info", "memory"]);
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        line.and_then(|bytes| bytes.trim().parse().ok()).expect("used_memory")
+    }
+
+    /// Whether the handler ran.
+    async fn call(&self, key: String) -> bool {
+        let done = self.orders.key(key).run(|_| async { Ok::<_, Failed>(RESULT.to_owned()) });
+        let done = done.await.expect("an outcome");
+        assert!(done.value().is_some(), "{done:?}");
+        done.is_executed()
+    }
+
+    /// Runs all of these together.
+    async fn batch(&self, keys: impl Iterator<Item = String>) {
+        let calls = keys.map(|key| (self.orders.key(key), ()));
+        let run = |_, ()| async { Ok::<_, Failed>(RESULT.to_owned()) };
+        let done = self.orders.run_each(calls, BATCH, run).await;
+        let bad = done.iter().find(|d| !d.as_ref().is_ok_and(Outcome::is_executed));
+        assert!(bad.is_none(), "{bad:?}");
+    }
+}
+
+/// Of a call that runs its handler, and of one that replays.
+async fn round_trips() -> (f64, f64) {
+    const CALLS: u64 = 1_000;
+    let lab = Lab::new();
+    lab.call("warm".to_owned()).await;
+    let mut counted = [0.0; 2];
+    for trips in &mut counted {
+        let before = lab.trips();
+        for i in 0..CALLS {
+            lab.call(format!("order-{i}")).await;
+        }
+        *trips = (lab.trips() - before) as f64 / CALLS as f64;
+    }
+    (counted[0], counted[1])
+}
+
+/// How much faster a batch is than its calls one after the other, and its round trips.
+async fn batches(args: &Args) -> (Spread, u64) {
+    let lab = Lab::new();
+    lab.batch((0..BATCH).map(|i| format!("warm-{i}"))).await;
+    let span = Duration::from_secs_f64(args.seconds);
+    let (mut ratios, mut next, mut trips) = (Vec::new(), 0, u64::MAX);
+    for _ in 0..args.rounds {
+        let mut rates = [0.0; 2];
+        for (together, rate) in [false, true].into_iter().zip(&mut rates) {
+            let (began, mut done) = (Instant::now(), 0);
+            while began.elapsed() < span {
+                if together {
+                    let before = lab.trips();
+                    // The look at the server is not part of the batch.
+                    let paused = Instant::now();
+                    lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
+                    *rate += paused.elapsed().as_secs_f64();
+                    trips = trips.min(lab.trips() - before);
+                    done += BATCH;
+                    next += BATCH;
+                } else {
+                    let one = Instant::now();
+                    lab.call(format!("order-{next}")).await;
+                    *rate += one.elapsed().as_secs_f64();
+                    done += 1;
+                    next += 1;
+                }
+            }
+            *rate = done as f64 / *rate;
+        }
+        ratios.push(rates[1] / rates[0]);
+    }
+    (Spread::of(ratios), trips)
+}
+
+/// Replays in a second, of many callers on one node.
+async fn replays(args: &Args) -> Spread {
+    let lab = Arc::new(Lab::new());
+    for caller in 0..CALLERS {
+        lab.call(format!("order-{caller}")).await;
+    }
+    let mut rates = Vec::new();
+    for _ in 0..args.rounds {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let began = Instant::now();
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let (lab, stop, count) = (Arc::clone(&lab), Arc::clone(&stop), Arc::clone(&count));
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        let ran = lab.call(format!("order-{caller}")).await;
+                        assert!(!ran, "replayed");
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
+        stop.store(true, Ordering::Relaxed);
+        for caller in callers {
+            caller.await.expect("it replays");
+        }
+        rates.push(count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64());
+    }
+    Spread::of(rates)
+}
+
+/// Bytes of Redis for each completed record.
+async fn bytes(records: usize) -> f64 {
+    let lab = Lab::new();
+    lab.call("warm".to_owned()).await;
+    let before = lab.memory();
+    for first in (0..records).step_by(BATCH) {
+        let end = (first + BATCH).min(records);
+        lab.batch((first..end).map(|i| format!("order-{i:07}"))).await;
+    }
+    (lab.memory() - before) / records as f64
+}

@@ -1,0 +1,186 @@
+//! `palisade idem rerun`, `release` and `purge`: deciding about keys, with a reason.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use palisade::ops::{Audit, KeyChange, Purge, Purged};
+use serde_json::json;
+
+use super::super::SayArgs;
+use crate::Done;
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, UNAVAILABLE, USAGE};
+use crate::say::Say;
+use crate::settings::Span;
+
+pub(super) const HELP: &str = "Examples:
+  palisade idem rerun invoice-42 --reason 'printer was off' --node redis://127.0.0.1
+  palisade idem release invoice-42 --reason 'host 7 is gone' --node redis://127.0.0.1
+  palisade idem purge --older-than 30d --reason 'audit is over' --node redis://127.0.0.1
+
+Each change is a line on standard error, with --json an object, that names who did it and why.
+Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, 64 wrong use,
+69 not reached.";
+
+/// Who, and why.
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Why it is done
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Who does it [default: $USER]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+}
+
+impl AuditArgs {
+    pub(super) fn audit(&self) -> Result<Audit, Fail> {
+        let by = self.by.clone().or_else(|| std::env::var("USER").ok());
+        let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "somebody".to_owned());
+        Audit::new(by, &self.reason).map_err(|e| Fail::from(e.to_string()))
+    }
+}
+
+/// Which key on which servers.
+#[derive(Debug, Args)]
+struct OneArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The key
+    #[arg(id = "record", value_name = "KEY")]
+    key: String,
+    /// What the keys belong to
+    #[arg(long, value_name = "NAME", default_value = "once")]
+    namespace: String,
+    #[command(flatten)]
+    audit: AuditArgs,
+}
+
+/// Has a parked KEY run again at its next call, whatever its policy.
+///
+/// For a run of which a person knows that it had no effect. Nothing is run now.
+#[derive(Debug, Args)]
+pub(crate) struct RerunArgs {
+    #[command(flatten)]
+    one: OneArgs,
+}
+
+/// Ends the claim of a run whose process is known to be dead.
+///
+/// The key is parked then, or runs again, as its policy says. A process that is alive after all
+/// loses its claim, and what it did until then is done.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    one: OneArgs,
+}
+
+/// Empties records. A copy of such a request that comes later RUNS AGAIN.
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// What the keys belong to
+    #[arg(long, value_name = "NAME", default_value = "once")]
+    namespace: String,
+    /// Records whose claim is at least so old: choose a time after which no copy can come
+    #[arg(long, value_name = "SPAN", required_unless_present = "late_copies_run_again")]
+    older_than: Option<Span>,
+    /// Records of any age: I know that a late copy of such a request runs again
+    #[arg(long, conflicts_with = "older_than")]
+    late_copies_run_again: bool,
+    /// Also keys without a result: it is forgotten that they may have taken effect
+    #[arg(long)]
+    unfinished_too: bool,
+    /// At most so many keys
+    #[arg(long, value_name = "N", default_value = "10000")]
+    limit: usize,
+    #[command(flatten)]
+    audit: AuditArgs,
+}
+
+/// One line for whoever asks later who did it.
+pub(super) fn event(say: Say, what: &str, key: &str, audit: &Audit, done: bool) {
+    let fields = json!({ "key": key, "by": audit.by(), "reason": audit.reason(), "done": done });
+    let not = if done { "" } else { "not done: " };
+    let text = format!("{not}{what} of {key:?} by {}: {}", audit.by(), audit.reason());
+    say.warn(what, fields, &text);
+}
+
+fn code(change: &KeyChange) -> u8 {
+    if change.is_done() {
+        return 0;
+    }
+    let reached = |change: &palisade::ops::NodeChange| {
+        !matches!(change, palisade::ops::NodeChange::Unreachable(_))
+    };
+    let reached = change.nodes.iter().filter(|(_, change)| reached(change)).count();
+    if 2 * reached > change.nodes.len() { 2 } else { UNAVAILABLE }
+}
+
+impl RerunArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        self.one.run(sets, "rerun").await
+    }
+}
+
+impl ReleaseArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        self.one.run(sets, "release").await
+    }
+}
+
+impl OneArgs {
+    async fn run(self, sets: Sets, what: &str) -> Result<Done, Fail> {
+        let say = Say::new(self.say.json, self.say.verbose);
+        let audit = self.audit.audit()?;
+        let records = self.handle.records(sets, &self.namespace)?;
+        let changed = match what {
+            "rerun" => records.rerun(&self.key, &audit).await,
+            _ => records.release(&self.key, &audit).await,
+        };
+        let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
+        event(say, what, &self.key, &audit, changed.is_done());
+        Ok(Done { text: format!("{changed}\n"), code: code(&changed) })
+    }
+}
+
+impl PurgeArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let say = Say::new(self.say.json, self.say.verbose);
+        let audit = self.audit.audit()?;
+        let purge = match self.older_than {
+            Some(Span(age)) => Purge::older_than(age),
+            None => Purge::late_copies_run_again(),
+        };
+        let purge = if self.unfinished_too { purge.unfinished_too() } else { purge };
+        let records = self.handle.records(sets, &self.namespace)?;
+        let purged = records.purge(&purge.limit(self.limit), &audit).await;
+        let purged = purged.map_err(|e| Fail::new(USAGE, e.to_string()))?;
+        let mut text = String::new();
+        for change in &purged.keys {
+            event(say, "purge", &change.key, &audit, change.is_done());
+            if change.missing().next().is_some() {
+                let _ = writeln!(text, "{change}");
+            }
+        }
+        let done = purged.keys.iter().filter(|change| change.is_done()).count();
+        let _ = writeln!(text, "purged {done} of {} keys", purged.keys.len());
+        if purged.more {
+            text += "there are more (--limit)\n";
+        }
+        for (node, why) in &purged.unread {
+            let _ = writeln!(text, "not read, what it has may come back: {node}: {why}");
+        }
+        Ok(Done { text, code: worst(&purged) })
+    }
+}
+
+fn worst(purged: &Purged) -> u8 {
+    let codes = purged.keys.iter().map(code);
+    codes.max().unwrap_or(0).max(if purged.unread.is_empty() { 0 } else { 2 })
+}

@@ -1,0 +1,132 @@
+//! `palisade idem list`: which keys there are.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use palisade::ops::{KeyFacts, KeyList, KeyState, Select};
+use serde_json::{Value, json};
+
+use crate::Done;
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, UNAVAILABLE};
+use crate::settings::Span;
+
+pub(super) const HELP: &str = "Examples:
+  palisade idem list --running --older-than 5m --node redis://127.0.0.1
+  palisade idem list --namespace orders --parked --forgotten --json --node redis://127.0.0.1
+  palisade idem list --namespace orders --expires-within 1h --node redis://127.0.0.1
+
+It reads by SCAN. A key that is there all the time is found; one that is claimed or expires in
+between may be missing. Exit code: 0 all nodes were read, 2 not all of them (what only they have is
+missing), 64 wrong use, 69 none.";
+
+/// Lists keys with their state, by all nodes.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    /// What the keys belong to
+    #[arg(long, value_name = "NAME", default_value = "once")]
+    namespace: String,
+    /// Keys whose claim runs
+    #[arg(long)]
+    running: bool,
+    /// Keys whose earlier attempt left no result: calls find them parked, unless they run again
+    #[arg(long)]
+    parked: bool,
+    /// Keys with a result
+    #[arg(long)]
+    stored: bool,
+    /// Only keys of which nodes may have forgotten attempts, because they lost data
+    #[arg(long)]
+    forgotten: bool,
+    /// Only keys whose last claim is at least so old
+    #[arg(long, value_name = "SPAN")]
+    older_than: Option<Span>,
+    /// Only keys of which a record expires within this time
+    #[arg(long, value_name = "SPAN")]
+    expires_within: Option<Span>,
+    /// At most so many keys
+    #[arg(long, value_name = "N", default_value = "10000")]
+    limit: usize,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+}
+
+impl ListArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let records = self.handle.records(sets, &self.namespace)?;
+        let mut select = Select::all().limit(self.limit);
+        for (wanted, add) in [
+            (self.running, Select::running as fn(Select) -> Select),
+            (self.parked, Select::lapsed),
+            (self.stored, Select::stored),
+            (self.forgotten, Select::forgotten),
+        ] {
+            select = if wanted { add(select) } else { select };
+        }
+        if let Some(Span(age)) = self.older_than {
+            select = select.older_than(age);
+        }
+        if let Some(Span(span)) = self.expires_within {
+            select = select.expires_within(span);
+        }
+        let list = records.list(&select).await.map_err(|e| Fail::from(e.to_string()))?;
+        let read = list.nodes - list.unread.len();
+        if read == 0 {
+            let why: Vec<_> = list.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+            return Err(Fail::new(UNAVAILABLE, why.join("; ")));
+        }
+        let text = if self.json { format!("{}\n", object(&list)) } else { table(&list) };
+        Ok(Done { text, code: if list.unread.is_empty() { 0 } else { 2 } })
+    }
+}
+
+fn object(list: &KeyList) -> Value {
+    let key = |key: &KeyFacts| {
+        let left = match key.state {
+            KeyState::Running { remaining } => Some(remaining.as_millis()),
+            _ => None,
+        };
+        json!({ "key": key.key, "state": key.state.word(), "attempts": key.attempts,
+                "age_ms": key.age.as_millis(), "remaining_ms": left, "forgotten": key.forgotten,
+                "nodes": key.nodes, "expires_in_ms": key.expires_in.as_millis() })
+    };
+    let unread = list.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+    json!({ "keys": list.keys.iter().map(key).collect::<Vec<_>>(), "more": list.more,
+            "nodes": list.nodes, "unread": unread.collect::<Vec<_>>() })
+}
+
+fn table(list: &KeyList) -> String {
+    let mut text = String::new();
+    for key in &list.keys {
+        let whole = |span: Duration| Duration::from_secs(span.as_secs());
+        let left = match key.state {
+            KeyState::Running { remaining } => format!(", for {remaining:.1?} more"),
+            _ => String::new(),
+        };
+        let forgotten = if key.forgotten { ", may be forgotten" } else { "" };
+        let _ = writeln!(
+            text,
+            "{:?}: {}{left}, {} attempts, the last {:?} ago, on {} of {} nodes, expires in \
+             {:?}{forgotten}",
+            key.key,
+            key.state.word(),
+            key.attempts,
+            whole(key.age),
+            key.nodes,
+            list.nodes,
+            whole(key.expires_in),
+        );
+    }
+    if list.more {
+        text += "there are more (--limit)\n";
+    }
+    for (node, why) in &list.unread {
+        let _ = writeln!(text, "not read, what only it has is missing: {node}: {why}");
+    }
+    text
+}

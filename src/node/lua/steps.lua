@@ -1,0 +1,16 @@
+-- Store the steps that are finished, unless a higher ballot was promised, another request's
+-- fingerprint is here, or a result. The longest list of a ballot stays: a repeated request may come
+-- behind a later one.
+-- KEYS  1 record
+-- ARGV  1 owner  2 ballot  3 the steps  4 retention ms  5 fingerprint or ''
+-- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
+if kind == 's' then
+  if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end
+  if rf or is_overtaken(tonumber(ARGV[a + 2]), ARGV[a + 1]) then return put(NOT_OWNER) end
+  if steps == ARGV[a + 2] and call('HSTRLEN', key, 'val') >= #ARGV[a + 3] then return put(DONE) end
+  call('HSET', key, 'own', ARGV[a + 1], 'fence', ARGV[a + 2], 'till', digits(till), 'att',
+    math.max(attempt, 1), 'g', b.id, 'rf', 's' .. ARGV[a + 2], 'val', ARGV[a + 3])
+  know(ARGV[a + 5])
+  keep(ARGV[a + 4])
+  return put(DONE)
+end

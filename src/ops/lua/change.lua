@@ -1,0 +1,35 @@
+-- Changes records of idempotency keys that are as they were seen. The promise stays: its ballot is
+-- what refuses a late request, so without an owner nothing that is under way takes effect.
+-- KEYS     records
+-- ARGV     1 what: release, rerun or purge   2 purge: 1 also what has no result
+--          then for each record the ballot that was seen, or '' for no record
+-- Returns  a word for each: done | as it is | changed | running | stored | unfinished
+local what, time = ARGV[1], redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function change(key, ballot)
+  local h = redis.call('HMGET', key, 'fence', 'till', 'att', 'rf')
+  if (h[1] or '') ~= ballot then return 'changed' end
+  if not h[1] then return 'as it is' end
+  local runs, stored = (tonumber(h[2]) or 0) > now, tonumber(h[4])
+  if what == 'release' then
+    if stored then return 'stored' end
+    if not runs then return 'as it is' end
+    redis.call('HSET', key, 'own', '', 'till', '0')
+    return 'done'
+  end
+  if runs and not stored then return 'running' end
+  if what == 'rerun' then
+    if stored then return 'stored' end
+    redis.call('HSET', key, 'own', '', 'till', '0', 'att', '0')
+    return tonumber(h[3]) == 0 and 'as it is' or 'done'
+  end
+  if not stored and ARGV[2] ~= '1' then return 'unfinished' end
+  redis.call('HSET', key, 'own', '', 'till', '0', 'att', '0')
+  redis.call('HDEL', key, 'rf', 'val', 'fp')
+  return 'done'
+end
+
+local out = {}
+for i, key in ipairs(KEYS) do out[i] = change(key, ARGV[i + 2]) end
+return out

@@ -1,0 +1,30 @@
+-- Reads records of idempotency keys. Changes nothing.
+-- KEYS     1 palisade:generation, the marker, then records
+-- ARGV     none
+-- Returns  the server's run id, then for each record: attempts, ms until its lease ends or 0, 1 if
+--          there is a result else 0, ms until the record expires, the highest ballot promised as
+--          text, how long ago that was in ms, 1 if it was promised in the server's
+--          present data history else 0; an empty list for what is no record
+local info = redis.call('INFO', 'replication')
+if not string.find(info, 'role:master', 1, true) then
+  return redis.error_reply('READONLY it is a replica by now')
+end
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+local since = tonumber(redis.call('GETRANGE', KEYS[1], '41', '53'))
+local replid = string.match(info, 'master_replid:(%x+)')
+local id = since and replid and string.sub(replid, 1, 16) .. ':' .. string.format('%.0f', since)
+local out = {string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''}
+for i = 2, #KEYS do
+  out[i] = {}
+  local h = redis.pcall('HMGET', KEYS[i], 'till', 'att', 'rf', 'fence', 'g')
+  local fence = not h.err and tonumber(h[4])
+  if fence and h[2] then
+    local left = math.max((tonumber(h[1]) or 0) - now, 0)
+    local ago = math.max(math.floor((now_us - fence) / 1000), 0)
+    out[i] = {tonumber(h[2]) or 0, left, tonumber(h[3]) and 1 or 0,
+      math.max(redis.call('PTTL', KEYS[i]), 0), h[4], ago, h[5] == id and 1 or 0}
+  end
+end
+return out

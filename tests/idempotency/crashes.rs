@@ -1,0 +1,118 @@
+//! The crash kit on our own promises, and on code that breaks them.
+
+use palisade::idempotency::{Call, Context};
+use palisade::test_util::crash::{Blow, CrashReport, Crashes, Delivery, Process};
+use palisade::{Failed, Outcome, Probed, RunError};
+
+const BLOWS: [Blow; 4] = [Blow::Kill, Blow::Stall, Blow::LoseData, Blow::SkewClock];
+
+fn call(process: &Process, once: bool) -> Call {
+    let orders = process.redlock().idempotency("orders");
+    let orders = if once { orders.at_most_once() } else { orders.at_least_once() };
+    orders.build().unwrap().key("order-7")
+}
+
+fn delivery(came_to: &Result<Outcome<u32>, RunError>) -> Delivery {
+    match came_to {
+        Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => Delivery::Done,
+        Ok(Outcome::Parked(_)) => Delivery::Parked,
+        _ => Delivery::Again,
+    }
+}
+
+/// The points of a trial, by name.
+fn points(report: &CrashReport) -> Vec<&str> {
+    report.trials.iter().filter_map(|t| t.point.as_deref()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_is_at_most_once_at_every_point() {
+    for nodes in [1, 3] {
+        for blow in BLOWS {
+            let report = Crashes::new(nodes, blow).run(|process| async move {
+                let effect = async |_: Context| {
+                    process.effect().await;
+                    Ok::<_, Failed>(1)
+                };
+                delivery(&call(&process, true).run(effect).await)
+            });
+            let report = report.await.unwrap();
+            report.assert_at_most_once();
+            for point in ["before the effect", "behind the effect", "before Claim at node-0"] {
+                assert!(points(&report).contains(&point), "{nodes} {blow:?}: {report:?}");
+            }
+            if blow == Blow::Kill {
+                let parked = |t: &&_| {
+                    matches!(
+                        t,
+                        palisade::test_util::crash::Trial { ended: Some(Delivery::Parked), .. }
+                    )
+                };
+                assert!(report.trials.iter().any(|t| parked(&t)), "{report:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_makes_it_exactly_once() {
+    for blow in BLOWS {
+        let report = Crashes::new(3, blow).run(|process| async move {
+            let probe = async |_: Context| match process.effects() {
+                0 => Probed::NotFound,
+                n => Probed::Found(n),
+            };
+            let effect = async |_: Context| {
+                process.effect().await;
+                Ok::<_, Failed>(process.effects())
+            };
+            delivery(&call(&process, true).probe(probe).run(effect).await)
+        });
+        report.await.unwrap().assert_exactly_once();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_step_is_not_repeated_at_any_point_behind_it() {
+    let report = Crashes::new(3, Blow::Kill).run(|process| async move {
+        let steps = async |cx: Context| {
+            let charge = async {
+                process.effect().await;
+                Ok::<_, Failed>(1)
+            };
+            let receipt = cx.step("charge", charge).await?;
+            cx.step("ship", async { Ok::<_, Failed>(receipt + 1) }).await
+        };
+        delivery(&call(&process, false).run(steps).await)
+    });
+    let report = report.await.unwrap();
+    assert!(points(&report).iter().any(|p| p.starts_with("behind Steps")), "{report:?}");
+    // Inside the step the crash cannot be undone; behind its record it can.
+    let mut recorded = 0;
+    for trial in &report.trials {
+        let point = trial.point.as_deref().unwrap_or_default();
+        assert_eq!(trial.ended, Some(Delivery::Done), "{trial}");
+        if point.contains("Complete") {
+            assert_eq!(trial.effects, 1, "{trial}");
+            recorded += 1;
+        }
+    }
+    assert!(recorded > 0, "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_repeats_its_effect_is_caught() {
+    let report = Crashes::new(3, Blow::Kill).run(|process| async move {
+        let effect = async |_: Context| {
+            process.effect().await;
+            Ok::<_, Failed>(1)
+        };
+        delivery(&call(&process, false).run(effect).await)
+    });
+    let report = report.await.unwrap();
+    let twice: Vec<_> = report.trials.iter().filter(|t| t.effects == 2).collect();
+    assert!(twice.iter().any(|t| t.point.as_deref() == Some("behind the effect")), "{report:?}");
+    let caught = std::panic::catch_unwind(|| report.assert_at_most_once()).unwrap_err();
+    let said = caught.downcast_ref::<String>().expect("a sentence");
+    assert!(said.contains("Kill behind the effect: 2 effects, Done after 2 deliveries"), "{said}");
+}

@@ -1,0 +1,100 @@
+//! Waiting for the result of somebody else's handler: woken by a hint, in few requests.
+
+use std::time::Duration;
+
+use palisade::{Failed, Outcome};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::idem::{Effects, World, boom, secs};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_woken_by_the_result_and_asks_three_times() {
+    for n in [1, 3, 5] {
+        let w = World::new(n);
+        let e = Effects::default();
+        let (orders, worker) = (w.orders(), e.clone());
+        let runs = tokio::spawn(async move { orders.key("k").run(|_| worker.act(800 * MS)).await });
+        sleep(10 * MS).await;
+        let begun = Instant::now();
+        let waiter = w.handle(1);
+        let call = waiter.orders().key("k").in_flight_timeout(secs(30));
+        let out = call.run(|_| e.act(Duration::ZERO)).await.unwrap();
+        assert_eq!(out, Outcome::Replayed(1), "{n} nodes");
+        assert!(runs.await.unwrap().unwrap().is_executed());
+        assert!(begun.elapsed() <= 800 * MS, "{n} nodes: {:?}", begun.elapsed());
+        for fault in &waiter.faults {
+            // A claim, one that asks for a hint, and the one that is answered; behind each of the
+            // first two, what is sent to give back what it may have been granted.
+            assert!(fault.calls() <= 5, "{n} nodes: {} requests", fault.calls());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_are_woken_at_once() {
+    let w = World::new(3);
+    let e = Effects::default();
+    let (orders, worker) = (w.orders(), e.clone());
+    let runs = tokio::spawn(async move { orders.key("k").run(|_| worker.act(900 * MS)).await });
+    sleep(10 * MS).await;
+    let begun = Instant::now();
+    let waiters: Vec<_> = (0..50)
+        .map(|_| {
+            let call = w.orders().key("k").in_flight_timeout(secs(30));
+            tokio::spawn(call.run(|_| async { Ok::<_, Failed>(0) }))
+        })
+        .collect();
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().unwrap(), Outcome::Replayed(1));
+    }
+    assert!(begun.elapsed() <= 900 * MS, "{:?}", begun.elapsed());
+    assert!(runs.await.unwrap().unwrap().is_executed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_given_back_wakes_the_next_one() {
+    let w = World::new(3);
+    let orders = w.orders();
+    let fails = tokio::spawn(orders.key("k").run(|_| async {
+        sleep(700 * MS).await;
+        Err::<u32, _>(Failed::no_effect("closed"))
+    }));
+    sleep(10 * MS).await;
+    let begun = Instant::now();
+    let e = Effects::default();
+    let call = w.orders().key("k").in_flight_timeout(secs(30));
+    assert!(call.run(|_| e.act(Duration::ZERO)).await.unwrap().is_executed());
+    assert!(begun.elapsed() <= 700 * MS, "{:?}", begun.elapsed());
+    assert!(fails.await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_died_wakes_nobody_and_its_lease_ends_the_wait() {
+    let w = World::new(3);
+    let e = Effects::default();
+    let died = w.orders().key("k").run(|_| e.act(secs(60)));
+    assert!(timeout(MS, died).await.is_err());
+    let begun = Instant::now();
+    let call = w.orders().key("k").in_flight_timeout(secs(30));
+    let out = call.run(|_| boom()).await.unwrap();
+    assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
+    // The lease, and at most one look behind it.
+    assert!(begun.elapsed() <= secs(11), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_ends_at_its_own_deadline() {
+    let w = World::new(3);
+    let e = Effects::default();
+    let (orders, worker) = (w.orders(), e.clone());
+    let runs = tokio::spawn(async move { orders.key("k").run(|_| worker.act(secs(20))).await });
+    sleep(10 * MS).await;
+    let begun = Instant::now();
+    let call = w.orders().key("k").in_flight_timeout(secs(2));
+    let out = call.run(|_| boom()).await.unwrap();
+    assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
+    assert!(begun.elapsed() >= secs(2) && begun.elapsed() <= secs(2) + 10 * MS);
+    runs.abort();
+}
