@@ -1,28 +1,22 @@
-//! One attempt to acquire a lock, and its release.
+//! One attempt to acquire a lock.
 //!
 //! Cancellation: every attempt has an [`Undo`] from the moment at which its first byte may be sent.
-//! Dropped at any await it releases by token on every node that may have granted; the lane keeps
-//! order, so the release runs after the acquire wherever both arrive.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
-use tracing::Instrument as _;
 
 use crate::driver::Core;
-use crate::driver::lease::Lease;
 use crate::driver::run::Round;
+use crate::driver::undo::Undo;
 use crate::durability::Durability;
-use crate::error::{NodeError, NodeFault, NodeOutcome, ReleaseError};
+use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
-use crate::node::lane::Sink;
 use crate::node::mailbox::Mailbox;
 use crate::op::Op;
 use crate::quorum::acquire::{Acquire, Loss};
-use crate::quorum::release::{Found, Release};
-use crate::span::verb;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
@@ -35,29 +29,7 @@ pub(crate) struct Won {
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
-/// Releases what an attempt may hold, unless it is disarmed.
-pub(super) struct Undo<'a> {
-    pub(super) core: &'a Core,
-    pub(super) op: Op,
-    pub(super) until: Moment,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) armed: bool,
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.core.undo(&self.op, &self.mailbox, self.until);
-        }
-    }
-}
-
 impl Core {
-    /// When even a node with a slow clock has forgotten a lease that was sent at `sent`.
-    pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
-        sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
-    }
-
     /// A place among the attempts that are under way; nodes are asked within this time, or not at
     /// all.
     async fn place(&self, within: Duration) -> Result<Option<SemaphorePermit<'_>>, Loss> {
@@ -119,63 +91,5 @@ impl Core {
             until
         };
         Ok(Won { owner, token, until, mailbox })
-    }
-
-    /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
-    /// decided at the majority, the rest is finished by the lanes.
-    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
-        let verb = verb!("release", of = %lease.resource());
-        verb.token(lease.token);
-        let result = self.releasing(lease, held).instrument(verb.span()).await;
-        verb.over(match &result {
-            Ok(()) => "released",
-            Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
-            Err(ReleaseError::TakenByOther(_)) => "taken_by_other",
-            Err(ReleaseError::Lost(_)) => "lost",
-        });
-        result
-    }
-
-    async fn releasing(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
-        let lost = || Err(ReleaseError::Lost(lease.resource()));
-        let Some(op) = lease.release_op() else { return lost() };
-        let owed = self.forgotten_at(self.env.now(), lease.on_nodes());
-        match self.take_back(op, lease, owed).await {
-            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // Others may have held it since, whatever is there now: a renewal that came late may
-            // have put it back.
-            _ if !held => lost(),
-            Found::Released => Ok(()),
-            Found::Gone => lost(),
-            Found::Unknown(outcomes) => {
-                let why = self.no_quorum(outcomes).of(lease.resource());
-                Err(ReleaseError::Unconfirmed(why))
-            }
-        }
-    }
-
-    /// Takes back what nodes may hold of a lease. Whatever happens to this future, a node that does
-    /// not answer is asked again until `owed`.
-    pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
-        let now = self.env.now();
-        let deadline = self.node_deadline(now);
-        let by = deadline + self.config.node_deadline;
-        let mailbox = Mailbox::taking_back(self.n());
-        let mut machine = Release::new(self.n(), by);
-        for node in 0..self.n() {
-            if lease.mailbox.may_hold(node) {
-                let sink = Sink::MailOwed(Arc::clone(&mailbox), node, owed);
-                self.lanes[node].submit(op.clone(), deadline, sink);
-            } else {
-                machine.never_granted(node);
-            }
-        }
-        match self.timer() {
-            Ok(timer) => {
-                let round = Round { mailbox: &mailbox, timer, until: by, of: None };
-                self.run(now, &mut machine, round).await
-            }
-            Err(outcomes) => Found::Unknown(outcomes),
-        }
     }
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::driver::Core;
-use crate::driver::attempt::Undo;
 use crate::driver::lease::{Lease, Subject};
 use crate::driver::run::Round;
+use crate::driver::undo::Undo;
 use crate::durability::Durability;
 use crate::error::Resource;
 use crate::node::lane::Sink;

@@ -36,12 +36,14 @@ pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
 mod look;
+mod release;
 mod renewal;
 mod run;
 pub(crate) mod runtime;
 #[cfg(test)]
 mod tests;
 mod ttl_warning;
+mod undo;
 
 use ahead::Ahead;
 use close::Closing;
@@ -176,17 +178,6 @@ impl Core {
             self.send(node, op.clone(), deadline, mailbox);
         }
         self.send(last, op, deadline, mailbox);
-    }
-
-    /// Cleans up on every node that may hold something of the attempt, now and again until it is
-    /// certain, at the latest until `until`, when the ttl has done it. Needs no runtime and no
-    /// caller: it is what `Drop` calls.
-    pub(crate) fn undo(&self, op: &Op, mailbox: &Arc<Mailbox>, until: Moment) {
-        let deadline = self.node_deadline(self.env.now());
-        for node in (0..self.n()).filter(|i| mailbox.may_hold(*i)) {
-            let sink = Sink::Owed(Arc::clone(mailbox), node, until);
-            self.lanes[node].submit(op.clone(), deadline, sink);
-        }
     }
 
     /// The fence to propose for a key: our clock, or just above what was seen for it (locks 4).

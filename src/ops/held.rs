@@ -77,7 +77,7 @@ struct Seen {
 /// Reads only.
 pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, ConfigError> {
     check_prefix(prefix)?;
-    let (_, found) = masters::find(deployment).await?;
+    let (_, found) = masters::find_masters(deployment).await?;
     let reads = found.iter().map(|found| async {
         match &found.master {
             Ok(master) => read(deployment, master, prefix).await,

@@ -1,0 +1,76 @@
+//! Giving back a lock that is held: decided at the majority, the rest is finished by the lanes.
+
+use std::sync::Arc;
+
+use tracing::Instrument as _;
+
+use crate::driver::Core;
+use crate::driver::lease::Lease;
+use crate::driver::run::Round;
+use crate::error::ReleaseError;
+use crate::node::lane::Sink;
+use crate::node::mailbox::Mailbox;
+use crate::op::Op;
+use crate::quorum::release::{Found, Release};
+use crate::span::verb;
+use crate::time::Moment;
+
+impl Core {
+    /// Releases a lock lease that was held until now, or was not: to all nodes that may hold it;
+    /// decided at the majority, the rest is finished by the lanes.
+    pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let verb = verb!("release", of = %lease.resource());
+        verb.token(lease.token);
+        let result = self.releasing(lease, held).instrument(verb.span()).await;
+        verb.over(match &result {
+            Ok(()) => "released",
+            Err(ReleaseError::Unconfirmed(_)) => "unconfirmed",
+            Err(ReleaseError::TakenByOther(_)) => "taken_by_other",
+            Err(ReleaseError::Lost(_)) => "lost",
+        });
+        result
+    }
+
+    async fn releasing(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
+        let lost = || Err(ReleaseError::Lost(lease.resource()));
+        let Some(op) = lease.release_op() else { return lost() };
+        let owed = self.forgotten_at(self.env.now(), lease.on_nodes());
+        match self.take_back(op, lease, owed).await {
+            Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
+            // Others may have held it since, whatever is there now: a renewal that came late may
+            // have put it back.
+            _ if !held => lost(),
+            Found::Released => Ok(()),
+            Found::Gone => lost(),
+            Found::Unknown(outcomes) => {
+                let why = self.no_quorum(outcomes).of(lease.resource());
+                Err(ReleaseError::Unconfirmed(why))
+            }
+        }
+    }
+
+    /// Takes back what nodes may hold of a lease. Whatever happens to this future, a node that does
+    /// not answer is asked again until `owed`.
+    pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
+        let now = self.env.now();
+        let deadline = self.node_deadline(now);
+        let by = deadline + self.config.node_deadline;
+        let mailbox = Mailbox::taking_back(self.n());
+        let mut machine = Release::new(self.n(), by);
+        for node in 0..self.n() {
+            if lease.mailbox.may_hold(node) {
+                let sink = Sink::MailOwed(Arc::clone(&mailbox), node, owed);
+                self.lanes[node].submit(op.clone(), deadline, sink);
+            } else {
+                machine.never_granted(node);
+            }
+        }
+        match self.timer() {
+            Ok(timer) => {
+                let round = Round { mailbox: &mailbox, timer, until: by, of: None };
+                self.run(now, &mut machine, round).await
+            }
+            Err(outcomes) => Found::Unknown(outcomes),
+        }
+    }
+}
