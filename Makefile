@@ -35,7 +35,7 @@ CASES ?= 100000
 SECONDS ?= 60
 SEED ?=
 # Most tests wait for servers more than they compute.
-export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 6 ? n : 6)))
+export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 8 ? n : 8)))
 # A toolchain just installed by rustup is not yet on every shell's path.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
