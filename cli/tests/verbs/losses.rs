@@ -30,7 +30,7 @@ fn a_server_that_dies_ends_the_command_within_the_lease() {
     let last = Duration::from_millis(*times(&ground, "ran").last().unwrap());
     assert!(last < died + TTL, "{last:?} {died:?}");
     assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
-    assert!(ended.err.contains("not renewed"), "{}", ended.err);
+    assert!(ended.err.contains("cannot be renewed"), "{}", ended.err);
 }
 
 #[test]
