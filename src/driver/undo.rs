@@ -1,7 +1,7 @@
 //! What is cleaned up after an attempt or a claim that was lost, or whose future was dropped.
 //!
-//! Each has an [`Undo`] from the moment at which its first byte may be sent. Dropped at any await it
-//! takes back by token on every node that may have granted. The lane keeps order, so that runs
+//! Each has an [`Undo`] from the moment at which its first byte may be sent. Dropped at any await
+//! it takes back by token on every node that may have granted. The lane keeps order, so that runs
 //! after the grant wherever both arrive. `node/lane/owed.rs` repeats it until a node has answered.
 
 use std::sync::Arc;
