@@ -4,8 +4,11 @@
 # make demo-streams    the same through Redis Streams
 # make demo-nats       the same through NATS JetStream
 # make demo-kafka      the same through the mock cluster of Kafka's client library
-# make test            all tests, those with real servers (Redis, Prometheus) included; those of nodes on a
-#                      current Redis and a current Valkey, too (from PyPI; skipped without pip)
+# make test            all tests of the library and the program, those with real servers (Redis,
+#                      Prometheus) included
+# make test-faults     the simulator finds every bug that is put back; faults on real processes (as
+#                      root with netns, else skipped); the nodes' tests on a current Redis and a
+#                      current Valkey, too (from PyPI; skipped without pip)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
@@ -43,7 +46,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
 ADAPTERS = $(PUBLISHED) broker-demo
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -75,11 +78,16 @@ demo-kafka:
 
 test:
 	@scripts/need cargo redis prometheus
-	$(CARGO) test --workspace --exclude sim $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
-	$(if $(ARGS),,$(CARGO) test --release -p sim)
-	$(if $(ARGS),,$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000)
-	$(if $(ARGS),,@scripts/other-servers)
+	$(CARGO) test --workspace --exclude sim --exclude nemesis $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
+
+test-faults:
+	@scripts/need cargo redis
+	$(CARGO) test --release -p sim
+	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
+	$(CARGO) test -p nemesis --no-fail-fast
+	scripts/other-servers
+	@echo 'make test-faults: everything passed'
 
 test-adapters:
 	@scripts/need cargo redis kafka nats rabbitmq postgres mariadb
