@@ -65,8 +65,7 @@ async fn an_operator_takes_the_lead_from_a_process_and_each_tick_is_still_once()
         sleep(Duration::from_millis(700)).await;
         Ok::<_, Failed>(())
     };
-    let three: Vec<_> =
-        (0..3).map(|_| world.process_with(every_second("job"), slow)).collect();
+    let three: Vec<_> = (0..3).map(|_| world.process_with(every_second("job"), slow)).collect();
     let operator = world.redlock().election("cron:lead").build().unwrap();
     sleep(5 * SECOND).await;
     for n in 0..4 {
