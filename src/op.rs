@@ -396,10 +396,10 @@ pub enum Reply {
         unsure: Duration,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect, Enlist: there is a result, steps, a
-    /// holder's metadata or a list, and the answer to this batch has shown as many bytes of them as the node sends at
-    /// once. Nothing was executed; ask again. At least one of them is shown in a batch that has
-    /// such an answer, whatever its length. Callers never see it: the op is asked again for them,
-    /// in a later batch, until its deadline.
+    /// holder's metadata or a list, and the answer to this batch has shown as many bytes of them as
+    /// the node sends at once. Nothing was executed; ask again. At least one of them is shown in a
+    /// batch that has such an answer, whatever its length. Callers never see it: the op is asked
+    /// again for them, in a later batch, until its deadline.
     Deferred,
 }
 

@@ -51,9 +51,10 @@ impl TryCampaign {
 
 impl Election {
     /// Campaigns until elected: as long as the future is polled, or until
-    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits it is
-    /// [listed](Self::candidates), which costs each node one request per quarter of the ttl. After
-    /// this process was [asked to step down](Leadership::asked_to_resign) it begins one ttl later.
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits, it
+    /// is [listed](Self::candidates), which costs each node one request per quarter of the ttl.
+    /// After this process was [asked to step down](Leadership::asked_to_resign) it begins one ttl
+    /// later.
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
     /// woken one at a time when a leader resigns. Without a quorum it keeps trying (and logs one

@@ -82,13 +82,13 @@ async fn a_candidate_that_dies_is_gone_after_its_ttl() {
     let world = World::new(3);
     let leadership = world.election().campaign("leads").await.unwrap();
     let (redlock, links) = world.process();
-    let dies = campaigns(&built(&redlock, |e| e), "dies");
+    let ghost = campaigns(&built(&redlock, |e| e), "dies");
     sleep(TTL).await;
     let asks = world.election();
     assert_eq!(values(&asks).await, ["leads", "dies"]);
     // Nothing of it arrives any more, not even that it leaves.
     links.iter().for_each(FaultControl::cut);
-    dies.abort();
+    ghost.abort();
     let died = Instant::now();
     while values(&asks).await.len() > 1 {
         sleep(Duration::from_millis(20)).await;

@@ -45,8 +45,12 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
         let _ = gone.end(6 * SOON);
     }
     more(3);
-    three.iter().for_each(|host| host.signal("TERM"));
-    three.into_iter().for_each(|host| drop(host.end(6 * SOON)));
+    for host in &three {
+        host.signal("TERM");
+    }
+    for host in three {
+        host.end(6 * SOON);
+    }
 
     let mut all = runs(&ground);
     all.sort_unstable();

@@ -202,16 +202,7 @@ fn reply(
             Reply::Record { state, unsure: recall.unsure(*born, *retention) }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
-        (
-            Op::Acquire { .. }
-            | Op::Claim(_)
-            | Op::Inspect { .. }
-            | Op::Lookup { .. }
-            | Op::Enlist(_),
-            _,
-        ) => {
-            return Err(garbage("an answer to another kind of question").into());
-        }
+        (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (Op::Release { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
@@ -225,6 +216,14 @@ fn reply(
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
+}
+
+/// Whether it is answered with what is there, and never with a plain yes or no.
+fn shows(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. } | Op::Enlist(_)
+    )
 }
 
 /// Whether it says which request it is for.

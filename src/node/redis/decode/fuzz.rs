@@ -148,6 +148,18 @@ fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> 
         .boxed()
 }
 
+fn candidates() -> BoxedStrategy<Reply> {
+    let owner = any::<u128>().prop_map(OwnerToken::from_random);
+    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
+    let text = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let one = (owner, span, text).prop_map(|(owner, remaining, entry)| Listed {
+        owner,
+        remaining,
+        entry,
+    });
+    proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
+}
+
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
@@ -193,13 +205,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 })
                 .boxed()
         }
-        'E' => {
-            let owner = any::<u128>().prop_map(OwnerToken::from_random);
-            let one = (owner, span(), bytes());
-            let one = one.prop_map(|(owner, remaining, entry)| Listed { owner, remaining, entry });
-            let all = proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates);
-            prop_oneof![3 => all, 1 => plain(&[Reply::Deferred])].boxed()
-        }
+        'E' => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
         'C' => prop_oneof![
             claimed(proptest::option::of(stored()).boxed()),
             completed(),
