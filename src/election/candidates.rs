@@ -1,8 +1,8 @@
 //! Who takes part in an election, and which of them leave an attempt to others (election 11, 12).
 //!
 //! A candidate that waits writes itself down on the nodes, and reads with the same request who else
-//! is there. The list decides nothing: it is how candidates hold back for one another, and what
-//! people are shown.
+//! is there. The list decides nothing: candidates hold back for one another by it, and people read
+//! it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -52,16 +52,15 @@ pub struct Candidate {
 
 impl Election {
     /// Who takes part: the leader first, then the candidates that wait, in the order in which they
-    /// are preferred (higher priority first, then who came first), then those that are not
-    /// eligible.
+    /// are preferred (by priority, then by the time since when they campaign), then those that are
+    /// not eligible.
     ///
     /// It is for people and dashboards. What it does not promise: the list is as old as the answers
     /// and merged from a majority of the nodes, one after the other. A candidate is listed from its
     /// first refused attempt on; it stays listed for up to its ttl after it has died, and at most
-    /// 64 are listed in one election (who finds no room campaigns all the same). The order of two
-    /// that came at about the same time is that of their own wall clocks. The first of the list
-    /// need not be the next leader. Only the leader and its [term](Candidate::term) are as certain
-    /// as [`leader`](Self::leader) is.
+    /// 64 are listed in one election (one that finds no room campaigns unlisted). Times are those
+    /// of the candidates' own wall clocks. The first that waits need not be the next leader. Only
+    /// the leader and its [term](Candidate::term) are as certain as [`leader`](Self::leader) is.
     ///
     /// # Errors
     /// As [`leader`](Self::leader).
@@ -91,15 +90,14 @@ impl Election {
         Ok(all)
     }
 
-    /// Whether this process attempts to lead. About what was made from the same
-    /// [`build`](super::ElectionBuilder::build): its clones share it.
+    /// Whether this process attempts to lead. Clones of this election share it.
     pub fn is_eligible(&self) -> bool {
         self.course.is_eligible()
     }
 
     /// From now on this process attempts to lead, or does not. A campaign that waits goes on, or
-    /// stops attempting and stays listed. Who leads goes on leading:
-    /// [`resign`](super::Leadership::resign) then, too.
+    /// stops attempting and stays listed. A leader goes on leading;
+    /// [`resign`](super::Leadership::resign) ends that.
     pub fn set_eligible(&self, eligible: bool) {
         self.course.set_eligible(eligible);
     }
@@ -169,7 +167,7 @@ impl Entry {
     }
 }
 
-/// One that is not to be overtaken, until then.
+/// A candidate of higher priority that is listed until then.
 #[derive(Clone, Copy, Debug)]
 struct Rival {
     priority: u8,
