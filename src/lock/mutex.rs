@@ -129,7 +129,7 @@ impl Mutex {
         let _verb = self.begin()?;
         let of = self.resource();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, verb };
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, hold_back: &nobody, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -163,15 +163,22 @@ pub(crate) struct Bid<'a> {
     pub(crate) level: Durability,
     /// Hears of each attempt that was lost.
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
+    /// For how long the next attempt is left to others.
+    pub(crate) hold_back: &'a (dyn Fn() -> Duration + Sync),
     /// On whose behalf.
     pub(crate) verb: &'a Call,
+}
+
+/// Where no attempt is left to anybody.
+pub(crate) fn nobody() -> Duration {
+    Duration::ZERO
 }
 
 /// Attempts until won or until `wait` has passed; without one as
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level, lost, verb }: Bid<'_>,
+    Bid { of, keys, ttl, level, lost, hold_back, verb }: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
@@ -223,7 +230,7 @@ pub(crate) async fn acquire_within(
             };
         let woken = called && !split;
         if woken {
-            hold_back(core, &waiting, deadline).await;
+            keep_apart(core, &waiting, deadline).await;
         }
         // The roll-backs of colliding attempts are hints as well, and wake all of them at once, so
         // they would collide for ever. Random pauses separate them, over more round trips the more
@@ -236,6 +243,10 @@ pub(crate) async fn acquire_within(
             }
             // The attempt itself sees what changed until now.
             let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
+        }
+        let span = hold_back().min(deadline.since(core.env.now()));
+        if !span.is_zero() {
+            leave(core, span, (&waiting, called)).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
@@ -278,8 +289,22 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
     }
 }
 
+/// Leaves the attempt to others for so long, and a turn to the next on the same handle.
+async fn leave(core: &Core, span: Duration, (waiting, called): (&Waiting, bool)) {
+    if called {
+        waiting.pass_on();
+    }
+    tokio::select! {
+        biased;
+        () = core.closing.begun() => {}
+        () = tokio::time::sleep(span) => {}
+    }
+    // The attempt itself sees what changed until now.
+    let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
+}
+
 /// A wake-up that may have been forged does not cost the nodes more than now and then a request.
-async fn hold_back(core: &Core, waiting: &Waiting, deadline: Moment) {
+async fn keep_apart(core: &Core, waiting: &Waiting, deadline: Moment) {
     let now = core.env.now();
     let rest = waiting.floor(now).min(deadline.since(now));
     if !rest.is_zero() {

@@ -21,6 +21,7 @@ const TEXT: &str = concat!(
     "if find('AWDQMRXI', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),
     "end\n",
+    lua!("enlist"),
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),
     "end\n",
     lua!("prelude" "main"),
