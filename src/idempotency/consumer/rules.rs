@@ -15,10 +15,10 @@ use crate::error::ConfigError;
 pub enum Arrow {
     /// The broker handed it over; nothing is claimed.
     Fetched,
-    /// The call is over: its result, if there is one, is stored. The broker does not know.
+    /// Its result is stored. The broker has not been asked to acknowledge it.
     Completed,
-    /// The broker knows what becomes of it.
-    Settled,
+    /// The broker has taken the acknowledgement, as far as it confirms one.
+    Acknowledged,
 }
 
 /// What a test does there.

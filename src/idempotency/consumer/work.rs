@@ -332,10 +332,14 @@ where
         }
     };
     #[cfg(feature = "test-util")]
-    rules.pass(super::Arrow::Completed);
+    if disposition == Disposition::Ack {
+        rules.pass(super::Arrow::Completed);
+    }
     let confirmed = settle(&*delivery, &disposition, failures).await;
     #[cfg(feature = "test-util")]
-    rules.pass(super::Arrow::Settled);
+    if confirmed && disposition == Disposition::Ack {
+        rules.pass(super::Arrow::Acknowledged);
+    }
     (disposition, confirmed)
 }
 

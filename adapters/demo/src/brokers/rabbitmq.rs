@@ -79,7 +79,7 @@ impl Rabbit {
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         {
             let mut now = self.node.lock().unwrap_or_else(PoisonError::into_inner);
-            now.kill();
+            now.crash()?;
             *now = node(&self.dir, self.port, self.mapper_port, self.dist_port)?;
         }
         self.answers().await
