@@ -12,10 +12,10 @@ pub enum InboxError {
     Sql {
         /// Of which key.
         key: String,
-        /// In its own words.
+        /// Its answer.
         error: sqlx::Error,
     },
-    /// The result cannot be written as JSON, or what is stored does not read as this type.
+    /// The result cannot be written as JSON, or what is stored cannot be read as this type.
     #[error("inbox of {key:?}: {what}: {error}")]
     #[non_exhaustive]
     Codec {

@@ -5,6 +5,7 @@ pub mod fence;
 pub mod inbox;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod row;
 mod schema;
 
 pub use error::{InboxError, Stale};
