@@ -117,7 +117,9 @@ fn read<T: DeserializeOwned>(
     let Some(result) = found else { return Ok(None) };
     let json = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
     let value = serde_json::from_slice(&json);
-    value.map(Some).map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
+    value
+        .map(Some)
+        .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
 }
 
 fn codec(cx: &Context, what: &'static str, error: serde_json::Error) -> InboxError {
