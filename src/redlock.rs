@@ -23,7 +23,7 @@ use crate::time::Drift;
 /// **Runtimes.** Each verb keeps its own deadlines on the tokio runtime that polls it, which needs
 /// time and IO enabled; polled elsewhere it answers [`NodeFault::Closed`]. The tasks behind the
 /// handle (one for each node's requests and one for its connection, one that renews, one that
-/// receives of releases) run on the runtime on which a verb first needed them, and start anew on
+/// receives of releases) run on the runtime on which a verb first needed them, and start again on
 /// another when that one has ended. While it exists but is not driven (`block_on` of a
 /// current-thread runtime has returned) nothing is sent and nothing is renewed: verbs elsewhere
 /// then answer that the nodes are silent. So make the first call on a runtime that is driven for as

@@ -18,7 +18,7 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, verb};
 use crate::time::Moment;
 
-/// Longest single wait inside a campaign; then it looks at its own deadline and begins anew.
+/// Longest single wait inside a campaign; then it looks at its own deadline and begins again.
 const ROUND: Duration = Duration::from_secs(60);
 
 /// What [`Election::try_campaign`] found.

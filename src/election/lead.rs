@@ -7,7 +7,7 @@ use crate::lock::{WorkError, while_held};
 
 impl Election {
     /// Campaigns, runs `work` while this process leads, and resigns when the work has ended. If the
-    /// leadership is lost before that, it campaigns again and runs the work anew.
+    /// leadership is lost before that, it campaigns again and runs the work again.
     ///
     /// When the leadership is lost, or somebody [asks it to step down](Self::step_down), the work
     /// is stopped: its future is dropped at its next await. The work has the leadership, to

@@ -108,7 +108,7 @@ impl Mutex {
 
     /// Attempts until the lock is held or [`acquire_timeout`](super::MutexBuilder::acquire_timeout)
     /// has passed. Woken by the nodes when the lock is released; polls with growing, jittered
-    /// pauses where hints are not to be had. A fresh owner token and a roll-back for each attempt.
+    /// pauses where there are no hints. A fresh owner token and a roll-back for each attempt.
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes

@@ -201,7 +201,7 @@ fn refuse(job: Job, fault: NodeFault, detail: impl Into<Arc<str>>, now: Moment) 
 struct Asked {
     asker: Option<Asker>,
     /// The op and its deadline, if the node may want to be asked again.
-    again: Option<(Op, Moment)>,
+    again: Option<Box<(Op, Moment)>>,
     owed: Option<Owed>,
     vote: bool,
     /// On whose behalf, unless it only takes something back.
@@ -326,7 +326,8 @@ impl Worker {
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
-        let (mut gathered, mut bytes) = (Gather::default(), 0);
+        let waiting = usize::from(head.is_some()) + again + self.rx.len();
+        let (mut gathered, mut bytes) = (Gather::for_up_to(waiting.min(BATCH_MAX)), 0);
         while gathered.len() < BATCH_MAX {
             let next = if again > 0 {
                 again -= 1;

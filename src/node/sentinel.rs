@@ -4,7 +4,7 @@
 //! none of them under an older epoch than was decided upon before, it has to call itself master on
 //! the very connection that is then used, and its min-replicas check has to be as strong as
 //! required. After a doubt (time-out, `READONLY`, a lost connection, another master or epoch) the
-//! connection is dropped and everything is asked anew. See [`SentinelNode`].
+//! connection is dropped and everything is asked again. See [`SentinelNode`].
 
 mod builder;
 mod find;

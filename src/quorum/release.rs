@@ -27,7 +27,7 @@ pub struct Release {
     votes: Vec<Vote>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Vote {
     Silent,
     Deleted,
@@ -74,12 +74,18 @@ impl Machine for Release {
     /// A majority of "deleted" proves the hold; a minority that never granted says "absent" and
     /// must not hide that.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
-        let count = |v: &Vote| self.votes.iter().filter(|x| *x == v).count();
         let n = self.votes.len();
         let need = majority(n);
-        let (deleted, absent, other) =
-            (count(&Vote::Deleted), count(&Vote::Absent), count(&Vote::Other));
-        let silent = count(&Vote::Silent);
+        let (mut deleted, mut absent, mut other, mut silent) = (0, 0, 0, 0);
+        for vote in &self.votes {
+            match vote {
+                Vote::Deleted => deleted += 1,
+                Vote::Absent => absent += 1,
+                Vote::Other => other += 1,
+                Vote::Silent => silent += 1,
+                Vote::Failed(_) => {}
+            }
+        }
         // The silent and the failed may still have been a majority, or may say "other".
         let held = n - absent - other >= need;
         Progress::Decided(if deleted >= need {

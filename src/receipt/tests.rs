@@ -65,7 +65,7 @@ fn a_switch_that_nobody_saw_makes_it_unknown() {
 
 #[test]
 fn there_and_back_is_not_as_if_nothing_had_happened() {
-    // A → B → A: the first server again, promoted anew, so under a new history.
+    // A → B → A: the first server again, promoted again, so under a new history.
     let again = 0xa2;
     let seen = [first(A), from(B, A, 100), from(again, B, 150)];
     assert_eq!(of(A, 99, &seen), Fate::Survived);

@@ -191,7 +191,7 @@ async fn ask_one(
     let asked = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
-            // A kept connection that broke says nothing about the Sentinel: it is opened anew.
+            // A kept connection that broke says nothing about the Sentinel: it is opened again.
             if !matches!(answer.said, Said::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }

@@ -84,7 +84,7 @@ impl Watch {
         self.shared.history_id.subscribe()
     }
 
-    /// Within a runtime, because a node may be built outside of one; anew if that runtime ended.
+    /// Within a runtime, because a node may be built outside of one; again if that runtime ended.
     fn start(&self) {
         let mut task = lock(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {

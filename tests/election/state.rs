@@ -56,7 +56,7 @@ async fn silence_is_jeopardy_before_a_renewal_has_failed_and_a_loss_is_never_lef
     let mut states = election.watch_state();
     assert_eq!(states.next().await, State::Leading { term: leadership.term() });
     links[0].freeze();
-    // The clock alone says it: nobody was told that a renewal has failed.
+    // The clock alone says it: no renewal has been seen to fail.
     while leadership.remaining() >= TTL / 2 {
         sleep(Duration::from_millis(1)).await;
     }

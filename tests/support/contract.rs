@@ -1,5 +1,6 @@
 //! Hooks that let the contract suite disturb real servers, and runs of its cases.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -172,12 +173,12 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
 /// on each, and all nodes at once, for most of the time is spent waiting.
 pub async fn disturbing_cases(nodes: Vec<(Arc<dyn LockNode>, Hooks)>) {
     let all: Vec<Case> = contract::cases().into_iter().filter(Case::disturbs).collect();
-    let (all, n) = (Arc::new(all), nodes.len());
+    let (all, next) = (Arc::new(all), Arc::new(AtomicUsize::new(0)));
     let mut running = tokio::task::JoinSet::new();
-    for (first, (node, hooks)) in nodes.into_iter().enumerate() {
-        let all = Arc::clone(&all);
+    for (node, hooks) in nodes {
+        let (all, next) = (Arc::clone(&all), Arc::clone(&next));
         running.spawn(async move {
-            for case in all.iter().skip(first).step_by(n) {
+            while let Some(case) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
                 assert!(case.run(node.clone(), &hooks).await, "{} lacks its hook", case.name());
             }
         });

@@ -26,7 +26,7 @@ const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 /// How often what was counted since is put into its classes, also if nobody asks.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Who is told what this does.
+/// What is exported and served.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct MetricsArgs {
     /// Serve /metrics (Prometheus), /healthz and /readyz here, without login; port 0: any

@@ -25,6 +25,12 @@ pub(super) struct Gather {
 }
 
 impl Gather {
+    /// Room for so many.
+    pub(super) fn for_up_to(most: usize) -> Self {
+        let lists = || (Vec::with_capacity(most), Vec::with_capacity(most));
+        Self { releases: lists(), others: lists(), unsent: HashSet::new() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.releases.0.len() + self.others.0.len()
     }
@@ -39,12 +45,13 @@ impl Gather {
     pub(super) fn take(&mut self, job: Job) {
         let Job { op, deadline, mut asker } = job;
         // It takes back what was not sent; anything else of its owner may need to be taken back.
-        let unsent = op.owner().is_some_and(|owner| self.unsent.remove(owner));
+        let unsent = !self.unsent.is_empty();
+        let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
             return asker.post(Ok(Reply::Absent), Stamp::default());
         }
         let who = Asked {
-            again: op.shows_result().then(|| (op.clone(), deadline)),
+            again: op.shows_result().then(|| Box::new((op.clone(), deadline))),
             owed: asker.owes(&op),
             vote: is_vote(&op),
             owner: if op.is_undo() { None } else { op.owner().copied() },

@@ -92,10 +92,11 @@ impl Worker {
     /// others their results.
     fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
         let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
-        let Some((((op, deadline), sink), clock)) = again.zip(self.clock) else {
+        let Some(((again, sink), clock)) = again.zip(self.clock) else {
             let detail = "asked again, without having shown any result";
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
+        let (op, deadline) = *again;
         if let Some(owner) = asked.owner {
             // A caller that gives up before that takes back what may be executed only later.
             self.doubt.about(owner, clock.at(deadline, self.settings.drift));

@@ -44,7 +44,7 @@ const IDLE: Duration = Duration::from_secs(60);
 pub(crate) struct Barriers {
     server: Server,
     /// Replicas that were connected when it was asked last, and that followed at the most since the
-    /// process was met: a connection that is made anew forgets none, and a backup that comes as a
+    /// process was met: a new connection forgets none, and a backup that comes as a
     /// replica and goes is none.
     connected: AtomicU32,
     most: Arc<AtomicU32>,

@@ -103,7 +103,7 @@ pub(crate) struct PurgeArgs {
     audit: AuditArgs,
 }
 
-/// One line for whoever asks later who did it.
+/// One line for the log: who did it, and why.
 pub(super) fn event(say: Say, what: &str, key: &str, audit: &Audit, done: bool) {
     let fields = json!({ "key": key, "by": audit.by(), "reason": audit.reason(), "done": done });
     let not = if done { "" } else { "not done: " };

@@ -94,7 +94,7 @@ fn together(group: &Group) -> Vec<Finding> {
     let (common, read, odd) = votes(group, Sentinel::master_at);
     if !odd.is_empty() {
         let says = "the Sentinels name different masters; if that lasts for more than a minute, \
-                    make the odd ones monitor the group anew";
+                    remove the group on the odd ones and monitor it again";
         let mend = odd.iter().flat_map(|s| {
             let mut mend = vec![s.by_hand(&format!("SENTINEL REMOVE {name}"))];
             mend.extend(monitor(group, s));
