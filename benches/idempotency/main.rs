@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
 use server::Server;
-use stats::Spread;
+use stats::{Spread, cpu};
 
 /// As JSON it has 32 bytes.
 const RESULT: &str = "the receipt of an order: 30 by";
@@ -58,8 +58,15 @@ async fn main() {
             "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
              \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
              \"replays_per_s\":{:.0},\"replays_per_s_min\":{:.0},\"replays_per_s_max\":{:.0},\
+             \"replay_client_cpu_us\":{:.1},\"replay_server_cpu_us\":{:.1},\
              \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
-            batch.median, replays.median, replays.min, replays.max, args.records
+            batch.median,
+            replays.per_s.median,
+            replays.per_s.min,
+            replays.per_s.max,
+            replays.cpu.0,
+            replays.cpu.1,
+            args.records
         );
         return;
     }
@@ -70,8 +77,11 @@ async fn main() {
     row(&format!("round trips of {BATCH} calls in a batch"), batch_trips.to_string(), "2");
     let times = format!("{batch} times as fast");
     row(&format!("a batch of {BATCH}, over calls one after the other"), times, ">= 5");
-    let rate = format!("{:.0} ({:.0}-{:.0})", replays.median, replays.min, replays.max);
+    let Spread { median, min, max } = replays.per_s;
+    let rate = format!("{median:.0} ({min:.0}-{max:.0})");
     row(&format!("replays/s, one node, {CALLERS} callers"), rate, ">= 100000");
+    let cpu = format!("{:.1} + {:.1} µs", replays.cpu.0, replays.cpu.1);
+    row("processor time of one of them, client + server", cpu, "");
     let bytes = format!("{bytes:.1} over {} records", args.records);
     row("bytes of Redis for each record, 32-byte result", bytes, "<= 300");
     println!(
@@ -187,11 +197,20 @@ async fn batches(args: &Args) -> (Spread, u64) {
 }
 
 /// Replays in a second, of many callers on one node.
-async fn replays(args: &Args) -> Spread {
+struct Replays {
+    per_s: Spread,
+    /// Processor time of one in µs: of this process, of the server. Other programs do not change it
+    /// much.
+    cpu: (f64, f64),
+}
+
+async fn replays(args: &Args) -> Replays {
     let lab = Arc::new(Lab::new());
     for caller in 0..CALLERS {
         lab.call(format!("order-{caller}")).await;
     }
+    let spent = || (cpu(std::process::id()), cpu(lab.server.pid()));
+    let (before, mut all) = (spent(), 0);
     let mut rates = Vec::new();
     for _ in 0..args.rounds {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -213,9 +232,13 @@ async fn replays(args: &Args) -> Spread {
         for caller in callers {
             caller.await.expect("it replays");
         }
-        rates.push(count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64());
+        let done = count.load(Ordering::Relaxed);
+        rates.push(done as f64 / began.elapsed().as_secs_f64());
+        all += done;
     }
-    Spread::of(rates)
+    let (after, all) = (spent(), all as f64);
+    let cpu = ((after.0 - before.0) / all, (after.1 - before.1) / all);
+    Replays { per_s: Spread::of(rates), cpu }
 }
 
 /// Bytes of Redis for each completed record.

@@ -8,5 +8,5 @@ pub mod mysql;
 mod row;
 mod schema;
 
-pub use error::{InboxError, Stale};
+pub use error::{Changed, InboxError, Stale};
 pub use schema::{MIGRATION, migrate};

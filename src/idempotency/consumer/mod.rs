@@ -10,7 +10,7 @@
 //!            │        │
 //!            │        └─ failed ─▶ comes again, at last a dead letter
 //!            ├─ result is there ─▶ acknowledge                a duplicate
-//!            ├─ somebody is at it ─▶ comes again when that lease is over
+//!            ├─ in flight elsewhere ─▶ comes again when that lease is over
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 

@@ -84,7 +84,7 @@ impl Rules {
     }
 
     /// With which failure of its handler a message becomes a dead letter; default 10. Deliveries
-    /// that found the message at work elsewhere, or too few nodes, are no failures (but see what
+    /// that found the message in flight elsewhere, or too few nodes, are no failures (but see what
     /// the broker's adapter says it can count).
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;
