@@ -220,8 +220,8 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // The next consumer of them begins where this ends. Handlers that run are not waited for:
-                // the group would stand still, and their messages find them in flight.
+                // The next consumer of them begins where this ends. Handlers that run are not
+                // waited for: the group would stand still, and their messages find them in flight.
                 if !consumer.assignment_lost() {
                     self.0.commit(consumer, CommitMode::Sync);
                 }

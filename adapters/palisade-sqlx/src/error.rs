@@ -41,8 +41,8 @@ pub enum InboxError {
 /// A write was refused: somebody has written since the version was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{resource:?} was not written: its version is not {version} any more; read it again, and decide \
-     again"
+    "{resource:?} was not written: its version is not {version} any more; read it again, and \
+     decide again"
 )]
 #[non_exhaustive]
 pub struct Changed {

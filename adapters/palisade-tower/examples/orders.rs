@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The same `curl` again is answered with the same order, and `idempotent-replayed: true`. The
-//! lines between the marks `begin` and `end` are all that the endpoint has more than one without idempotency keys.
+//! lines between the marks `begin` and `end` are all that the endpoint has more than one without
+//! idempotency keys.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -57,8 +57,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// The methods to which the layer applies; other requests pass. Default POST and PATCH, for GET,
-    /// HEAD, OPTIONS, PUT and DELETE are idempotent by their definition.
+    /// The methods to which the layer applies; other requests pass. Default POST and PATCH, for
+    /// GET, HEAD, OPTIONS, PUT and DELETE are idempotent by their definition.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|s| s.methods = methods.into_iter().collect())
     }
@@ -103,8 +103,8 @@ impl IdempotencyLayer {
     }
 
     /// The part of a body that distinguishes requests, in place of all its bytes: for clients that
-    /// do not send the same bytes again, such as JSON with its members in another order. The method, the path
-    /// and the query always count.
+    /// do not send the same bytes again, such as JSON with its members in another order. The
+    /// method, the path and the query always count.
     pub fn fingerprint_by(
         self,
         form: impl Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,

@@ -363,7 +363,8 @@ async fn beat<D: Delivery>(delivery: &D) -> Infallible {
         match timeout(every, delivery.extend()).await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::debug!(
-                target: "palisade::consumer", error = %e, "the broker did not extend the time of a delivery"
+                target: "palisade::consumer", error = %e,
+                "the broker did not extend the time of a delivery"
             ),
             Err(_) => tracing::debug!(
                 target: "palisade::consumer", "the broker did not answer a heartbeat"
