@@ -12,8 +12,8 @@ local function replay(b, k, a)
   local fence, till, attempt, rf = h[2], h[3], h[4], h[5]
   if b.late or ARGV[a + 7] == '1' or not (fence and till and attempt and rf)
     or (fp ~= '' and h[7] and h[7] ~= fp)
-    -- Whole numbers in digits, none of them longer than one of ours.
-    or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
+    -- Whole numbers in digits, none of them longer than one of ours, and none empty.
+    or #fence * #till * #attempt * #rf == 0 or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
     or not string.find(fence .. till .. attempt .. rf, '^%d+$')
   then
     return false, h
