@@ -51,37 +51,30 @@ async fn main() {
     let before = load();
     let (execute, replay) = round_trips().await;
     let (batch, batch_trips) = batches(&args).await;
-    let replays = replays(&args).await;
+    let many = replays(&args).await;
+    let one = on_one_thread(&args);
     let bytes = bytes(args.records).await;
     if args.json {
         println!(
             "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
              \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
-             \"replays_per_s\":{:.0},\"replays_per_s_min\":{:.0},\"replays_per_s_max\":{:.0},\
-             \"replay_client_cpu_us\":{:.1},\"replay_server_cpu_us\":{:.1},\
+             \"replays\":{},\"replays_on_one_thread\":{},\
              \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
             batch.median,
-            replays.per_s.median,
-            replays.per_s.min,
-            replays.per_s.max,
-            replays.cpu.0,
-            replays.cpu.1,
+            many.json(),
+            one.json(),
             args.records
         );
         return;
     }
-    let row = |what: &str, is: String, target: &str| println!("{what:52} {is:30} {target}");
     row("what", "is".to_owned(), "target");
     row("round trips of a call that runs its handler", execute.to_string(), "2");
     row("round trips of a call that replays its result", replay.to_string(), "1");
     row(&format!("round trips of {BATCH} calls in a batch"), batch_trips.to_string(), "2");
     let times = format!("{batch} times as fast");
     row(&format!("a batch of {BATCH}, over calls one after the other"), times, ">= 5");
-    let Spread { median, min, max } = replays.per_s;
-    let rate = format!("{median:.0} ({min:.0}-{max:.0})");
-    row(&format!("replays/s, one node, {CALLERS} callers"), rate, ">= 100000");
-    let cpu = format!("{:.1} + {:.1} µs", replays.cpu.0, replays.cpu.1);
-    row("processor time of one of them, client + server", cpu, "");
+    many.print("tokio's default runtime");
+    one.print("a runtime of one thread");
     let bytes = format!("{bytes:.1} over {} records", args.records);
     row("bytes of Redis for each record, 32-byte result", bytes, "<= 300");
     println!(
@@ -89,6 +82,10 @@ async fn main() {
     );
     println!("makes 2 round trips to run a handler, 1 to replay, and has no batches");
     println!("load average before {before}, after {}", load());
+}
+
+fn row(what: &str, is: String, target: &str) {
+    println!("{what:68} {is:30} {target}");
 }
 
 /// Of the last minute, the last 5 and the last 15: how busy the machine was.
@@ -202,6 +199,36 @@ struct Replays {
     /// Processor time of one in µs: of this process, of the server. Other programs do not change it
     /// much.
     cpu: (f64, f64),
+}
+
+impl Replays {
+    fn print(&self, runtime: &str) {
+        let Spread { median, min, max } = self.per_s;
+        let what = format!("replays/s, one node, {CALLERS} callers, {runtime}");
+        row(&what, format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
+        let cpu = format!("{:.1} + {:.1} µs", self.cpu.0, self.cpu.1);
+        row("  processor time of one, client + server", cpu, "");
+    }
+
+    fn json(&self) -> String {
+        let Spread { median, min, max } = self.per_s;
+        format!(
+            "{{\"per_s\":{median:.0},\"min\":{min:.0},\"max\":{max:.0},\"client_cpu_us\":{:.1},\
+             \"server_cpu_us\":{:.1}}}",
+            self.cpu.0, self.cpu.1
+        )
+    }
+}
+
+/// As a program does whose runtime has one thread.
+fn on_one_thread(args: &Args) -> Replays {
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(replays(args))
+        });
+        runs.join().expect("it replays")
+    })
 }
 
 async fn replays(args: &Args) -> Replays {

@@ -31,7 +31,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Clients that send one order at the same time.
 const CLIENTS: usize = 20;
 /// What takes longer hangs.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_mins(1);
 
 /// Where every handler waits before its effect, while it is shut.
 struct Gate {
@@ -92,7 +92,7 @@ async fn place(
 }
 
 /// The row of the inbox, as the response that it would have been.
-fn answer(found: Probed<i64>) -> Probed<StoredResponse> {
+fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     match found {
         Probed::Found(id) => {
             let body = json!({ "order": id }).to_string();
@@ -147,8 +147,8 @@ impl Shop {
         let gate = Arc::new(Gate { open, arrived });
         let orders = Orders { pool: lab.pool.clone(), gate: Arc::clone(&gate) };
         let plain = IdempotencyLayer::new(keys(&redis), |_| Some(Scope::everybody()));
-        let prober = inbox::prober::<i64>(lab.pool.clone());
-        let probed = plain.clone().probe(move |cx| prober(cx).map(answer));
+        let row = inbox::prober::<i64>(lab.pool.clone());
+        let probed = plain.clone().probe(move |cx| row(cx).map(|found| answer(&found)));
         let waits = probed.clone().in_flight_timeout(HANG);
         let app = Router::new()
             .route("/orders", post(place).layer(probed))
