@@ -17,9 +17,6 @@ use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{Line, Said};
 
-/// Short, so that what died is taken over soon.
-const LEASE: Duration = Duration::from_secs(2);
-
 /// Where a consumer dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
@@ -56,9 +53,12 @@ pub(crate) struct Args {
     sentinels: String,
     #[arg(long)]
     die_at: Option<DieAt>,
-    /// At the message with this number.
-    #[arg(long, default_value_t = 0)]
+    /// At the message with this number: when one less are acknowledged.
+    #[arg(long, default_value_t = 1)]
     after: u32,
+    /// Short, so that what died is taken over soon.
+    #[arg(long, default_value_t = 2_000)]
+    lease_ms: u64,
     /// How many messages at once.
     #[arg(long, default_value_t = 16)]
     concurrency: usize,
@@ -73,13 +73,14 @@ pub(crate) struct Work {
 
 struct Death {
     at: Option<DieAt>,
-    after: AtomicU32,
+    after: u32,
+    acknowledged: AtomicU32,
 }
 
 impl Death {
     /// One message came to this arrow.
     fn pass(&self, at: DieAt) {
-        if self.at == Some(at) && self.after.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
             write(at.mark());
             // Nothing is cleaned up: the kernel closes the sockets.
             std::process::abort();
@@ -124,9 +125,11 @@ impl Work {
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],
+    lease: Duration,
 ) -> Result<(Redlock, Idempotency), Failure> {
     let node = SentinelNode::new(master, sentinels)?;
-    let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(2 * LEASE).build()?;
+    let redlock = Redlock::builder().node(node).ttl(lease).max_ttl(2 * lease);
+    let redlock = redlock.node_deadline(lease / 8).build()?;
     let of = redlock.idempotency("invoices").retention(Duration::from_secs(3_600));
     let of = of.at_most_once().build()?;
     Ok((redlock, of))
@@ -135,9 +138,11 @@ pub(crate) fn memory(
 /// A consumer process, until it is asked to end.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let sentinels: Vec<String> = args.sentinels.split(',').map(str::to_owned).collect();
-    let (redlock, of) = memory(&args.master, &sentinels)?;
+    let lease = Duration::from_millis(args.lease_ms);
+    let (redlock, of) = memory(&args.master, &sentinels, lease)?;
     let ledger = Arc::new(Line::open(&args.ledger).await?);
-    let death = Arc::new(Death { at: args.die_at, after: AtomicU32::new(args.after) });
+    let (at, after) = (args.die_at, args.after);
+    let death = Arc::new(Death { at, after, acknowledged: AtomicU32::new(0) });
     let work = Work { ledger, death: Arc::clone(&death) };
     let rules = Rules::default().concurrency(args.concurrency).grace(Duration::from_secs(10));
     let rules = rules.at_arrow(move |arrow| match arrow {
@@ -146,7 +151,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             death.pass(DieAt::Fetched);
         }
         Arrow::Completed => death.pass(DieAt::Completed),
-        Arrow::Acknowledged => death.pass(DieAt::Acknowledged),
+        Arrow::Acknowledged => {
+            death.pass(DieAt::Acknowledged);
+            death.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
         _ => {}
     });
     let mut term = signal(SignalKind::terminate())?;
@@ -154,6 +162,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         term.recv().await;
     };
     args.broker.consume(&args.uri, of, rules, work, stop).await?;
-    let _ = redlock.close(2 * LEASE).await;
+    let _ = redlock.close(2 * lease).await;
     Ok(())
 }

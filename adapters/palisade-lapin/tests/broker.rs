@@ -152,7 +152,7 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
             sleep(Duration::from_millis(20)).await;
         }
         go_on.notify_one();
-        elsewhere.await.unwrap();
+        let _ = elsewhere.await.unwrap();
         while waits().await > 0 || queue.ready(&queue.name).await > 0 {
             sleep(Duration::from_millis(20)).await;
         }

@@ -25,7 +25,6 @@ use crate::process::{self, Process, command};
 
 /// As the adapter's own tests start it.
 #[path = "../../../palisade-lapin/tests/server/node.rs"]
-#[allow(unreachable_pub, reason = "shared with those tests")]
 mod settings;
 
 const QUEUE: &str = "invoices";

@@ -4,21 +4,21 @@ use std::path::Path;
 use std::process::Command;
 
 /// Debian's script.
-pub const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+pub(super) const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// Ports on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+pub(super) struct Ports {
     /// Where clients connect.
-    pub amqp: u16,
+    pub(super) amqp: u16,
     /// Of the port mapper, `epmd -port … -address 127.0.0.1`.
-    pub mapper: u16,
+    pub(super) mapper: u16,
     /// Where other nodes would connect.
-    pub dist: u16,
+    pub(super) dist: u16,
 }
 
 /// Adds to a command that starts `PROGRAM` what keeps the node to this directory and these ports.
-pub fn apart(node: &mut Command, dir: &Path, ports: Ports) {
+pub(super) fn apart(node: &mut Command, dir: &Path, ports: Ports) {
     node.env("HOME", dir)
         .env("RABBITMQ_NODENAME", format!("palisade-{}@localhost", ports.amqp))
         .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
