@@ -67,16 +67,16 @@ async fn main() {
         );
         return;
     }
-    row("what", "is".to_owned(), "target");
-    row("round trips of a call that runs its handler", execute.to_string(), "2");
-    row("round trips of a call that replays its result", replay.to_string(), "1");
-    row(&format!("round trips of {BATCH} calls in a batch"), batch_trips.to_string(), "2");
+    row("what", "is", "target");
+    row("round trips of a call that runs its handler", &execute.to_string(), "2");
+    row("round trips of a call that replays its result", &replay.to_string(), "1");
+    row(&format!("round trips of {BATCH} calls in a batch"), &batch_trips.to_string(), "2");
     let times = format!("{batch} times as fast");
-    row(&format!("a batch of {BATCH}, over calls one after the other"), times, ">= 5");
+    row(&format!("a batch of {BATCH}, over calls one after the other"), &times, ">= 5");
     many.print("tokio's default runtime");
     one.print("a runtime of one thread");
     let bytes = format!("{bytes:.1} over {} records", args.records);
-    row("bytes of Redis for each record, 32-byte result", bytes, "<= 300");
+    row("bytes of Redis for each record, 32-byte result", &bytes, "<= 300");
     println!(
         "the crate `idempotent` 2.0.0 needs Rust 1.98, so it is not built here; by its source it"
     );
@@ -84,7 +84,7 @@ async fn main() {
     println!("load average before {before}, after {}", load());
 }
 
-fn row(what: &str, is: String, target: &str) {
+fn row(what: &str, is: &str, target: &str) {
     println!("{what:68} {is:30} {target}");
 }
 
@@ -205,9 +205,9 @@ impl Replays {
     fn print(&self, runtime: &str) {
         let Spread { median, min, max } = self.per_s;
         let what = format!("replays/s, one node, {CALLERS} callers, {runtime}");
-        row(&what, format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
+        row(&what, &format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
         let cpu = format!("{:.1} + {:.1} µs", self.cpu.0, self.cpu.1);
-        row("  processor time of one, client + server", cpu, "");
+        row("  processor time of one, client + server", &cpu, "");
     }
 
     fn json(&self) -> String {
