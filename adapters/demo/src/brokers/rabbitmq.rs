@@ -14,7 +14,7 @@ use palisade::Idempotency;
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Rules;
 use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::settings::{PROGRAM, Ports, apart};
 use super::{Dead, publish_all};
@@ -30,6 +30,8 @@ mod settings;
 const QUEUE: &str = "invoices";
 /// How long the broker may take to start.
 const START: Duration = Duration::from_secs(120);
+/// How long it may take to let somebody in.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// A broker; its processes end with it.
 pub(crate) struct Rabbit {
@@ -65,11 +67,15 @@ impl Rabbit {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            match Connection::connect(&self.uri(), ConnectionProperties::default()).await {
-                Ok(connection) => {
-                    let _ = connection.close(200, "it answers".into()).await;
-                    return Ok(());
-                }
+            let asked = async {
+                let connection = self.connect().await?;
+                let _ = connection.close(200, "it answers".into()).await;
+                Ok::<_, Failure>(())
+            };
+            // While it starts it may take a connection, and then say nothing.
+            let asked = timeout(ANSWER, asked).await;
+            match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
+                Ok(()) => return Ok(()),
                 Err(e) if begun.elapsed() > START => {
                     let log = std::fs::read_to_string(self.dir.join("out")).unwrap_or_default();
                     return Err(format!("the broker does not answer: {e}\n{log}").into());
