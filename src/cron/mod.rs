@@ -58,6 +58,7 @@ mod job;
 mod revision;
 mod rules;
 mod schedule;
+mod start;
 mod tick;
 
 use std::future::Future;

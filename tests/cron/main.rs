@@ -1,6 +1,7 @@
 //! Singleton cron as a user sees it, over nodes in memory and in virtual time: several processes
 //! run the same job, and a ledger outside of them says what was run.
 
+mod clocks;
 mod policies;
 #[path = "../support/mod.rs"]
 mod support;
