@@ -13,6 +13,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
@@ -30,7 +31,7 @@ use super::{Cron, CronError, Running};
 use crate::driver::WATCH;
 use crate::error::Advice;
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
-use crate::lock::LockGuard;
+use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
 use crate::span::{self, verb};
 use crate::time::Moment;
@@ -67,6 +68,8 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
+    /// The job's lock; none where runs may overlap.
+    lock: Option<Mutex>,
     since: i64,
     by: String,
     meters: Arc<JobMeters>,
@@ -91,14 +94,19 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job, schedule)?;
+    // All settings are checked here: nothing that comes later is a wrong setting.
+    let lock = match job.overlap {
+        Overlap::Allow => None,
+        _ => Some(cron.redlock.mutex(format!("cron:{}", job.name)).acquire_timeout(AGAIN).build()?),
+    };
     let closing = cron.core().closing.begun();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let work = async {
         let since = start(cron, job, schedule, &records).await?;
         let by = format!("{host}:{}", std::process::id());
         let meters = cron.core().meters.job(&job.name);
-        let engine = Engine { cron, job, schedule, handler, records, since, by, meters };
-        engine.go_on().await
+        let engine = Engine { cron, job, schedule, handler, records, lock, since, by, meters };
+        match engine.go_on().await {}
     };
     tokio::select! {
         biased;
@@ -128,7 +136,7 @@ where
         self.cron.core().env.now()
     }
 
-    async fn go_on(&self) -> Result<(), CronError> {
+    async fn go_on(&self) -> Infallible {
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
@@ -156,7 +164,7 @@ where
             tokio::select! {
                 biased;
                 Some((tick, backfilled, looked)) = running.next(), if !running.is_empty() => {
-                    if let Looked::Again(pause) = looked? {
+                    if let Looked::Again(pause) = looked {
                         let look = self.now() + pause.as_millis() as u64;
                         // A clock that went back meanwhile: not before its time.
                         let look = look.max(millis(tick));
@@ -227,27 +235,27 @@ where
         (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
     }
 
-    /// Looks at a tick, and runs it if that is to be done. An error ends the job.
-    async fn look_at(&self, tick: i64, backfilled: bool) -> Result<Looked, CronError> {
+    /// Looks at a tick, and runs it if that is to be done.
+    async fn look_at(&self, tick: i64, backfilled: bool) -> Looked {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
-            Ok(Status::Stored(_) | Status::NotKept) => return Ok(Looked::Over),
+            Ok(Status::Stored(_) | Status::NotKept) => return Looked::Over,
             Ok(Status::Running { remaining, .. }) => {
-                return Ok(Looked::Again(remaining.clamp(AGAIN / 10, AGAIN)));
+                return Looked::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
             Ok(_) => {}
-            Err(e) => return self.later(e),
+            Err(e) => return self.later(&e),
         }
         let late = self.now().saturating_sub(millis(tick)) > self.job.late.as_millis() as u64;
         let given_up = late && !backfilled && self.job.missed == super::Missed::Skip;
-        let Some(guard) = self.lock().await? else { return Ok(Looked::Again(AGAIN)) };
+        let Some(guard) = self.lock().await else { return Looked::Again(AGAIN) };
         let why = match self.skips(tick).await {
             Ok(why) => why,
-            Err(e) => return self.later(e),
+            Err(e) => return self.later(&e),
         };
         // Not looked at in time, for the nodes could not be asked: missed.
         if given_up && why.is_none() {
             self.meters.missed(1);
-            return Ok(Looked::Over);
+            return Looked::Over;
         }
         let verb = verb!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
@@ -262,18 +270,16 @@ where
             drop(guard.release().await);
         }
         match ended {
-            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
-                Ok(Looked::Over)
-            }
-            Ok(Outcome::InFlight { .. }) => Ok(Looked::Again(AGAIN)),
+            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => Looked::Over,
+            Ok(Outcome::InFlight { .. }) => Looked::Again(AGAIN),
             Ok(other) => {
                 tracing::warn!(
                     target: "palisade::cron",
                     job = %self.job.name, tick, ?other, "the tick is left as it is"
                 );
-                Ok(Looked::Over)
+                Looked::Over
             }
-            Err(e) => self.later(e),
+            Err(e) => self.later(&e),
         }
     }
 
@@ -307,15 +313,9 @@ where
     }
 
     /// The job's lock: `None` if it is taken or cannot be had, `Some(None)` where none is needed.
-    async fn lock(&self) -> Result<Option<Option<LockGuard>>, CronError> {
-        if self.job.overlap == Overlap::Allow {
-            return Ok(Some(None));
-        }
-        let mutex = self.cron.redlock.mutex(format!("cron:{}", self.job.name));
-        match mutex.acquire_timeout(AGAIN).build()?.acquire().await {
-            Ok(guard) => Ok(Some(Some(guard))),
-            Err(_) => Ok(None),
-        }
+    async fn lock(&self) -> Option<Option<LockGuard>> {
+        let Some(lock) = &self.lock else { return Some(None) };
+        lock.acquire().await.ok().map(Some)
     }
 
     /// Why the tick is not run, if it is not.
@@ -440,13 +440,10 @@ where
         }
     }
 
-    /// What a failed step means: the tick waits, or the job ends.
-    fn later(&self, error: RunError) -> Result<Looked, CronError> {
-        if let RunError::Config { error, .. } = error {
-            return Err(CronError::Config(error));
-        }
+    /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.
+    fn later(&self, error: &RunError) -> Looked {
         tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-        Ok(Looked::Again(pause(error.advice()).min(Duration::from_secs(1))))
+        Looked::Again(pause(error.advice()).min(Duration::from_secs(1)))
     }
 }
 

@@ -36,9 +36,15 @@ struct Ledger {
 pub(crate) struct Host {
     env: Arc<dyn Env>,
     ahead: AtomicI64,
+    flick: AtomicI64,
 }
 
 impl Host {
+    /// After so many looks at the wall clock one shows a time that is two seconds back.
+    pub(crate) fn flick_after(&self, looks: i64) {
+        self.flick.store(looks, Ordering::Relaxed);
+    }
+
     /// From now on the wall clock is so many seconds ahead.
     pub(crate) fn set_ahead(&self, seconds: i64) {
         self.ahead.store(seconds, Ordering::Relaxed);
@@ -51,8 +57,9 @@ impl Env for Host {
     }
 
     fn wall_micros(&self) -> u64 {
-        let ahead = self.ahead.load(Ordering::Relaxed) * 1_000_000;
-        self.env.wall_micros().saturating_add_signed(ahead)
+        let back = self.flick.fetch_sub(1, Ordering::Relaxed) == 0;
+        let ahead = self.ahead.load(Ordering::Relaxed) - if back { 2 } else { 0 };
+        self.env.wall_micros().saturating_add_signed(ahead * 1_000_000)
     }
 
     fn random(&self) -> u128 {
@@ -121,7 +128,8 @@ impl World {
     }
 
     pub(crate) fn host(&self) -> Arc<Host> {
-        Arc::new(Host { env: Arc::clone(&self.env), ahead: AtomicI64::new(0) })
+        let (ahead, flick) = (AtomicI64::new(0), AtomicI64::new(-1));
+        Arc::new(Host { env: Arc::clone(&self.env), ahead, flick })
     }
 
     pub(crate) fn now(&self) -> SystemTime {
