@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -29,7 +30,7 @@ use super::start::start;
 use super::tick::{Cancelled, End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::driver::WATCH;
-use crate::error::Advice;
+use crate::error::{AcquireError, Advice};
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
@@ -73,6 +74,8 @@ struct Engine<'a, F> {
     since: i64,
     by: String,
     meters: Arc<JobMeters>,
+    /// The last tick that was looked at has to wait, and the log says why.
+    waits: AtomicBool,
 }
 
 /// The call under which a tick is claimed and completed.
@@ -105,7 +108,18 @@ where
         let since = start(cron, job, schedule, &records).await?;
         let by = format!("{host}:{}", std::process::id());
         let meters = cron.core().meters.job(&job.name);
-        let engine = Engine { cron, job, schedule, handler, records, lock, since, by, meters };
+        let engine = Engine {
+            cron,
+            job,
+            schedule,
+            handler,
+            records,
+            lock,
+            since,
+            by,
+            meters,
+            waits: AtomicBool::new(false),
+        };
         match engine.go_on().await {}
     };
     tokio::select! {
@@ -164,11 +178,14 @@ where
             tokio::select! {
                 biased;
                 Some((tick, backfilled, looked)) = running.next(), if !running.is_empty() => {
-                    if let Looked::Again(pause) = looked {
-                        let look = self.now() + pause.as_millis() as u64;
-                        // A clock that went back meanwhile: not before its time.
-                        let look = look.max(millis(tick));
-                        due.insert(tick, Due { backfilled, look });
+                    match looked {
+                        Looked::Over => self.waits.store(false, Ordering::Relaxed),
+                        Looked::Again(pause) => {
+                            let look = self.now() + pause.as_millis() as u64;
+                            // A clock that went back meanwhile: not before its time.
+                            let look = look.max(millis(tick));
+                            due.insert(tick, Due { backfilled, look });
+                        }
                     }
                 }
                 () = tokio::time::sleep(rest.max(Duration::from_millis(1))) => {}
@@ -247,7 +264,10 @@ where
         }
         let late = self.now().saturating_sub(millis(tick)) > self.job.late.as_millis() as u64;
         let given_up = late && !backfilled && self.job.missed == super::Missed::Skip;
-        let Some(guard) = self.lock().await else { return Looked::Again(AGAIN) };
+        let guard = match self.lock().await {
+            Ok(guard) => guard,
+            Err(again) => return again,
+        };
         let why = match self.skips(tick).await {
             Ok(why) => why,
             Err(e) => return self.later(&e),
@@ -312,10 +332,16 @@ where
         verb.over(outcome);
     }
 
-    /// The job's lock: `None` if it is taken or cannot be had, `Some(None)` where none is needed.
-    async fn lock(&self) -> Option<Option<LockGuard>> {
-        let Some(lock) = &self.lock else { return Some(None) };
-        lock.acquire().await.ok().map(Some)
+    /// The job's lock: `None` where none is needed; when to look again if it cannot be had.
+    async fn lock(&self) -> Result<Option<LockGuard>, Looked> {
+        let Some(lock) = &self.lock else { return Ok(None) };
+        match lock.acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(AcquireError::TimedOut { taken, .. }) if !taken.foreign => {
+                Err(Looked::Again(AGAIN))
+            }
+            Err(e) => Err(self.waits(&e, e.advice())),
+        }
     }
 
     /// Why the tick is not run, if it is not.
@@ -442,8 +468,23 @@ where
 
     /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.
     fn later(&self, error: &RunError) -> Looked {
-        tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-        Looked::Again(pause(error.advice()).min(Duration::from_secs(1)))
+        // The job asks for another run itself.
+        if let RunError::Handler { .. } = error {
+            tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
+            return Looked::Again(pause(error.advice()).min(Duration::from_secs(1)));
+        }
+        self.waits(error, error.advice())
+    }
+
+    /// The nodes give no answer that decides; the log says so once, until a tick is over.
+    fn waits(&self, why: &dyn std::fmt::Display, advice: Advice) -> Looked {
+        let job = &self.job.name;
+        if self.waits.swap(true, Ordering::Relaxed) {
+            tracing::debug!(target: "palisade::cron", %job, %why, "looks again");
+        } else {
+            tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
+        }
+        Looked::Again(pause(advice).min(Duration::from_secs(1)))
     }
 }
 

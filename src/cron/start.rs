@@ -6,6 +6,7 @@ use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
 use super::{Cron, CronError};
+use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
 /// Since when the schedule holds, in seconds since 1970; says what an edit leaves out.
@@ -36,10 +37,10 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
     loop {
         match revise(&records, &job.name, &schedule.name(), cron.now()).await {
             Ok(revision) => return Ok(revision),
-            Err(e @ CronError::Config(_)) => return Err(e),
+            Err(e) if e.advice() == Advice::Misconfigured => return Err(e),
             Err(e) => {
                 if !warned {
-                    tracing::warn!(target: "palisade::cron", job = %job.name, %e, "waits");
+                    tracing::warn!(target: "palisade::cron", job = %job.name, why = %e, "the job waits for its nodes");
                 }
                 warned = true;
                 tokio::time::sleep(pause(e.advice())).await;
