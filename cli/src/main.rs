@@ -14,6 +14,7 @@ mod say;
 mod settings;
 mod signals;
 mod verbs;
+mod warnings;
 mod watchdog;
 
 use std::io::Write as _;

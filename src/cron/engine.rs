@@ -13,8 +13,10 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
@@ -22,23 +24,24 @@ use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
-use super::revision::{Revision, revise};
 use super::rules::{millis, plan, runs_after, was_due_during};
 use super::schedule::Schedule;
+use super::start::start;
 use super::tick::{Cancelled, End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::driver::WATCH;
-use crate::error::Advice;
+use crate::error::{AcquireError, Advice};
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
-use crate::lock::LockGuard;
+use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
 use crate::span::{self, verb};
+use crate::time::Moment;
 use crate::token::FencingToken;
 
 /// Most ticks that run at the same time where they may.
 const AT_ONCE: usize = 64;
 /// How far back it is looked whether a tick overlaps an earlier run.
-const BACK: usize = 16;
+pub(super) const BACK: usize = 16;
 /// Most missed ticks that are counted at once.
 const MISSED: usize = 10_000;
 /// How long a tick waits before it is looked at again.
@@ -66,9 +69,13 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
+    /// The job's lock; none where runs may overlap.
+    lock: Option<Mutex>,
     since: i64,
     by: String,
     meters: Arc<JobMeters>,
+    /// The last tick that was looked at has to wait, and the log says why.
+    waits: AtomicBool,
 }
 
 /// The call under which a tick is claimed and completed.
@@ -90,15 +97,30 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job, schedule)?;
+    // All settings are checked here: nothing that comes later is a wrong setting.
+    let lock = match job.overlap {
+        Overlap::Allow => None,
+        _ => Some(cron.redlock.mutex(format!("cron:{}", job.name)).acquire_timeout(AGAIN).build()?),
+    };
     let closing = cron.core().closing.begun();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let work = async {
-        let revision = since(cron, job, schedule).await?;
-        report_gap(cron, job, schedule, (&revision, &records)).await;
+        let since = start(cron, job, schedule, &records).await?;
         let by = format!("{host}:{}", std::process::id());
-        let (since, meters) = (revision.since, cron.core().meters.job(&job.name));
-        let engine = Engine { cron, job, schedule, handler, records, since, by, meters };
-        engine.go_on().await
+        let meters = cron.core().meters.job(&job.name);
+        let engine = Engine {
+            cron,
+            job,
+            schedule,
+            handler,
+            records,
+            lock,
+            since,
+            by,
+            meters,
+            waits: AtomicBool::new(false),
+        };
+        match engine.go_on().await {}
     };
     tokio::select! {
         biased;
@@ -107,55 +129,10 @@ where
     }
 }
 
-/// Since when the job has this schedule; asked until the nodes know.
-async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
-    let records = cron.revisions()?;
-    let mut warned = false;
-    loop {
-        match revise(&records, &job.name, &schedule.name(), cron.now()).await {
-            Ok(revision) => return Ok(revision),
-            Err(e @ CronError::Config(_)) => return Err(e),
-            Err(e) => {
-                if !warned {
-                    tracing::warn!(target: "palisade::cron", job = %job.name, %e, "waits");
-                }
-                warned = true;
-                tokio::time::sleep(pause(e.advice())).await;
-            }
-        }
-    }
-}
-
-/// Says what an edited schedule leaves out: ticks of the old one that nobody has run.
-async fn report_gap(
-    cron: &Cron,
-    job: &Job,
-    schedule: &Schedule,
-    (revision, records): (&Revision, &Idempotency),
-) {
-    let Some((old, old_since)) = &revision.before else { return };
-    // Said once, by whoever comes soon after the change.
-    if cron.now() - revision.since > 60 {
-        return;
-    }
-    let mut last_run = None;
-    if let Some(old) = old.rsplit_once(' ').and_then(|(t, z)| Schedule::parse(t, z).ok()) {
-        let before = |t: &i64| old.until(t - 1).filter(|t| t >= old_since);
-        let first = old.until(revision.since).filter(|t| t >= old_since);
-        for tick in std::iter::successors(first, before).take(BACK) {
-            if let Ok(Status::Stored(_)) = call(records, job, tick).lookup::<Run>().await {
-                last_run = Some(tick);
-                break;
-            }
-        }
-    }
-    let next = schedule.after(revision.since);
-    tracing::warn!(
-        target: "palisade::cron",
-        job = %job.name, before = %old, now = %revision.schedule, ?last_run, ?next,
-        "the schedule was edited; nothing runs between the last tick of the old one and the first \
-         of the new one"
-    );
+/// Whether an instant that has been is further ahead than two right clocks can be apart.
+pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
+    let apart = 2 * cron.core().config.clock_error;
+    millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
 }
 
 impl<F, Fut, E> Engine<'_, F>
@@ -168,14 +145,20 @@ where
         self.cron.core().env.wall_micros() / 1_000
     }
 
-    async fn go_on(&self) -> Result<(), CronError> {
+    /// By the clock that nobody sets.
+    fn moment(&self) -> Moment {
+        self.cron.core().env.now()
+    }
+
+    async fn go_on(&self) -> Infallible {
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
         // Ticks of before the schedule are not missed ones.
-        let mut seen = self.since;
+        let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
+            self.follow(&mut due, &mut seen);
             self.add_due(&mut due, &mut seen, now);
             let ready = |(tick, d): (&i64, &Due)| (d.look <= now).then_some((*tick, d.backfilled));
             if running.len() < at_once
@@ -195,14 +178,52 @@ where
             tokio::select! {
                 biased;
                 Some((tick, backfilled, looked)) = running.next(), if !running.is_empty() => {
-                    if let Looked::Again(pause) = looked? {
-                        let look = self.now() + pause.as_millis() as u64;
-                        due.insert(tick, Due { backfilled, look });
+                    match looked {
+                        Looked::Over => self.waits.store(false, Ordering::Relaxed),
+                        Looked::Again(pause) => {
+                            let look = self.now() + pause.as_millis() as u64;
+                            // A clock that went back meanwhile: not before its time.
+                            let look = look.max(millis(tick));
+                            due.insert(tick, Due { backfilled, look });
+                        }
                     }
                 }
                 () = tokio::time::sleep(rest.max(Duration::from_millis(1))) => {}
             }
         }
+    }
+
+    /// Since when the schedule holds; unknown as long as that is ahead of the clock.
+    fn since(&self) -> Option<i64> {
+        (!is_ahead(self.cron, self.since)).then_some(self.since)
+    }
+
+    /// Follows a clock that was set back. The ticks that are on time by it are looked at again:
+    /// the records say which were run.
+    fn follow(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64) {
+        let since = self.since();
+        *seen = since.map_or(*seen, |since| since.max(*seen));
+        if !is_ahead(self.cron, *seen) {
+            return;
+        }
+        let now = self.cron.now();
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %self.job.name, before = *seen, now,
+            "the clock went back; ticks that were run by it are not run again"
+        );
+        let on_time = now.saturating_sub(whole(self.job.late.as_secs()));
+        *seen = since.map_or(now, |since| since.max(on_time));
+        for (tick, d) in due {
+            d.look = self.first_look(*tick);
+        }
+    }
+
+    /// When a tick is looked at first, in milliseconds since 1970.
+    fn first_look(&self, tick: i64) -> u64 {
+        let leads = self.cron.lead.term.borrow().is_some();
+        let hold_back = if leads { Duration::ZERO } else { self.hold_back() };
+        millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
     /// Adds the ticks that are due now, and forgets those that are too late.
@@ -221,11 +242,8 @@ where
                 "ticks were missed and are left out, unless another process has run them"
             );
         }
-        let leads = self.cron.lead.term.borrow().is_some();
-        let hold_back = if leads { Duration::ZERO } else { self.hold_back() };
         for (tick, backfilled) in plan.ticks {
-            let look = millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64;
-            due.insert(tick, Due { backfilled, look });
+            due.insert(tick, Due { backfilled, look: self.first_look(tick) });
         }
         *seen = seconds;
     }
@@ -234,52 +252,54 @@ where
         (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
     }
 
-    /// Looks at a tick, and runs it if that is to be done. An error ends the job.
-    async fn look_at(&self, tick: i64, backfilled: bool) -> Result<Looked, CronError> {
+    /// Looks at a tick, and runs it if that is to be done.
+    async fn look_at(&self, tick: i64, backfilled: bool) -> Looked {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
-            Ok(Status::Stored(_) | Status::NotKept) => return Ok(Looked::Over),
+            Ok(Status::Stored(_) | Status::NotKept) => return Looked::Over,
             Ok(Status::Running { remaining, .. }) => {
-                return Ok(Looked::Again(remaining.clamp(AGAIN / 10, AGAIN)));
+                return Looked::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
             Ok(_) => {}
-            Err(e) => return self.later(e),
+            Err(e) => return self.later(&e),
         }
         let late = self.now().saturating_sub(millis(tick)) > self.job.late.as_millis() as u64;
         let given_up = late && !backfilled && self.job.missed == super::Missed::Skip;
-        let Some(guard) = self.lock().await? else { return Ok(Looked::Again(AGAIN)) };
+        let guard = match self.lock().await {
+            Ok(guard) => guard,
+            Err(again) => return again,
+        };
         let why = match self.skips(tick).await {
             Ok(why) => why,
-            Err(e) => return self.later(e),
+            Err(e) => return self.later(&e),
         };
         // Not looked at in time, for the nodes could not be asked: missed.
         if given_up && why.is_none() {
             self.meters.missed(1);
-            return Ok(Looked::Over);
+            return Looked::Over;
         }
         let verb = verb!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
-        let run = self.run_once(tick, backfilled, why, guard.as_ref());
+        let began = OnceLock::new();
+        let run = self.run_once((tick, backfilled), why, guard.as_ref(), &began);
         let ended = run.instrument(verb.span()).await;
         self.over(verb, tick, &ended);
         if let Some(guard) = guard {
-            if let Ok(Outcome::Executed { value, .. }) = &ended {
-                self.hold(value, &guard).await;
+            if let (Ok(Outcome::Executed { .. }), None) = (&ended, why) {
+                self.hold(&began, &guard).await;
             }
             drop(guard.release().await);
         }
         match ended {
-            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
-                Ok(Looked::Over)
-            }
-            Ok(Outcome::InFlight { .. }) => Ok(Looked::Again(AGAIN)),
+            Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => Looked::Over,
+            Ok(Outcome::InFlight { .. }) => Looked::Again(AGAIN),
             Ok(other) => {
                 tracing::warn!(
                     target: "palisade::cron",
                     job = %self.job.name, tick, ?other, "the tick is left as it is"
                 );
-                Ok(Looked::Over)
+                Looked::Over
             }
-            Err(e) => self.later(e),
+            Err(e) => self.later(&e),
         }
     }
 
@@ -312,15 +332,15 @@ where
         verb.over(outcome);
     }
 
-    /// The job's lock: `None` if it is taken or cannot be had, `Some(None)` where none is needed.
-    async fn lock(&self) -> Result<Option<Option<LockGuard>>, CronError> {
-        if self.job.overlap == Overlap::Allow {
-            return Ok(Some(None));
-        }
-        let mutex = self.cron.redlock.mutex(format!("cron:{}", self.job.name));
-        match mutex.acquire_timeout(AGAIN).build()?.acquire().await {
-            Ok(guard) => Ok(Some(Some(guard))),
-            Err(_) => Ok(None),
+    /// The job's lock: `None` where none is needed; when to look again if it cannot be had.
+    async fn lock(&self) -> Result<Option<LockGuard>, Looked> {
+        let Some(lock) = &self.lock else { return Ok(None) };
+        match lock.acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(AcquireError::TimedOut { taken, .. }) if !taken.foreign => {
+                Err(Looked::Again(AGAIN))
+            }
+            Err(e) => Err(self.waits(&e, e.advice())),
         }
     }
 
@@ -335,7 +355,8 @@ where
             }
             Overlap::Skip | Overlap::BufferOne => {}
         }
-        let before = |tick: i64| self.schedule.until(tick - 1).filter(|t| *t >= self.since);
+        let since = self.since().unwrap_or(i64::MIN);
+        let before = |tick: i64| self.schedule.until(tick - 1).filter(|t| *t >= since);
         let mut at = before(tick);
         for _ in 0..BACK {
             let Some(earlier) = at else { break };
@@ -355,13 +376,14 @@ where
     /// Claims the tick, runs it unless it is skipped, and completes it.
     async fn run_once(
         &self,
-        tick: i64,
-        backfilled: bool,
+        (tick, backfilled): (i64, bool),
         skipped: Option<Skipped>,
         guard: Option<&LockGuard>,
+        began: &OnceLock<Moment>,
     ) -> Result<Outcome<Run>, RunError> {
         let work = |cx: Context| async move {
             let started = self.now();
+            let began = *began.get_or_init(|| self.moment());
             let token = guard.map_or(cx.fencing_token(), LockGuard::fencing_token);
             let end = match skipped {
                 Some(why) => End::Skipped(why),
@@ -369,13 +391,13 @@ where
                     self.attend(Tick { at: tick, backfilled, token, cx: cx.clone() }, guard).await?
                 }
             };
+            let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
+            // The wall clock may have been set: then it does not say how long the run took.
+            let took = self.moment().since(began).max(least);
             let run = Run {
                 by: self.by.clone(),
                 started,
-                ended: self.now().max(match skipped {
-                    None => started + self.job.at_least.as_millis() as u64,
-                    Some(_) => 0,
-                }),
+                ended: started + took.as_millis() as u64,
                 attempt: cx.attempt(),
                 token: token.get(),
                 backfilled,
@@ -395,7 +417,8 @@ where
     async fn attend(&self, tick: Tick, guard: Option<&LockGuard>) -> Result<End, Failed> {
         let cx = tick.cx.clone();
         let next = self.schedule.after(tick.at).map(millis);
-        let cancels = self.job.overlap == Overlap::CancelPrevious;
+        let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
+        let next = next.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
         let run = (self.handler)(tick);
         let lost = async {
             match guard {
@@ -407,10 +430,8 @@ where
             biased;
             () = cx.lost() => Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => Err(Failed::unknown("the lock of the job was lost")),
-            () = self.clock_shows(next.filter(|_| cancels)) => {
-                Ok(End::Cancelled(Cancelled::NextTick))
-            }
-            () = elapsed(self.job.at_most) => Ok(End::Cancelled(Cancelled::TooLong)),
+            () = self.passed(next) => Ok(End::Cancelled(Cancelled::NextTick)),
+            () = self.passed(self.job.at_most) => Ok(End::Cancelled(Cancelled::TooLong)),
             ended = run => match ended.map_err(Into::into) {
                 Ok(()) => Ok(End::Done),
                 Err(failed) => match failed.effect() {
@@ -422,30 +443,48 @@ where
     }
 
     /// Keeps the lock for as long as the job counts as running.
-    async fn hold(&self, run: &Run, guard: &LockGuard) {
+    async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
+        let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
             biased;
-            () = self.clock_shows(Some(run.ended)) => {}
+            () = self.passed(Some(self.job.at_least.saturating_sub(ran))) => {}
             () = guard.lost() => {}
         }
     }
 
-    /// Resolves when the wall clock shows this; never without.
-    async fn clock_shows(&self, millis: Option<u64>) {
-        let Some(at) = millis else { return std::future::pending().await };
-        while self.now() < at {
-            let rest = Duration::from_millis(at - self.now()).min(WATCH);
-            tokio::time::sleep(rest.max(Duration::from_millis(1))).await;
+    /// Resolves when so much time has passed, also while the machine sleeps and whatever the wall
+    /// clock is set to; never without.
+    async fn passed(&self, span: Option<Duration>) {
+        let Some(span) = span else { return std::future::pending().await };
+        let began = self.moment();
+        loop {
+            let rest = span.saturating_sub(self.moment().since(began));
+            if rest.is_zero() {
+                return;
+            }
+            tokio::time::sleep(rest.min(WATCH).max(Duration::from_millis(1))).await;
         }
     }
 
-    /// What a failed step means: the tick waits, or the job ends.
-    fn later(&self, error: RunError) -> Result<Looked, CronError> {
-        if let RunError::Config { error, .. } = error {
-            return Err(CronError::Config(error));
+    /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.
+    fn later(&self, error: &RunError) -> Looked {
+        // The job asks for another run itself.
+        if let RunError::Handler { .. } = error {
+            tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
+            return Looked::Again(pause(error.advice()).min(Duration::from_secs(1)));
         }
-        tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-        Ok(Looked::Again(pause(error.advice()).min(Duration::from_secs(1))))
+        self.waits(error, error.advice())
+    }
+
+    /// The nodes give no answer that decides; the log says so once, until a tick is over.
+    fn waits(&self, why: &dyn std::fmt::Display, advice: Advice) -> Looked {
+        let job = &self.job.name;
+        if self.waits.swap(true, Ordering::Relaxed) {
+            tracing::debug!(target: "palisade::cron", %job, %why, "looks again");
+        } else {
+            tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
+        }
+        Looked::Again(pause(advice).min(Duration::from_secs(1)))
     }
 }
 
@@ -454,16 +493,9 @@ pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-fn pause(advice: Advice) -> Duration {
+pub(super) fn pause(advice: Advice) -> Duration {
     match advice {
         Advice::RetryAfter(pause) => pause.max(AGAIN / 10),
         _ => Duration::from_secs(1),
-    }
-}
-
-async fn elapsed(span: Option<Duration>) {
-    match span {
-        Some(span) => tokio::time::sleep(span).await,
-        None => std::future::pending().await,
     }
 }

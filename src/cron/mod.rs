@@ -58,6 +58,7 @@ mod job;
 mod revision;
 mod rules;
 mod schedule;
+mod start;
 mod tick;
 
 use std::future::Future;
@@ -162,7 +163,10 @@ impl Cron {
     /// tick. Where too few nodes can be asked the tick waits, up to [`Job::late`].
     ///
     /// # Errors
-    /// [`CronError::Config`] for a schedule or setting that cannot be. Nothing else ends it.
+    /// [`CronError::Config`] for a schedule or setting that cannot be, and [`CronError::Record`]
+    /// where every node refuses the first request for a setting that a person has to change, as a
+    /// wrong password ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). Nothing else ends
+    /// it; what it waits for is logged.
     ///
     /// # Cancellation safety
     /// Dropped, the run under way is dropped with it and counts as
@@ -181,7 +185,8 @@ impl Cron {
     /// What became of the last `n` ticks of the job, the latest first.
     ///
     /// # Errors
-    /// [`CronError::Config`] for a schedule or setting that cannot be.
+    /// [`CronError::Config`] for a schedule or setting that cannot be; [`CronError::Record`] where
+    /// too few nodes answer.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at will.
@@ -196,7 +201,8 @@ impl Cron {
                 Ok(Status::Running { .. }) => TickState::Running,
                 Ok(Status::Lapsed { .. }) => TickState::Interrupted,
                 Ok(Status::Absent) => TickState::Absent,
-                _ => TickState::Unknown,
+                Ok(_) => TickState::Unknown,
+                Err(e) => return Err(e.into()),
             };
             all.push(TickReport { at: tick::at(at), state });
             next = schedule.until(at - 1);

@@ -82,8 +82,8 @@ pub struct Run {
     pub by: String,
     /// In milliseconds since 1970, by that machine's clock.
     pub started: u64,
-    /// In milliseconds since 1970, by that machine's clock; not before
-    /// [`at_least`](super::Job::at_least) has passed since it started.
+    /// In milliseconds since 1970: `started`, and how long it took by the clock that nobody sets;
+    /// not less than [`at_least`](super::Job::at_least).
     pub ended: u64,
     /// Which attempt it was.
     pub attempt: u32,

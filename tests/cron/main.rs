@@ -1,6 +1,7 @@
 //! Singleton cron as a user sees it, over nodes in memory and in virtual time: several processes
 //! run the same job, and a ledger outside of them says what was run.
 
+mod clocks;
 mod policies;
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,7 +13,9 @@ use palisade::Failed;
 use palisade::cron::{End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState};
 use palisade::election::StepDown;
 use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
 
+use support::logs::Log;
 use world::{World, every_second};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -180,6 +183,7 @@ async fn an_error_ends_the_tick_and_a_retry_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_quorum_ticks_wait_and_are_run_when_it_is_back() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
     let world = World::new();
     let process = world.process(every_second("job").late(30 * SECOND));
     world.sleep(3 * SECOND).await;
@@ -192,6 +196,7 @@ async fn without_a_quorum_ticks_wait_and_are_run_when_it_is_back() {
     let (first, last) = (completed[0], *completed.last().unwrap());
     assert_eq!(completed, (first..=last).collect::<Vec<_>>());
     assert!(last - first > 14, "{completed:?}");
+    assert_eq!(log.lines(&["ticks wait", "job"]).len(), 1, "said once: {}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

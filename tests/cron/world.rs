@@ -1,10 +1,11 @@
 //! Nodes, processes and a ledger in virtual time.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use palisade::Moment;
 use palisade::cron::{Cron, Job, Tick};
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
@@ -20,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) token: u64,
     pub(crate) backfilled: bool,
     pub(crate) by: u32,
-    /// The wall clock in milliseconds.
+    /// When it was, in milliseconds, by a clock that is right.
     pub(crate) began: u64,
 }
 
@@ -28,6 +29,42 @@ pub(crate) struct Run {
 struct Ledger {
     runs: Vec<Run>,
     completed: Vec<i64>,
+}
+
+/// A host whose wall clock a test sets. Its other clock goes on as everybody's.
+#[derive(Debug)]
+pub(crate) struct Host {
+    env: Arc<dyn Env>,
+    ahead: AtomicI64,
+    flick: AtomicI64,
+}
+
+impl Host {
+    /// After so many looks at the wall clock one shows a time that is two seconds back.
+    pub(crate) fn flick_after(&self, looks: i64) {
+        self.flick.store(looks, Ordering::Relaxed);
+    }
+
+    /// From now on the wall clock is so many seconds ahead.
+    pub(crate) fn set_ahead(&self, seconds: i64) {
+        self.ahead.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Env for Host {
+    fn now(&self) -> Moment {
+        self.env.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let back = self.flick.fetch_sub(1, Ordering::Relaxed) == 0;
+        let ahead = self.ahead.load(Ordering::Relaxed) - if back { 2 } else { 0 };
+        self.env.wall_micros().saturating_add_signed(ahead * 1_000_000)
+    }
+
+    fn random(&self) -> u128 {
+        self.env.random()
+    }
 }
 
 pub(crate) struct World {
@@ -81,9 +118,18 @@ impl World {
     }
 
     pub(crate) fn redlock(&self) -> Redlock {
-        let builder = Redlock::builder().ttl(Duration::from_secs(2)).env(Arc::clone(&self.env));
+        self.redlock_with(Arc::clone(&self.env))
+    }
+
+    fn redlock_with(&self, env: Arc<dyn Env>) -> Redlock {
+        let builder = Redlock::builder().ttl(Duration::from_secs(2)).env(env);
         let all = self.faults.iter().fold(builder, |b, fault| b.node(fault.clone()));
         all.build().unwrap()
+    }
+
+    pub(crate) fn host(&self) -> Arc<Host> {
+        let (ahead, flick) = (AtomicI64::new(0), AtomicI64::new(-1));
+        Arc::new(Host { env: Arc::clone(&self.env), ahead, flick })
     }
 
     pub(crate) fn now(&self) -> SystemTime {
@@ -122,7 +168,16 @@ impl World {
         H: Fn(Tick) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Failed>> + Send + 'static,
     {
-        let redlock = self.redlock();
+        self.process_on(&self.host(), job, handler)
+    }
+
+    /// The same on this host.
+    pub(crate) fn process_on<H, Fut>(&self, host: &Arc<Host>, job: Job, handler: H) -> Process
+    where
+        H: Fn(Tick) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Failed>> + Send + 'static,
+    {
+        let redlock = self.redlock_with(Arc::clone(host) as Arc<dyn Env>);
         let cron = Cron::new(&redlock);
         let (env, ledger) = (Arc::clone(&self.env), Arc::clone(&self.ledger));
         let by = self.count.fetch_add(1, Ordering::Relaxed);

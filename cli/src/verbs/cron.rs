@@ -4,20 +4,21 @@ use std::cell::Cell;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
-use palisade::Failed;
 use palisade::cron::{
-    Cron, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState,
+    Cron, CronError, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState,
 };
+use palisade::{Failed, RunError};
 use serde_json::{Value, json};
 
 use super::lock::environment;
-use super::{CommandArgs, SayArgs};
+use super::{CommandArgs, SayArgs, unavailable};
 use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::settings::Span;
 use crate::signals::Signals;
+use crate::warnings;
 
 /// Runs a command at each tick of a schedule, once among all hosts where this runs.
 ///
@@ -122,9 +123,10 @@ impl CronArgs {
         let job = self.job();
         let json = self.say.json;
         let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
+        warnings::listen(ground.say)?;
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
-            let all = cron.history(&job, n).await.map_err(|e| Fail::new(USAGE, e.to_string()))?;
+            let all = cron.history(&job, n).await.map_err(|e| refused(&e))?;
             for report in &all {
                 println!("{}", if json { object(report).to_string() } else { line(report) });
             }
@@ -138,11 +140,15 @@ impl CronArgs {
                 if stopping.get().is_some() {
                     return Err(Failed::no_effect("this program ends"));
                 }
-                let _run = runs.begin();
+                let (_run, at) = (runs.begin(), tick.unix_seconds());
                 let mut signals = Signals::new().map_err(Failed::no_effect)?;
                 let env = of_tick(name, &tick);
                 let ended = child::run(command, &env, &tick, (&mut signals, say), None).await;
-                came_to(ended.map_err(Failed::no_effect)?)
+                came_to(ended.map_err(|e| {
+                    let text = format!("no process could be started, tick {at} waits: {e}");
+                    say.warn("not_started", json!({ "tick": at, "why": e.to_string() }), &text);
+                    Failed::no_effect(e)
+                })?)
             }
         });
         tokio::pin!(work);
@@ -153,8 +159,8 @@ impl CronArgs {
                 // The command gets the signal, too: wait until it has ended.
                 signal = ground.signals.next() => stopping.set(Some(signal)),
                 ended = &mut work => {
-                    ended.map_err(|e| Fail::new(USAGE, e.to_string()))?;
-                    return Ok(0);
+                    ground.close().await;
+                    return ended.map(|()| 0).map_err(|e| refused(&e));
                 }
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
@@ -163,6 +169,14 @@ impl CronArgs {
                 return Ok(128 + signal as u8);
             }
         }
+    }
+}
+
+/// Why the job cannot be run, or its history cannot be read.
+fn refused(e: &CronError) -> Fail {
+    match e {
+        CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),
+        _ => Fail::new(USAGE, e.to_string()),
     }
 }
 

@@ -1,14 +1,34 @@
 //! `palisade cron` on several hosts, which are processes here.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::ground::{Ground, text, until};
+use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
 const EACH: &str = "* * * * * *";
+
+/// A program whose messages go to a file; killed on drop.
+struct Logged(Child);
+
+impl Logged {
+    fn start(ground: &Ground, command: &mut Command) -> Self {
+        command.stderr(File::create(ground.file("err")).expect("a file"));
+        Self(command.spawn().expect("it can be run"))
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// The runs that began: tick and attempt.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
@@ -101,4 +121,66 @@ fn what_cannot_be_is_wrong_use() {
         let run = ground.run(wrong);
         assert_eq!(run.code, 64, "{wrong:?}: {}", run.err);
     }
+}
+
+#[test]
+fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
+    let ground = Ground::new();
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    // Nobody there: it waits and says for what.
+    let line = ["cron", EACH, "job", "--node", &nobody, "--", "true"];
+    let mut waiting = Logged::start(&ground, &mut ground.command(&line));
+    until("it says that it waits", SOON, || {
+        text(&ground.file("err")).contains("waits for its nodes")
+    });
+    assert!(waiting.0.try_wait().expect("a child").is_none());
+    // Its history cannot be read: that is not an answer.
+    let run = ground.run(&["cron", EACH, "job", "--node", &nobody, "--history", "3"]);
+    assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
+    assert!(run.err.contains("redis-server"), "{}", run.err);
+    // A login that is refused is not waited for.
+    ground.server.cli(&["config", "set", "requirepass", "right"]);
+    for more in [&["--", "true"][..], &["--history", "3"]] {
+        let run = ground.spawn(&[&["cron", EACH, "job"], more].concat()).end(SOON);
+        assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
+        assert!(run.err.contains("NOAUTH"), "{}", run.err);
+    }
+}
+
+#[test]
+fn warnings_of_a_job_are_lines_or_objects_of_the_program() {
+    let ground = Ground::new();
+    // A run of the first schedule, so that it is known.
+    let first = ground.spawn(&["cron", EACH, "job", "-c", "echo 1 1 >>ran"]);
+    until("a run", SOON, || !runs(&ground).is_empty());
+    drop(first);
+    let mut command = ground.command(&["cron", "0 0 2 1 *", "job", "--json", "--", "true"]);
+    let second = Logged::start(&ground, &mut command);
+    let err = || text(&ground.file("err"));
+    until("it says so", SOON, || {
+        err().lines().any(|line| line.contains("the schedule was edited") && line.ends_with('}'))
+    });
+    drop(second);
+    let err = err();
+    let line = err.lines().find(|line| line.contains("the schedule was edited"));
+    let line: Value = serde_json::from_str(line.unwrap_or_else(|| panic!("{err}"))).unwrap();
+    assert_eq!((line["event"].as_str(), line["job"].as_str()), (Some("warning"), Some("job")));
+}
+
+#[test]
+fn a_job_goes_on_after_its_program_was_replaced() {
+    let ground = Ground::new();
+    let program = ground.file("palisade");
+    std::fs::copy(env!("CARGO_BIN_EXE_palisade"), &program).expect("a copy");
+    let plain = ground.command(&["cron", EACH, "job", "-c", "echo $PALISADE_TICK 1 >>ran"]);
+    let mut command = Command::new(&program);
+    command.args(plain.get_args()).current_dir(&ground.dir);
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let _run = Logged::start(&ground, &mut command);
+    until("a run", SOON, || !runs(&ground).is_empty());
+    // As a package manager does it: another file under the same name.
+    std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
+    std::fs::rename(ground.file("new"), &program).expect("a new program");
+    let before = runs(&ground).len();
+    until("more runs", 2 * SOON, || runs(&ground).len() >= before + 3);
 }

@@ -1,0 +1,82 @@
+//! What is asked once, before the first tick: since when the job has its schedule.
+
+use super::engine::{BACK, call, is_ahead, pause};
+use super::job::Job;
+use super::revision::{Revision, revise};
+use super::schedule::Schedule;
+use super::tick::Run;
+use super::{Cron, CronError};
+use crate::error::Advice;
+use crate::idempotency::{Idempotency, Status};
+
+/// Since when the schedule holds, in seconds since 1970; says what an edit leaves out.
+pub(super) async fn start(
+    cron: &Cron,
+    job: &Job,
+    schedule: &Schedule,
+    records: &Idempotency,
+) -> Result<i64, CronError> {
+    let revision = since(cron, job, schedule).await?;
+    if is_ahead(cron, revision.since) {
+        tracing::warn!(
+            target: "palisade::cron",
+            job = %job.name, since = revision.since, now = cron.now(),
+            "the clock of the process that first used the schedule was ahead, or this one's is \
+             behind; ticks count from now on"
+        );
+    } else {
+        report_gap(cron, job, schedule, (&revision, records)).await;
+    }
+    Ok(revision.since)
+}
+
+/// Since when the job has this schedule; asked until the nodes know.
+async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
+    let records = cron.revisions()?;
+    let mut warned = false;
+    loop {
+        match revise(&records, &job.name, &schedule.name(), cron.now()).await {
+            Ok(revision) => return Ok(revision),
+            Err(e) if e.advice() == Advice::Misconfigured => return Err(e),
+            Err(e) => {
+                if !warned {
+                    tracing::warn!(target: "palisade::cron", job = %job.name, why = %e, "the job waits for its nodes");
+                }
+                warned = true;
+                tokio::time::sleep(pause(e.advice())).await;
+            }
+        }
+    }
+}
+
+/// Says what an edited schedule leaves out: ticks of the old one that nobody has run.
+async fn report_gap(
+    cron: &Cron,
+    job: &Job,
+    schedule: &Schedule,
+    (revision, records): (&Revision, &Idempotency),
+) {
+    let Some((old, old_since)) = &revision.before else { return };
+    // Said once, by whoever comes soon after the change.
+    if cron.now() - revision.since > 60 {
+        return;
+    }
+    let mut last_run = None;
+    if let Some(old) = old.rsplit_once(' ').and_then(|(t, z)| Schedule::parse(t, z).ok()) {
+        let before = |t: &i64| old.until(t - 1).filter(|t| t >= old_since);
+        let first = old.until(revision.since).filter(|t| t >= old_since);
+        for tick in std::iter::successors(first, before).take(BACK) {
+            if let Ok(Status::Stored(_)) = call(records, job, tick).lookup::<Run>().await {
+                last_run = Some(tick);
+                break;
+            }
+        }
+    }
+    let next = schedule.after(revision.since);
+    tracing::warn!(
+        target: "palisade::cron",
+        job = %job.name, before = %old, now = %revision.schedule, ?last_run, ?next,
+        "the schedule was edited; nothing runs between the last tick of the old one and the first \
+         of the new one"
+    );
+}

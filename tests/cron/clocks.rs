@@ -1,0 +1,151 @@
+//! Hosts whose wall clocks are wrong, or are set while a job runs.
+
+use std::time::Duration;
+
+use palisade::cron::{Missed, Tick};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::support::logs::Log;
+use crate::world::{World, every_second};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: i64 = 3_600;
+const DAY: i64 = 24 * HOUR;
+
+async fn quick(_: Tick) -> Result<(), palisade::Failed> {
+    Ok(())
+}
+
+/// Seconds since 1970 by a clock that is right.
+fn seconds(world: &World) -> i64 {
+    let since = world.now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_secs()).unwrap()
+}
+
+/// The ticks from `from` on up to now were each run once, and at their time.
+fn each_ran_once(world: &World, from: i64) {
+    let now = seconds(world);
+    let mut ran: Vec<_> = world.runs().iter().map(|run| run.at).collect();
+    ran.sort_unstable();
+    assert!(ran.windows(2).all(|w| w[0] < w[1]), "twice: {ran:?}");
+    ran.retain(|at| (from..now).contains(at));
+    assert_eq!(ran, (from..now).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_that_a_fast_clock_saw_first_runs_on_the_other_hosts() {
+    let log = Log::of_this_thread(LevelFilter::WARN);
+    let world = World::new();
+    let fast = world.host();
+    fast.set_ahead(10 * DAY);
+    let first = world.process_on(&fast, every_second("job"), quick);
+    sleep(3 * SECOND).await;
+    first.end().await;
+    let right = world.process(every_second("job"));
+    sleep(2 * SECOND).await;
+    let from = seconds(&world);
+    sleep(20 * SECOND).await;
+    drop(right);
+    each_ran_once(&world, from);
+    assert_eq!(log.lines(&["clock", "was ahead", "job"]).len(), 1, "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_goes_back_is_followed() {
+    for missed in [Missed::Skip, Missed::RunLatest] {
+        let log = Log::of_this_thread(LevelFilter::WARN);
+        let world = World::new();
+        let host = world.host();
+        let process = world.process_on(&host, every_second("job").missed(missed), quick);
+        sleep(5 * SECOND).await;
+        host.set_ahead(HOUR);
+        sleep(2 * SECOND).await;
+        host.set_ahead(0);
+        sleep(2 * SECOND).await;
+        let from = seconds(&world);
+        sleep(30 * SECOND).await;
+        drop(process);
+        each_ran_once(&world, from);
+        assert_eq!(log.lines(&["the clock went back", "job"]).len(), 1, "{}", log.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_during_a_run_does_not_make_the_job_count_as_running() {
+    for (first, then) in [(0, HOUR), (HOUR, 0), (0, -HOUR)] {
+        let world = World::new();
+        let host = world.host();
+        let slow = |_: Tick| async {
+            sleep(Duration::from_millis(300)).await;
+            Ok(())
+        };
+        let process = world.process_on(&host, every_second("job"), slow);
+        sleep(3 * SECOND).await;
+        host.set_ahead(first);
+        sleep(Duration::from_millis(500)).await;
+        // Until a run is under way.
+        let begun = world.runs().len();
+        for _ in 0..1_000 {
+            if world.runs().len() > begun {
+                break;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(world.runs().len() > begun);
+        sleep(Duration::from_millis(100)).await;
+        host.set_ahead(then);
+        sleep(SECOND).await;
+        host.set_ahead(0);
+        sleep(3 * SECOND).await;
+        let from = seconds(&world);
+        sleep(30 * SECOND).await;
+        drop(process);
+        each_ran_once(&world, from);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_clock_goes_back_while_it_waits_runs_the_job_later() {
+    let world = World::new();
+    let slow = |_: Tick| async {
+        sleep(Duration::from_millis(2_500)).await;
+        Ok(())
+    };
+    let first = world.process_with(every_second("job"), slow);
+    sleep(3 * SECOND).await;
+    let host = world.host();
+    let second = world.process_on(&host, every_second("job"), slow);
+    // At every part of a look.
+    for n in 0..40 {
+        sleep(Duration::from_millis(1_300 + 17 * n)).await;
+        // By more than a birth may be ahead; also by less than makes nodes' tokens refused.
+        host.set_ahead(if n % 2 == 0 { -20 } else { -2 });
+        sleep(3 * SECOND).await;
+        host.set_ahead(0);
+    }
+    drop(first);
+    sleep(10 * SECOND).await;
+    let before = world.completed().len();
+    sleep(20 * SECOND).await;
+    // Every third tick, as the others are due during a run.
+    assert!(world.completed().len() >= before + 5, "{:?}", world.runs());
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_goes_back_at_any_moment_does_not_end_the_job() {
+    let world = World::new();
+    let host = world.host();
+    let process = world.process_on(&host, every_second("job"), quick);
+    sleep(2 * SECOND).await;
+    for reads in 1..60 {
+        host.flick_after(reads);
+        sleep(Duration::from_millis(1_300)).await;
+    }
+    sleep(3 * SECOND).await;
+    let from = seconds(&world);
+    sleep(10 * SECOND).await;
+    drop(process);
+    each_ran_once(&world, from);
+}
