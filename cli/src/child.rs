@@ -21,10 +21,10 @@ use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::capture::Capture;
-use crate::codes::{CANNOT_RUN, LOST, NOT_FOUND};
+use crate::codes::{INTERNAL, LOST};
 use crate::say::Say;
 use crate::signals::Signals;
-use crate::watchdog::{MARGIN, Watchdog, now};
+use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
 /// How often the lease is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -89,7 +89,7 @@ pub(crate) struct Command {
 pub(crate) enum Ended {
     /// By itself, with this code.
     Code(u8),
-    /// By this signal.
+    /// By this signal; by 0 if it is unknown how it ended.
     Signal(i32),
     /// It could not be started; this is the exit code for that.
     Cannot(u8),
@@ -102,12 +102,11 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    fn of(status: ExitStatus) -> Self {
+    /// The end of the command, or of the starter that did not become it.
+    fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
-            (Some(code), _) if [CANNOT_RUN, NOT_FOUND].map(i32::from).contains(&code) => {
-                Self::Cannot(code as u8)
-            }
+            (code, _) if !became => Self::Cannot(code.map_or(INTERNAL, |code| code as u8)),
             (Some(code), _) => Self::Code(code as u8),
             (None, signal) => Self::Signal(signal.unwrap_or(0)),
         }
@@ -134,6 +133,7 @@ enum Ending {
 }
 
 /// Runs a command to its end. Processes that it leaves in its process group are killed, too.
+/// After an error nothing was started.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -143,33 +143,33 @@ pub(crate) async fn run(
 ) -> io::Result<Ended> {
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    let mut starter = watchdog.starter()?;
-    starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
-    if capture.is_some() {
-        starter.stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
-    let mut child = starter.spawn()?;
+    let (mut child, report) = watchdog.spawn(|starter| {
+        starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
+        if capture.is_some() {
+            starter.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+    })?;
     let copies = capture.map(|capture| capture.begin(&mut child));
     let terminal = Terminal::give(group);
-    let ended =
-        attend(&mut child, &mut watchdog, (command, held), (signals, say), terminal.as_ref()).await;
+    let (started, say_to) = ((&mut child, report), (signals, say));
+    let ended = attend(started, &mut watchdog, (command, held), say_to, terminal.as_ref()).await;
     watchdog.end().await;
     clear(group, command.grace, held, say).await;
     drop(terminal);
     if let Some(copies) = copies {
         copies.end().await;
     }
-    ended
+    Ok(ended)
 }
 
 /// From the start to the end of the command.
 async fn attend(
-    child: &mut Child,
+    (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
     (command, held): (&Command, &impl Held),
     (signals, say): (&mut Signals, Say),
     terminal: Option<&Terminal>,
-) -> io::Result<Ended> {
+) -> Ended {
     let group = watchdog.group();
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
@@ -182,9 +182,10 @@ async fn attend(
         tokio::select! {
             biased;
             status = child.wait() => {
-                let status = Ended::of(status?);
+                let status = status.map(|status| Ended::of(status, report.became()));
+                let status = status.unwrap_or_else(|e| unseen(&e, say));
                 let over = held.remaining() <= MARGIN;
-                return Ok(how_it_ended(ending.as_ref(), over, status));
+                return how_it_ended(ending.as_ref(), over, status);
             }
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
@@ -227,6 +228,12 @@ async fn attend(
             }
         }
     }
+}
+
+/// It was started, so this is not the same as an error before that.
+fn unseen(e: &io::Error, say: Say) -> Ended {
+    say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
+    Ended::Signal(0)
 }
 
 /// What the command's end counts as: it was ended for `ending`, and its lease is `over` or not.

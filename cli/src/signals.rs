@@ -16,7 +16,11 @@ const ALL: [Signal; 6] = [
 ];
 
 /// Receives them from the start to the end of the program.
-pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals {
+    heard: Vec<(Signal, unix::Signal)>,
+    /// Where SIGCHLD is ignored, as a parent may leave it, nobody learns how a command ended.
+    _children: unix::Signal,
+}
 
 impl Signals {
     /// Those that this program was not started to ignore, as `nohup` does with SIGHUP.
@@ -24,7 +28,8 @@ impl Signals {
         let ignored = ignored();
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
         let hear = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
-        Ok(Self(heard.map(hear).collect::<io::Result<_>>()?))
+        let heard = heard.map(hear).collect::<io::Result<_>>()?;
+        Ok(Self { heard, _children: unix::signal(SignalKind::child())? })
     }
 
     /// The next one.
@@ -33,7 +38,7 @@ impl Signals {
             let came = |(signal, stream): &mut (Signal, unix::Signal)| {
                 stream.poll_recv(cx).is_ready().then_some(*signal)
             };
-            self.0.iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
+            self.heard.iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }

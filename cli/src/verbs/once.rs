@@ -22,8 +22,10 @@ const KEPT: usize = 80 * 1024;
 
 /// Runs a command once for the key KEY, and replays its output and exit code afterwards.
 /// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), with which a command asks
-/// for another run. A run that is killed or loses its lease leaves the key parked, because it may
-/// have taken effect; with --at-least-once the next call runs the command again.
+/// for another run. A command that cannot be started leaves no result, and the next call starts it;
+/// a shell that does not find a program (127) was started. A run that is killed or loses its lease
+/// leaves the key parked, because it may have taken effect; with --at-least-once the next call runs
+/// the command again.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
