@@ -91,7 +91,7 @@ pub(crate) enum Ended {
     Code(u8),
     /// By this signal; by 0 if it is unknown how it ended.
     Signal(i32),
-    /// It could not be started; this is the exit code for that.
+    /// It was not started; this is the exit code for that.
     Cannot(u8),
     /// It ran for too long.
     TooLong,
@@ -138,11 +138,16 @@ pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
     held: &impl Held,
-    (signals, say): (&mut Signals, Say),
+    (signals, say): (&Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
+    // One that came until now ends this program, and is not for a command that it would start.
+    if let Some(signal) = signals.came() {
+        watchdog.end().await;
+        return Ok(Ended::Cannot(128 + signal as u8));
+    }
     let (mut child, report) = watchdog.spawn(|starter| {
         starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
         if capture.is_some() {
@@ -167,7 +172,7 @@ async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
     (command, held): (&Command, &impl Held),
-    (signals, say): (&mut Signals, Say),
+    (signals, say): (&Signals, Say),
     terminal: Option<&Terminal>,
 ) -> Ended {
     let group = watchdog.group();

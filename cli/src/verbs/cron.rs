@@ -121,7 +121,7 @@ impl CronArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let job = self.job();
         let json = self.say.json;
-        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
+        let ground = self.metrics.ground(self.handle, sets, self.say)?;
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
             let all = cron.history(&job, n).await.map_err(|e| Fail::new(USAGE, e.to_string()))?;

@@ -1,10 +1,13 @@
 //! `palisade once`: a command that runs once per key, with its output and exit code replayed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
-use palisade::idempotency::Call;
+use nix::sys::signal::Signal;
+use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Redlock, RunError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -13,9 +16,11 @@ use super::lock::environment;
 use super::{CommandArgs, Ground, SayArgs, unavailable};
 use crate::access::{HandleArgs, Sets};
 use crate::capture::{Capture, Output};
-use crate::child::{self, Ended};
+use crate::child::{self, Command, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
+use crate::say::Say;
 use crate::settings::Span;
+use crate::signals::Signals;
 
 /// How much of each stream is kept, so that a record with escapes stays below one mebibyte.
 const KEPT: usize = 80 * 1024;
@@ -34,7 +39,8 @@ pub(crate) struct OnceArgs {
     say: SayArgs,
     #[command(flatten)]
     namespace: KeyArgs,
-    /// Wait for at most this long if the command runs elsewhere [default: do not wait]
+    /// Wait for at most this long if the command runs elsewhere [default: do not wait]; a signal
+    /// ends the wait, and then nothing is run
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if the command runs elsewhere [default: 75]
@@ -93,7 +99,7 @@ pub(crate) struct Record {
 
 impl OnceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::new(self.handle, sets, self.say)?;
         let command = self.command.command(ground.lease())?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint(&words(&command.argv));
@@ -103,34 +109,56 @@ impl OnceArgs {
         if let Some(seconds) = self.created_at {
             call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));
         }
-        let (ended, say) = (Arc::new(Mutex::new(None)), ground.say);
-        let (signals, key) = (&mut ground.signals, &self.namespace.key);
-        let of_handler = Arc::clone(&ended);
-        let outcome = call
-            .run(|cx| async move {
-                let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
-                env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
-                let (mut capture, began) = (Capture::new(KEPT), Instant::now());
-                let watched = (signals, say);
-                let ended = child::run(&command, &env, &cx, watched, Some(&mut capture)).await;
-                // No process was started.
-                let ended = ended.map_err(Failed::no_effect)?;
-                *of_handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
-                match ended {
-                    Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
-                    Ended::Code(code) => {
-                        let (stdout, stderr, cut) = capture.take();
-                        let millis = began.elapsed().as_millis() as u64;
-                        Ok(Record { code, stdout, stderr, cut, millis })
-                    }
-                    Ended::Cannot(_) => Err(Failed::no_effect("was not started")),
-                    _ => Err(Failed::unknown("was ended")),
-                }
-            })
-            .await;
+        let (begun, ended) = (Cell::new(false), Cell::new(None));
+        let outcome = {
+            let key = &self.namespace.key;
+            let work = call.run(|cx| {
+                begun.set(true);
+                run(cx, key, &command, (&ground.signals, ground.say), &ended)
+            });
+            tokio::select! {
+                biased;
+                signal = before(&begun, &ground.signals) => Err(signal),
+                outcome = work => Ok(outcome),
+            }
+        };
         ground.close().await;
-        let ended = *ended.lock().unwrap_or_else(PoisonError::into_inner);
-        came_to(outcome, ended, self.conflict_exit_code, &ground)
+        match outcome {
+            Ok(outcome) => came_to(outcome, ended.get(), self.conflict_exit_code, &ground),
+            Err(signal) => Ok(128 + signal as u8),
+        }
+    }
+}
+
+/// A signal that comes before the command's turn. From then on they are the command's.
+async fn before(begun: &Cell<bool>, signals: &Signals) -> Signal {
+    poll_fn(|cx| if begun.get() { Poll::Pending } else { signals.poll(cx) }).await
+}
+
+/// Runs the command, for its result.
+async fn run(
+    cx: Context,
+    key: &str,
+    command: &Command,
+    (signals, say): (&Signals, Say),
+    to: &Cell<Option<Ended>>,
+) -> Result<Record, Failed> {
+    let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
+    env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
+    let (mut capture, began) = (Capture::new(KEPT), Instant::now());
+    let ended = child::run(command, &env, &cx, (signals, say), Some(&mut capture)).await;
+    // No process was started.
+    let ended = ended.map_err(Failed::no_effect)?;
+    to.set(Some(ended));
+    match ended {
+        Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
+        Ended::Code(code) => {
+            let (stdout, stderr, cut) = capture.take();
+            let millis = began.elapsed().as_millis() as u64;
+            Ok(Record { code, stdout, stderr, cut, millis })
+        }
+        Ended::Cannot(_) => Err(Failed::no_effect("was not started")),
+        _ => Err(Failed::unknown("was ended")),
     }
 }
 

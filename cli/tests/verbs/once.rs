@@ -146,3 +146,24 @@ fn a_program_that_was_started_to_ignore_its_children_sees_how_they_end() {
         assert_eq!(run.code, 3, "{verb}: {}", run.err);
     }
 }
+
+#[test]
+fn a_signal_ends_a_call_that_waits_and_starts_nothing() {
+    let ground = Ground::new();
+    let script = "echo ran >>runs; while [ ! -e go ]; do sleep 0.02; done; exit 75";
+    let first = ground.spawn(&["once", "k", "-c", script]);
+    until("it runs", SOON, || ground.file("runs").exists());
+    for (name, code) in [("TERM", 143), ("INT", 130)] {
+        let second = ground.spawn(&["once", "k", "-w", "60s", "-c", script]);
+        second.listens();
+        second.signal(name);
+        let second = second.end(SOON);
+        assert_eq!(second.code, code, "{}", second.err);
+    }
+    std::fs::write(ground.file("go"), "").unwrap();
+    assert_eq!(first.end(SOON).code, 75);
+    assert_eq!(text(&ground.file("runs")), "ran\n");
+    // Nothing is parked, so the next call runs it.
+    assert_eq!(ground.run(&["once", "k", "-c", script]).code, 75);
+    assert_eq!(text(&ground.file("runs")), "ran\nran\n");
+}
