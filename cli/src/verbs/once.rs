@@ -30,7 +30,7 @@ const KEPT: usize = 80 * 1024;
 /// for another run. A command that cannot be started leaves no result, and the next call starts it;
 /// a shell that does not find a program (127) was started. A run that is killed or loses its lease
 /// leaves the key parked, because it may have taken effect; with --at-least-once the next call runs
-/// the command again.
+/// the command again. Of each output stream 80 KiB are kept; a replay says if that is not all.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
@@ -110,11 +110,12 @@ impl OnceArgs {
             call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));
         }
         let (begun, ended) = (Cell::new(false), Cell::new(None));
+        let (mut capture, watched) = (Capture::new(KEPT), (&ground.signals, ground.say));
         let outcome = {
             let key = &self.namespace.key;
             let work = call.run(|cx| {
                 begun.set(true);
-                run(cx, key, &command, (&ground.signals, ground.say), &ended)
+                run(cx, key, &command, watched, (&mut capture, &ended))
             });
             tokio::select! {
                 biased;
@@ -123,10 +124,17 @@ impl OnceArgs {
             }
         };
         ground.close().await;
-        match outcome {
-            Ok(outcome) => came_to(outcome, ended.get(), self.conflict_exit_code, &ground),
-            Err(signal) => Ok(128 + signal as u8),
-        }
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(signal) => return Ok(128 + signal as u8),
+        };
+        // The result is stored, so this may take as long as somebody takes to read.
+        let interrupted = tokio::select! {
+            () = capture.written() => None,
+            signal = ground.signals.next() => Some(128 + signal as u8),
+        };
+        let code = came_to(outcome, ended.get(), self.conflict_exit_code, &ground)?;
+        Ok(interrupted.unwrap_or(code))
     }
 }
 
@@ -141,12 +149,12 @@ async fn run(
     key: &str,
     command: &Command,
     (signals, say): (&Signals, Say),
-    to: &Cell<Option<Ended>>,
+    (capture, to): (&mut Capture, &Cell<Option<Ended>>),
 ) -> Result<Record, Failed> {
     let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
     env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
-    let (mut capture, began) = (Capture::new(KEPT), Instant::now());
-    let ended = child::run(command, &env, &cx, (signals, say), Some(&mut capture)).await;
+    let began = Instant::now();
+    let ended = child::run(command, &env, &cx, (signals, say), Some(&mut *capture)).await;
     // No process was started.
     let ended = ended.map_err(Failed::no_effect)?;
     to.set(Some(ended));
@@ -211,7 +219,10 @@ pub(crate) fn replay(record: &Record, ground: &Ground) {
     drop(std::io::stdout().flush());
     drop(std::io::stderr().write_all(record.stderr.bytes()));
     if record.cut {
-        let text = format!("the output is incomplete: only {KEPT} bytes of each stream were kept");
+        let text = format!(
+            "the output is incomplete: at most {KEPT} bytes of each stream are kept, and nothing \
+             that another process writes there after the command's end"
+        );
         ground.say.warn("cut", json!({}), &text);
     }
 }
