@@ -11,7 +11,8 @@ use std::io::{self, IsTerminal as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::errno::Errno;
+use nix::sys::signal::{self, SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use palisade::idempotency::Context;
@@ -28,6 +29,8 @@ use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
 /// How often the lease is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long processes that were killed may take to be gone.
+const DIES: Duration = Duration::from_millis(250);
 
 /// A lease that a command runs under.
 pub(crate) trait Held {
@@ -195,11 +198,11 @@ async fn attend(
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
                 (ending, killed) = (Some(Ending::Lost), true);
-                send(group, Signal::SIGKILL);
+                kill(child, group, say);
             }
             signal = signals.next() => {
                 interrupts += u32::from(signal == Signal::SIGINT);
-                send(group, if interrupts > 1 { Signal::SIGKILL } else { signal });
+                if interrupts > 1 { kill(child, group, say) } else { send(group, signal) }
             }
             why = &mut asked, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
@@ -228,7 +231,7 @@ async fn attend(
                 let late = kill_at.is_some_and(|at| Instant::now() >= at);
                 if !killed && (late || left <= MARGIN) {
                     killed = true;
-                    send(group, Signal::SIGKILL);
+                    kill(child, group, say);
                 }
             }
         }
@@ -257,29 +260,58 @@ fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
+/// Kills the group. The watchdog is in it, so that succeeds also if the command may not be killed.
+fn kill(child: &Child, group: Pid, say: Say) {
+    send(group, Signal::SIGKILL);
+    let Some(pid) = pid(child) else { return };
+    if signal::kill(pid, None) == Err(Errno::EPERM) {
+        let text = format!(
+            "the command (process {pid}) still runs: it has become another user's, so this \
+             program cannot end it, not even when the lease ends"
+        );
+        say.warn("still_runs", json!({ "pid": pid.as_raw() }), &text);
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
+}
+
 /// Continues a command that was stopped from the terminal, because its lease does not wait.
 fn go_on(child: &Child, group: Pid) {
-    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
+    let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-    if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+    if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(pid), flags) {
         send(group, Signal::SIGCONT);
     }
 }
 
-/// Ends what is left of the group.
+/// Ends what is left of the group, as far as it is this user's.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
-    let is_there = || killpg(group, None).is_ok();
-    if !is_there() {
+    if killpg(group, None) == Err(Errno::ESRCH) {
         return;
     }
     let text = "the command left processes behind; they are killed";
     say.progress("clearing", json!({}), text);
     send(group, Signal::SIGTERM);
-    let until = Instant::now() + grace;
-    while is_there() && Instant::now() < until && held.remaining() > MARGIN {
+    gone(group, grace, || held.remaining() > MARGIN).await;
+    send(group, Signal::SIGKILL);
+    gone(group, DIES, || true).await;
+    if killpg(group, None) == Err(Errno::EPERM) {
+        let text = format!(
+            "the command left processes behind that still run: they are another user's, so this \
+             program cannot end them (process group {group})"
+        );
+        say.warn("still_runs", json!({ "group": group.as_raw() }), &text);
+    }
+}
+
+/// Waits until no process of the group is left that could be ended, while there is `time`.
+async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
+    let until = Instant::now() + within;
+    while killpg(group, None).is_ok() && Instant::now() < until && time() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    send(group, Signal::SIGKILL);
 }
 
 /// The terminal, while the command's process group owns it.

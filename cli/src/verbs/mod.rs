@@ -52,7 +52,8 @@ pub(crate) struct CommandArgs {
     /// Run this by `/bin/sh -c` in place of CMD
     #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
     shell: Option<String>,
-    /// The command and its arguments, run as they are
+    /// The command and its arguments, run as they are. A command that becomes another user's, as by
+    /// `sudo`, cannot be ended with the lease: then a message says that it still runs
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }

@@ -7,6 +7,7 @@ mod idem;
 mod leaders;
 mod losses;
 mod once;
+mod others;
 mod output;
 mod processes;
 mod settings;
