@@ -20,6 +20,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use codes::{Fail, INTERNAL, USAGE};
+use say::Say;
+use serde_json::json;
 
 /// The result of a command.
 struct Done {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    let say = Say::new(line.json, false);
     match line.run() {
         Ok(done) => {
             // The reader may close the pipe. What a command wrote may still be on its way there.
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
             ExitCode::from(done.code)
         }
         Err(Fail { code, why }) => {
-            let _ = writeln!(std::io::stderr(), "palisade: {why}");
+            say.warn("error", json!({ "code": code }), &why);
             ExitCode::from(code)
         }
     }

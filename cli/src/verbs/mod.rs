@@ -31,7 +31,8 @@ const CLOSE: Duration = Duration::from_secs(2);
 /// The form of the program's messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SayArgs {
-    /// Write messages as JSON
+    /// Write messages as JSON, one object a line with `event` and `text`; an error that ends the
+    /// program has the event `error` and its exit code as `code`
     #[arg(long)]
     pub(crate) json: bool,
     /// Show progress, even if standard error is not a terminal
