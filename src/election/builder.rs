@@ -62,11 +62,11 @@ impl ElectionBuilder {
     ///
     /// While an eligible candidate of higher priority [is listed](Election::candidates), one of
     /// lower priority leaves it each attempt for a moment: a sixteenth of the ttl (25 ms at least)
-    /// for each higher priority in the list, and four times that at most. So a listed candidate that
-    /// cannot lead (it died within the last ttl, or reaches too few nodes) delays the others by at
-    /// most a quarter of the ttl, or 100 ms if that is longer; it never prevents a leader. It is a
-    /// preference and no promise: the preferred candidate's requests may be slower than that. A
-    /// leader stays when a candidate of higher priority comes.
+    /// for each higher priority in the list, and four times that at most. So a listed candidate
+    /// that cannot lead (it died within the last ttl, or reaches too few nodes) delays the others
+    /// by at most a quarter of the ttl, or 100 ms if that is longer; it never prevents a leader. It
+    /// is a preference and no promise: the preferred candidate's requests may be slower than that.
+    /// A leader stays when a candidate of higher priority comes.
     ///
     /// Where no process sets a priority, nothing is held back. A process that sets one reads the
     /// list before its first attempt, which costs one round trip; the others make their first

@@ -17,22 +17,18 @@ if kind == 'E' then
     size = tonumber(size)
     if not from or from + size - 1 > #list then return put(WRONG_TYPE) end
     ends = tonumber(ends)
-    if name == owner then
-      own = #who + 1
-      if text ~= '' then ends = now_ms + tonumber(ARGV[a + 2]) else ends = 0 end
-    end
     if ends > now_ms then
       local n = #who + 1
       who[n], till[n], what[n] = name, ends, string.sub(list, from, from + size - 1)
+      if name == owner then own = n end
     end
     at = from + size
   end
-  if text ~= '' then
-    if not own and #who < most then
-      own = #who + 1
-      who[own], till[own] = owner, now_ms + tonumber(ARGV[a + 2])
-    end
-    if own then what[own] = text end
+  if text == '' then
+    if own then for _, of in ipairs({who, till, what}) do table.remove(of, own) end end
+  elseif own or #who < most then
+    own = own or #who + 1
+    who[own], till[own], what[own] = owner, now_ms + tonumber(ARGV[a + 2]), text
   end
   if own then
     local parts, last = {}, 0

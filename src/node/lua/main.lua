@@ -41,7 +41,11 @@ while a < last do
     b = batch(info, at, marker, now_us, true)
     for _ = 1, whole do b.out[#b.out + 1] = -9 end
   end
-  if rest then
+  local done
+  if kind == 'C' then done, found = replay(b, k, a) end
+  if done then
+    -- Its result is put.
+  elseif rest then
     rare(b, kind, k, a, count, rest, found)
   elseif b then
     b.out[#b.out + 1] = -9
