@@ -147,13 +147,17 @@ fn commands(examples: &str) -> String {
 pub(crate) struct Line {
     command: Command,
     sets: Sets,
+    /// Whether messages are objects.
+    pub(crate) json: bool,
 }
 
 /// Reads the command line.
 pub(crate) fn read() -> Result<Line, clap::Error> {
     let matches = Palisade::command().try_get_matches()?;
     let command = Palisade::from_arg_matches(&matches)?.command;
-    Ok(Line { command, sets: access::sets(deepest(&matches)) })
+    let matches = deepest(&matches);
+    let json = matches!(matches.try_get_one("json"), Ok(Some(true)));
+    Ok(Line { command, sets: access::sets(matches), json })
 }
 
 /// The matches of the innermost subcommand.

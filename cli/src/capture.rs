@@ -6,10 +6,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::process::Child;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
-/// How long the last output may take after the command has ended.
+/// How long reading the last output may take after the command has ended.
 const LAST: Duration = Duration::from_secs(1);
+/// How many parts are read ahead of the writer while the command runs.
+const AHEAD: usize = 4;
 
 /// Output: a text, or bytes if it is not UTF-8.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -46,6 +51,10 @@ impl Stream {
         kept.bytes.extend_from_slice(&bytes[..bytes.len().min(left)]);
     }
 
+    fn cut(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).cut = true;
+    }
+
     fn take(&self) -> (Output, bool) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = std::mem::take(&mut kept.bytes);
@@ -61,28 +70,50 @@ pub(crate) struct Capture {
     out: Stream,
     err: Stream,
     limit: usize,
+    writers: Vec<JoinHandle<()>>,
 }
 
-/// The tasks that copy.
-pub(crate) struct Copies(Vec<JoinHandle<()>>);
+/// A part of the output, with its place among those that are read ahead of the writer.
+type Part = (Vec<u8>, Option<OwnedSemaphorePermit>);
+
+/// A task that reads, and keeps what it reads.
+struct Copy {
+    reader: JoinHandle<()>,
+    places: Arc<Semaphore>,
+    stream: Stream,
+}
+
+/// The tasks that read.
+pub(crate) struct Copies(Vec<Copy>);
 
 impl Capture {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { out: Stream::default(), err: Stream::default(), limit }
+        Self { out: Stream::default(), err: Stream::default(), limit, writers: Vec::new() }
     }
 
     /// Copies the child's output to our own streams, and keeps it.
     pub(crate) fn begin(&mut self, child: &mut Child) -> Copies {
         let mut copies = Vec::new();
         if let Some(from) = child.stdout.take() {
-            let copy = copy(from, tokio::io::stdout(), self.out.clone(), self.limit);
-            copies.push(tokio::spawn(copy));
+            copies.push(self.copy(from, tokio::io::stdout(), self.out.clone()));
         }
         if let Some(from) = child.stderr.take() {
-            let copy = copy(from, tokio::io::stderr(), self.err.clone(), self.limit);
-            copies.push(tokio::spawn(copy));
+            copies.push(self.copy(from, tokio::io::stderr(), self.err.clone()));
         }
         Copies(copies)
+    }
+
+    fn copy(
+        &mut self,
+        from: impl AsyncRead + Unpin + Send + 'static,
+        to: impl AsyncWrite + Unpin + Send + 'static,
+        stream: Stream,
+    ) -> Copy {
+        let (tx, rx) = unbounded_channel();
+        let places = Arc::new(Semaphore::new(AHEAD));
+        let reading = read(from, tx, stream.clone(), self.limit, Arc::clone(&places));
+        self.writers.push(tokio::spawn(write(rx, to)));
+        Copy { reader: tokio::spawn(reading), places, stream }
     }
 
     /// Standard output, standard error, and whether they are incomplete.
@@ -90,30 +121,54 @@ impl Capture {
         let ((out, out_cut), (err, err_cut)) = (self.out.take(), self.err.take());
         (out, err, out_cut || err_cut)
     }
+
+    /// Waits until all that was read is written to our own streams, or nobody reads them any more.
+    pub(crate) async fn written(&mut self) {
+        for writer in self.writers.drain(..) {
+            // It does not fail.
+            drop(writer.await);
+        }
+    }
 }
 
 impl Copies {
-    /// Waits for the last output.
+    /// Reads what is left after the command's end, however slowly our own output is read. What is
+    /// not at its end by then is held open by another process.
     pub(crate) async fn end(self) {
+        self.0.iter().for_each(|copy| copy.places.close());
+        let until = Instant::now() + LAST;
         for mut copy in self.0 {
-            if tokio::time::timeout(LAST, &mut copy).await.is_err() {
-                copy.abort();
+            if timeout_at(until, &mut copy.reader).await.is_err() {
+                copy.reader.abort();
+                copy.stream.cut();
             }
         }
     }
 }
 
-async fn copy(
+/// Reads and keeps. While the command runs it is a little ahead of the writer at most.
+async fn read(
     mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
+    to: UnboundedSender<Part>,
     stream: Stream,
     limit: usize,
+    places: Arc<Semaphore>,
 ) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         stream.add(&buffer[..n], limit);
+        // None after the command's end.
+        let place = Arc::clone(&places).acquire_owned().await.ok();
+        // The writer ends after this.
+        drop(to.send((buffer[..n].to_vec(), place)));
+    }
+}
+
+async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
+    while let Some((part, place)) = parts.recv().await {
         // The reader may close our output; the command goes on.
-        drop(to.write_all(&buffer[..n]).await);
+        drop(to.write_all(&part).await);
         drop(to.flush().await);
+        drop(place);
     }
 }

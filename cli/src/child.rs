@@ -11,7 +11,8 @@ use std::io::{self, IsTerminal as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::errno::Errno;
+use nix::sys::signal::{self, SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use palisade::idempotency::Context;
@@ -21,13 +22,15 @@ use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::capture::Capture;
-use crate::codes::{CANNOT_RUN, LOST, NOT_FOUND};
+use crate::codes::{INTERNAL, LOST};
 use crate::say::Say;
 use crate::signals::Signals;
-use crate::watchdog::{MARGIN, Watchdog, now};
+use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
 /// How often the lease is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long processes that were killed may take to be gone.
+const DIES: Duration = Duration::from_millis(250);
 
 /// A lease that a command runs under.
 pub(crate) trait Held {
@@ -89,9 +92,9 @@ pub(crate) struct Command {
 pub(crate) enum Ended {
     /// By itself, with this code.
     Code(u8),
-    /// By this signal.
+    /// By this signal; by 0 if it is unknown how it ended.
     Signal(i32),
-    /// It could not be started; this is the exit code for that.
+    /// It was not started; this is the exit code for that.
     Cannot(u8),
     /// It ran for too long.
     TooLong,
@@ -102,12 +105,11 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    fn of(status: ExitStatus) -> Self {
+    /// The end of the command, or of the starter that did not become it.
+    fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
-            (Some(code), _) if [CANNOT_RUN, NOT_FOUND].map(i32::from).contains(&code) => {
-                Self::Cannot(code as u8)
-            }
+            (code, _) if !became => Self::Cannot(code.map_or(INTERNAL, |code| code as u8)),
             (Some(code), _) => Self::Code(code as u8),
             (None, signal) => Self::Signal(signal.unwrap_or(0)),
         }
@@ -134,42 +136,48 @@ enum Ending {
 }
 
 /// Runs a command to its end. Processes that it leaves in its process group are killed, too.
+/// After an error nothing was started.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
     held: &impl Held,
-    (signals, say): (&mut Signals, Say),
+    (signals, say): (&Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    let mut starter = watchdog.starter()?;
-    starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
-    if capture.is_some() {
-        starter.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // One that came until now ends this program, and is not for a command that it would start.
+    if let Some(signal) = signals.came() {
+        watchdog.end().await;
+        return Ok(Ended::Cannot(128 + signal as u8));
     }
-    let mut child = starter.spawn()?;
+    let (mut child, report) = watchdog.spawn(|starter| {
+        starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
+        if capture.is_some() {
+            starter.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+    })?;
     let copies = capture.map(|capture| capture.begin(&mut child));
     let terminal = Terminal::give(group);
-    let ended =
-        attend(&mut child, &mut watchdog, (command, held), (signals, say), terminal.as_ref()).await;
+    let (started, say_to) = ((&mut child, report), (signals, say));
+    let ended = attend(started, &mut watchdog, (command, held), say_to, terminal.as_ref()).await;
     watchdog.end().await;
     clear(group, command.grace, held, say).await;
     drop(terminal);
     if let Some(copies) = copies {
         copies.end().await;
     }
-    ended
+    Ok(ended)
 }
 
 /// From the start to the end of the command.
 async fn attend(
-    child: &mut Child,
+    (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
     (command, held): (&Command, &impl Held),
-    (signals, say): (&mut Signals, Say),
+    (signals, say): (&Signals, Say),
     terminal: Option<&Terminal>,
-) -> io::Result<Ended> {
+) -> Ended {
     let group = watchdog.group();
     let began = Instant::now();
     let (mut ending, mut killed, mut interrupts) = (None, false, 0);
@@ -182,18 +190,19 @@ async fn attend(
         tokio::select! {
             biased;
             status = child.wait() => {
-                let status = Ended::of(status?);
+                let status = status.map(|status| Ended::of(status, report.became()));
+                let status = status.unwrap_or_else(|e| unseen(&e, say));
                 let over = held.remaining() <= MARGIN;
-                return Ok(how_it_ended(ending.as_ref(), over, status));
+                return how_it_ended(ending.as_ref(), over, status);
             }
             () = held.lost(), if !killed => {
                 say.warn("lost", json!({}), "the lease is lost; the command is killed");
                 (ending, killed) = (Some(Ending::Lost), true);
-                send(group, Signal::SIGKILL);
+                kill(child, group, say);
             }
             signal = signals.next() => {
                 interrupts += u32::from(signal == Signal::SIGINT);
-                send(group, if interrupts > 1 { Signal::SIGKILL } else { signal });
+                if interrupts > 1 { kill(child, group, say) } else { send(group, signal) }
             }
             why = &mut asked, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
@@ -222,11 +231,17 @@ async fn attend(
                 let late = kill_at.is_some_and(|at| Instant::now() >= at);
                 if !killed && (late || left <= MARGIN) {
                     killed = true;
-                    send(group, Signal::SIGKILL);
+                    kill(child, group, say);
                 }
             }
         }
     }
+}
+
+/// It was started, so this is not the same as an error before that.
+fn unseen(e: &io::Error, say: Say) -> Ended {
+    say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
+    Ended::Signal(0)
 }
 
 /// What the command's end counts as: it was ended for `ending`, and its lease is `over` or not.
@@ -245,29 +260,58 @@ fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
+/// Kills the group. The watchdog is in it, so that succeeds also if the command may not be killed.
+fn kill(child: &Child, group: Pid, say: Say) {
+    send(group, Signal::SIGKILL);
+    let Some(pid) = pid(child) else { return };
+    if signal::kill(pid, None) == Err(Errno::EPERM) {
+        let text = format!(
+            "the command (process {pid}) still runs: it has become another user's, so this \
+             program cannot end it, not even when the lease ends"
+        );
+        say.warn("still_runs", json!({ "pid": pid.as_raw() }), &text);
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
+}
+
 /// Continues a command that was stopped from the terminal, because its lease does not wait.
 fn go_on(child: &Child, group: Pid) {
-    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
+    let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-    if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+    if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(pid), flags) {
         send(group, Signal::SIGCONT);
     }
 }
 
-/// Ends what is left of the group.
+/// Ends what is left of the group, as far as it is this user's.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
-    let is_there = || killpg(group, None).is_ok();
-    if !is_there() {
+    if killpg(group, None) == Err(Errno::ESRCH) {
         return;
     }
     let text = "the command left processes behind; they are killed";
     say.progress("clearing", json!({}), text);
     send(group, Signal::SIGTERM);
-    let until = Instant::now() + grace;
-    while is_there() && Instant::now() < until && held.remaining() > MARGIN {
+    gone(group, grace, || held.remaining() > MARGIN).await;
+    send(group, Signal::SIGKILL);
+    gone(group, DIES, || true).await;
+    if killpg(group, None) == Err(Errno::EPERM) {
+        let text = format!(
+            "the command left processes behind that still run: they are another user's, so this \
+             program cannot end them (process group {group})"
+        );
+        say.warn("still_runs", json!({ "group": group.as_raw() }), &text);
+    }
+}
+
+/// Waits until no process of the group is left that could be ended, while there is `time`.
+async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
+    let until = Instant::now() + within;
+    while killpg(group, None).is_ok() && Instant::now() < until && time() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    send(group, Signal::SIGKILL);
 }
 
 /// The terminal, while the command's process group owns it.

@@ -21,6 +21,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use codes::{Fail, INTERNAL, USAGE};
+use say::Say;
+use serde_json::json;
 
 /// The result of a command.
 struct Done {
@@ -40,14 +42,17 @@ fn main() -> ExitCode {
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    let say = Say::new(line.json, false);
     match line.run() {
         Ok(done) => {
-            // The reader may close the pipe.
-            let _ = std::io::stdout().write_all(done.text.as_bytes());
+            // The reader may close the pipe. What a command wrote may still be on its way there.
+            if !done.text.is_empty() {
+                let _ = std::io::stdout().write_all(done.text.as_bytes());
+            }
             ExitCode::from(done.code)
         }
         Err(Fail { code, why }) => {
-            let _ = writeln!(std::io::stderr(), "palisade: {why}");
+            say.warn("error", json!({ "code": code }), &why);
             ExitCode::from(code)
         }
     }
@@ -56,7 +61,11 @@ fn main() -> ExitCode {
 /// Runs it to its end on this thread: a command is killed with the thread that started it.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Ok(runtime.map_err(|e| format!("cannot start the runtime: {e}"))?.block_on(work))
+    let runtime = runtime.map_err(|e| format!("cannot start the runtime: {e}"))?;
+    let done = runtime.block_on(work);
+    // Output that nobody reads does not keep the program from ending.
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// The same of a verb.

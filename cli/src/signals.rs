@@ -1,7 +1,8 @@
 //! The signals that end this program, or that it passes on to its command.
 
+use std::cell::RefCell;
 use std::io;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
@@ -16,7 +17,11 @@ const ALL: [Signal; 6] = [
 ];
 
 /// Receives them from the start to the end of the program.
-pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals {
+    heard: RefCell<Vec<(Signal, unix::Signal)>>,
+    /// Where SIGCHLD is ignored, as a parent may leave it, nobody learns how a command ended.
+    _children: unix::Signal,
+}
 
 impl Signals {
     /// Those that this program was not started to ignore, as `nohup` does with SIGHUP.
@@ -24,18 +29,29 @@ impl Signals {
         let ignored = ignored();
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
         let hear = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
-        Ok(Self(heard.map(hear).collect::<io::Result<_>>()?))
+        let heard = heard.map(hear).collect::<io::Result<_>>()?;
+        Ok(Self { heard: RefCell::new(heard), _children: unix::signal(SignalKind::child())? })
     }
 
     /// The next one.
-    pub(crate) async fn next(&mut self) -> Signal {
-        std::future::poll_fn(|cx| {
-            let came = |(signal, stream): &mut (Signal, unix::Signal)| {
-                stream.poll_recv(cx).is_ready().then_some(*signal)
-            };
-            self.0.iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+    pub(crate) async fn next(&self) -> Signal {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// One that came before.
+    pub(crate) fn came(&self) -> Option<Signal> {
+        match self.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(signal) => Some(signal),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The next one.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Signal> {
+        let came = |(signal, stream): &mut (Signal, unix::Signal)| {
+            stream.poll_recv(cx).is_ready().then_some(*signal)
+        };
+        self.heard.borrow_mut().iter_mut().find_map(came).map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -4,15 +4,19 @@
 //! own, so it does that also where `palisade` itself is stopped, starved or killed. It leads the
 //! process group, so the group's number stays taken as long as it may be used.
 //!
-//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command.
+//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports on
+//! a pipe whether it has: every exit code may also be one of the command's own.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, PipeReader, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, getpgrp, getppid};
@@ -24,6 +28,16 @@ use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
 
 const WATCH: &str = "--watch-a-group";
 const START: &str = "--start-a-command";
+
+/// What the starter reports just before it becomes the command.
+const BECOMES: u8 = b'+';
+/// What it reports after that if it could not.
+const FAILED: u8 = b'-';
+/// Where a process finds its own descriptors.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const DESCRIPTORS: &str = "/proc/self/fd";
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const DESCRIPTORS: &str = "/dev/fd";
 
 /// How long before the end of the lease the whole group has ended.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
@@ -49,14 +63,15 @@ pub(crate) fn run() -> Option<ExitCode> {
         WATCH => Some(watch()),
         START => {
             let parent = args.next()?.to_str()?.parse().ok()?;
-            Some(start(Pid::from_raw(parent), args.collect()))
+            let report = args.next()?.to_str()?.parse().ok()?;
+            Some(start(Pid::from_raw(parent), report, args.collect()))
         }
         _ => None,
     }
 }
 
 /// Becomes the command.
-fn start(parent: Pid, command: Vec<OsString>) -> ExitCode {
+fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         eprintln!("palisade: cannot make the command end with this program: {e}");
@@ -66,12 +81,29 @@ fn start(parent: Pid, command: Vec<OsString>) -> ExitCode {
     if getppid() != parent {
         return ExitCode::from(INTERNAL);
     }
+    let mut report = match becoming(report) {
+        Ok(report) => report,
+        Err(e) => {
+            eprintln!("palisade: cannot report that the command is started: {e}");
+            return ExitCode::from(INTERNAL);
+        }
+    };
     let mut words = command.into_iter();
     let program = words.next().unwrap_or_default();
     let why = Command::new(&program).args(words).exec();
+    // Nobody reads it if `palisade` is gone.
+    drop(report.write_all(&[FAILED]));
     let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     eprintln!("palisade: {}: {why}", program.display());
     ExitCode::from(code)
+}
+
+/// The pipe for the report, which the command does not inherit, after the first report on it.
+fn becoming(inherited: RawFd) -> io::Result<File> {
+    let mut report = File::options().write(true).open(format!("{DESCRIPTORS}/{inherited}"))?;
+    nix::unistd::close(inherited)?;
+    report.write_all(&[BECOMES])?;
+    Ok(report)
 }
 
 /// Reads deadlines and kills its own group at the last one, or when nobody is left to move it.
@@ -111,6 +143,17 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
+/// What a starter reports.
+pub(crate) struct Report(PipeReader);
+
+impl Report {
+    /// Whether the starter became the command. It, or the command, has ended.
+    pub(crate) fn became(mut self) -> bool {
+        let mut reports = [0; 2];
+        matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
+    }
+}
+
 /// The watchdog as `palisade` sees it.
 pub(crate) struct Watchdog {
     child: Child,
@@ -139,12 +182,20 @@ impl Watchdog {
         self.group
     }
 
-    /// The program that starts a command in the group; its arguments are the command.
-    pub(crate) fn starter(&self) -> io::Result<tokio::process::Command> {
+    /// Starts a command in the group; its words, environment and streams are added to the starter.
+    pub(crate) fn spawn(
+        &self,
+        add: impl FnOnce(&mut tokio::process::Command),
+    ) -> io::Result<(Child, Report)> {
+        let (reader, writer) = io::pipe()?;
+        // No other process gets it: this thread is the only one that starts any.
+        fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = tokio::process::Command::new(std::env::current_exe()?);
         command.arg(START).arg(std::process::id().to_string());
+        command.arg(writer.as_raw_fd().to_string());
         command.process_group(self.group.as_raw());
-        Ok(command)
+        add(&mut command);
+        Ok((command.spawn()?, Report(reader)))
     }
 
     /// Moves the end of the lease.

@@ -122,7 +122,7 @@ impl CronArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let job = self.job();
         let json = self.say.json;
-        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
+        let ground = self.metrics.ground(self.handle, sets, self.say)?;
         warnings::listen(ground.say)?;
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {

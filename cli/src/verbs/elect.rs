@@ -21,7 +21,8 @@ use crate::settings::Span;
 /// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
 /// leadership is lost the command is ended before anybody else can lead, and this one campaigns
 /// again. `palisade step-down NAME` ends the command, too: then it resigns, and campaigns again
-/// one lease later, so that others come first.
+/// one lease later, so that others come first. Servers that cannot be reached at the start are an
+/// error; from its first term on it waits for them.
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -81,6 +82,8 @@ impl ElectArgs {
         let command = self.command.command(ground.lease())?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
+        // Who led has reached the nodes before: it waits for them to come back.
+        let mut first = true;
         loop {
             let won = tokio::select! {
                 biased;
@@ -88,7 +91,7 @@ impl ElectArgs {
                     ground.close().await;
                     return Ok(128 + signal as u8);
                 }
-                won = campaign(&election, &value, wait) => won,
+                won = campaign(&election, &value, first && wait.is_none()) => won,
             };
             let leadership = match won {
                 Ok(leadership) => leadership,
@@ -97,11 +100,12 @@ impl ElectArgs {
                     return Err(refused(&e, self.conflict_exit_code));
                 }
             };
+            first = false;
             let term = leadership.term();
             let fields = json!({ "name": self.name, "term": term.get(), "value": value });
             ground.say.progress("leading", fields, &format!("leads {:?}, term {term}", self.name));
             let env = environment(&self.name, term.get(), leadership.remaining());
-            let (signals, say) = (&mut ground.signals, ground.say);
+            let (signals, say) = (&ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
             // What was lost is not resigned.
             let _ = leadership.resign().await;
@@ -117,15 +121,15 @@ impl ElectArgs {
     }
 }
 
-/// Campaigns. Nodes of which none was ever there are not waited for.
+/// Campaigns. `at_once`: it is an error if no node is there, and none is waited for.
 async fn campaign(
     election: &Election,
     value: &str,
-    wait: Option<Duration>,
+    at_once: bool,
 ) -> Result<Leadership, CampaignError> {
     match election.try_campaign(value).await {
         Ok(TryCampaign::Won(leadership)) => return Ok(leadership),
-        Err(CampaignError::NoQuorum(why)) if wait.is_some() || !is_nothing_there(&why) => {}
+        Err(CampaignError::NoQuorum(why)) if !at_once || !is_nothing_there(&why) => {}
         Err(e) => return Err(e),
         Ok(TryCampaign::Following(_)) => {}
     }

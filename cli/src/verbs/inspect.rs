@@ -57,7 +57,7 @@ impl InspectArgs {
 
 impl ForceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::new(self.handle, sets, self.say)?;
         let mutex = ground.mutex(&self.name, None)?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {

@@ -104,7 +104,7 @@ fn candidate_line(c: &Candidate) -> String {
 impl StepDownArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let json = self.say.json;
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::new(self.handle, sets, self.say)?;
         let election = ground.redlock.election(&self.name).build();
         let election = election.map_err(|e| Fail::from(e.to_string()))?;
         let wait = self.wait.map_or(WAIT, |Span(wait)| wait);

@@ -48,7 +48,7 @@ pub(crate) struct LockArgs {
 
 impl LockArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let mut ground = self.metrics.ground(self.handle, sets, self.say)?;
+        let ground = self.metrics.ground(self.handle, sets, self.say)?;
         let command = self.command.command(ground.lease())?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;
@@ -74,8 +74,7 @@ impl LockArgs {
         ground.say.progress("acquired", fields, &format!("lock {:?}, token {token}", self.name));
         let env = environment(&self.name, token.get(), guard.remaining());
         let began = Instant::now();
-        let ended =
-            child::run(&command, &env, &guard, (&mut ground.signals, ground.say), None).await;
+        let ended = child::run(&command, &env, &guard, (&ground.signals, ground.say), None).await;
         if let Some(Span(least)) = self.at_least {
             let rest = least.saturating_sub(began.elapsed());
             tokio::select! {

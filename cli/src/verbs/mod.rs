@@ -31,7 +31,8 @@ const CLOSE: Duration = Duration::from_secs(2);
 /// The form of the program's messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SayArgs {
-    /// Write messages as JSON
+    /// Write messages as JSON, one object a line with `event` and `text`; an error that ends the
+    /// program has the event `error` and its exit code as `code`
     #[arg(long)]
     pub(crate) json: bool,
     /// Show progress, even if standard error is not a terminal
@@ -52,7 +53,8 @@ pub(crate) struct CommandArgs {
     /// Run this by `/bin/sh -c` in place of CMD
     #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
     shell: Option<String>,
-    /// The command and its arguments, run as they are
+    /// The command and its arguments, run as they are. A command that becomes another user's, as by
+    /// `sudo`, cannot be ended with the lease: then a message says that it still runs
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }

@@ -1,10 +1,13 @@
 //! `palisade once`: a command that runs once per key, with its output and exit code replayed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
-use palisade::idempotency::Call;
+use nix::sys::signal::Signal;
+use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Redlock, RunError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -13,17 +16,21 @@ use super::lock::environment;
 use super::{CommandArgs, Ground, SayArgs, unavailable};
 use crate::access::{HandleArgs, Sets};
 use crate::capture::{Capture, Output};
-use crate::child::{self, Ended};
+use crate::child::{self, Command, Ended};
 use crate::codes::{Fail, INTERNAL, MISMATCH, NOT_ACQUIRED, NOT_RECORDED, PARKED, USAGE};
+use crate::say::Say;
 use crate::settings::Span;
+use crate::signals::Signals;
 
 /// How much of each stream is kept, so that a record with escapes stays below one mebibyte.
 const KEPT: usize = 80 * 1024;
 
 /// Runs a command once for the key KEY, and replays its output and exit code afterwards.
 /// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), with which a command asks
-/// for another run. A run that is killed or loses its lease leaves the key parked, because it may
-/// have taken effect; with --at-least-once the next call runs the command again.
+/// for another run. A command that cannot be started leaves no result, and the next call starts it;
+/// a shell that does not find a program (127) was started. A run that is killed or loses its lease
+/// leaves the key parked, because it may have taken effect; with --at-least-once the next call runs
+/// the command again. Of each output stream 80 KiB are kept; a replay says if that is not all.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
@@ -32,7 +39,8 @@ pub(crate) struct OnceArgs {
     say: SayArgs,
     #[command(flatten)]
     namespace: KeyArgs,
-    /// Wait for at most this long if the command runs elsewhere [default: do not wait]
+    /// Wait for at most this long if the command runs elsewhere [default: do not wait]; a signal
+    /// ends the wait, and then nothing is run
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if the command runs elsewhere [default: 75]
@@ -91,7 +99,7 @@ pub(crate) struct Record {
 
 impl OnceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
-        let mut ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::new(self.handle, sets, self.say)?;
         let command = self.command.command(ground.lease())?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint(&words(&command.argv));
@@ -101,34 +109,64 @@ impl OnceArgs {
         if let Some(seconds) = self.created_at {
             call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));
         }
-        let (ended, say) = (Arc::new(Mutex::new(None)), ground.say);
-        let (signals, key) = (&mut ground.signals, &self.namespace.key);
-        let of_handler = Arc::clone(&ended);
-        let outcome = call
-            .run(|cx| async move {
-                let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
-                env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
-                let (mut capture, began) = (Capture::new(KEPT), Instant::now());
-                let watched = (signals, say);
-                let ended = child::run(&command, &env, &cx, watched, Some(&mut capture)).await;
-                // No process was started.
-                let ended = ended.map_err(Failed::no_effect)?;
-                *of_handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
-                match ended {
-                    Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
-                    Ended::Code(code) => {
-                        let (stdout, stderr, cut) = capture.take();
-                        let millis = began.elapsed().as_millis() as u64;
-                        Ok(Record { code, stdout, stderr, cut, millis })
-                    }
-                    Ended::Cannot(_) => Err(Failed::no_effect("was not started")),
-                    _ => Err(Failed::unknown("was ended")),
-                }
-            })
-            .await;
+        let (begun, ended) = (Cell::new(false), Cell::new(None));
+        let (mut capture, watched) = (Capture::new(KEPT), (&ground.signals, ground.say));
+        let outcome = {
+            let key = &self.namespace.key;
+            let work = call.run(|cx| {
+                begun.set(true);
+                run(cx, key, &command, watched, (&mut capture, &ended))
+            });
+            tokio::select! {
+                biased;
+                signal = before(&begun, &ground.signals) => Err(signal),
+                outcome = work => Ok(outcome),
+            }
+        };
         ground.close().await;
-        let ended = *ended.lock().unwrap_or_else(PoisonError::into_inner);
-        came_to(outcome, ended, self.conflict_exit_code, &ground)
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(signal) => return Ok(128 + signal as u8),
+        };
+        // The result is stored, so this may take as long as somebody takes to read.
+        let interrupted = tokio::select! {
+            () = capture.written() => None,
+            signal = ground.signals.next() => Some(128 + signal as u8),
+        };
+        let code = came_to(outcome, ended.get(), self.conflict_exit_code, &ground)?;
+        Ok(interrupted.unwrap_or(code))
+    }
+}
+
+/// A signal that comes before the command's turn. From then on they are the command's.
+async fn before(begun: &Cell<bool>, signals: &Signals) -> Signal {
+    poll_fn(|cx| if begun.get() { Poll::Pending } else { signals.poll(cx) }).await
+}
+
+/// Runs the command, for its result.
+async fn run(
+    cx: Context,
+    key: &str,
+    command: &Command,
+    (signals, say): (&Signals, Say),
+    (capture, to): (&mut Capture, &Cell<Option<Ended>>),
+) -> Result<Record, Failed> {
+    let mut env = environment(key, cx.fencing_token().get(), cx.remaining());
+    env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
+    let began = Instant::now();
+    let ended = child::run(command, &env, &cx, (signals, say), Some(&mut *capture)).await;
+    // No process was started.
+    let ended = ended.map_err(Failed::no_effect)?;
+    to.set(Some(ended));
+    match ended {
+        Ended::Code(NOT_ACQUIRED) => Err(Failed::retry("wants to be run again")),
+        Ended::Code(code) => {
+            let (stdout, stderr, cut) = capture.take();
+            let millis = began.elapsed().as_millis() as u64;
+            Ok(Record { code, stdout, stderr, cut, millis })
+        }
+        Ended::Cannot(_) => Err(Failed::no_effect("was not started")),
+        _ => Err(Failed::unknown("was ended")),
     }
 }
 
@@ -181,7 +219,10 @@ pub(crate) fn replay(record: &Record, ground: &Ground) {
     drop(std::io::stdout().flush());
     drop(std::io::stderr().write_all(record.stderr.bytes()));
     if record.cut {
-        let text = format!("the output is incomplete: only {KEPT} bytes of each stream were kept");
+        let text = format!(
+            "the output is incomplete: at most {KEPT} bytes of each stream are kept, and nothing \
+             that another process writes there after the command's end"
+        );
         ground.say.warn("cut", json!({}), &text);
     }
 }

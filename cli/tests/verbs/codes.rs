@@ -110,6 +110,29 @@ fn the_streams_are_the_commands() {
 }
 
 #[test]
+fn an_error_that_ends_the_program_is_an_object_as_its_other_messages_are() {
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    for (line, code) in [
+        (&["lock", "a", "--json", "--node", &nobody, "--", "true"][..], 69),
+        (&["once", "a", "--json", "--node", &nobody, "--", "true"], 69),
+        (&["elect", "a", "--json", "--node", &nobody, "--", "true"], 69),
+        (&["candidates", "a", "--json", "--node", &nobody], 69),
+        (&["lock", "a", "--json", "--embedded"], 64),
+        (&["lock", "a", "--json", "--node", "http://x", "--", "true"], 64),
+    ] {
+        let run = run(line);
+        assert_eq!(run.code, code, "{line:?}: {}", run.err);
+        for said in run.err.lines() {
+            let said: serde_json::Value = serde_json::from_str(said).expect("an object");
+            assert!(said["text"].is_string(), "{said}");
+        }
+        let last = run.err.lines().last().expect("an error");
+        let last: serde_json::Value = serde_json::from_str(last).expect("an object");
+        assert_eq!((&last["event"], &last["code"]), (&"error".into(), &code.into()), "{line:?}");
+    }
+}
+
+#[test]
 fn the_command_finds_what_it_needs_in_its_environment() {
     let ground = Ground::new();
     let script = "echo $PALISADE_NAME $PALISADE_FENCING_TOKEN $PALISADE_DEADLINE_MS $(date +%s)";

@@ -111,6 +111,22 @@ impl Running {
         signal(self.pid(), name);
     }
 
+    /// Waits until it handles signals itself: before that they end it as they end any program.
+    pub(crate) fn listens(&self) {
+        let term = 1_u64 << 14;
+        until("it listens to signals", Duration::from_secs(10), || {
+            let status = text(Path::new(&format!("/proc/{}/status", self.pid())));
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            mask.is_some_and(|hex| u64::from_str_radix(hex.trim(), 16).unwrap_or(0) & term > 0)
+        });
+    }
+
+    /// Its end, after all of its output is read.
+    pub(crate) fn read(mut self) -> Run {
+        let child = self.0.take().expect("it runs");
+        Run::of(&child.wait_with_output().expect("a child"))
+    }
+
     /// Its end, which comes within this time.
     pub(crate) fn end(mut self, within: Duration) -> Run {
         let mut child = self.0.take().expect("it runs");

@@ -128,3 +128,23 @@ fn an_observer_says_who_leads_and_that_nobody_does() {
     assert_eq!(states, ["vacant", "leader", "vacant"], "{}", seen.out);
     assert!(seen.out.contains("\"here\""));
 }
+
+#[test]
+fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back() {
+    let mut ground = Ground::new();
+    let script = "echo $$ >pid; echo $PALISADE_FENCING_TOKEN >>terms; exec sleep 60";
+    let run = ground.spawn(&["elect", "a", "-c", script]);
+    let terms = || text(&ground.file("terms")).lines().count();
+    until("it leads", SOON, || terms() == 1);
+    let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
+    ground.server.kill();
+    until("its command is dead", SOON, || !is_alive(pid));
+    // Long enough for attempts that find nobody there.
+    std::thread::sleep(Duration::from_secs(1));
+    ground.server.restart();
+    let terms = || text(&ground.file("terms")).lines().count();
+    until("it leads again", 3 * SOON, || terms() == 2 || !is_alive(run.pid()));
+    run.signal("TERM");
+    let run = run.end(SOON);
+    assert_eq!((run.code, terms()), (143, 2), "{}", run.err);
+}

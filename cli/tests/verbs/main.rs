@@ -7,6 +7,8 @@ mod idem;
 mod leaders;
 mod losses;
 mod once;
+mod others;
+mod output;
 mod processes;
 mod settings;
 #[path = "../../../tests/support/mod.rs"]

@@ -1,8 +1,10 @@
 //! `once` and `idem`.
 
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::ground::{Ground, text, until};
+use crate::ground::{Ground, Run, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -68,4 +70,100 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
     std::fs::write(ground.file("good"), "").unwrap();
     assert_eq!(ground.run(&["once", "again", "--at-least-once", "-c", script]).code, 0);
     assert_eq!(text(&ground.file("runs")), "1\n2\n");
+}
+
+#[test]
+fn a_command_is_run_once_whatever_code_it_ends_with() {
+    let ground = Ground::new();
+    // 70, 126 and 127 are also the codes of a command that could not be started.
+    for code in [70, 126, 127] {
+        let (key, script) = (format!("k{code}"), format!("echo ran >>runs{code}; exit {code}"));
+        for _ in 0..2 {
+            let run = ground.run(&["once", &key, "-c", &script]);
+            assert_eq!(run.code, code, "{}", run.err);
+        }
+        assert_eq!(text(&ground.file(&format!("runs{code}"))), "ran\n", "{code}");
+    }
+    let script = "echo charged >>charges; no-such-command";
+    for _ in 0..2 {
+        assert_eq!(ground.run(&["once", "charge", "-c", script]).code, 127);
+    }
+    assert_eq!(text(&ground.file("charges")), "charged\n");
+}
+
+#[test]
+fn a_command_that_could_not_be_started_leaves_no_result() {
+    let ground = Ground::new();
+    let line = ["once", "k", "--", "./later"];
+    assert_eq!(ground.run(&line).code, 127, "it is not there");
+    let later = ground.file("later");
+    std::fs::write(&later, "#!/bin/sh\necho ran >>runs\n").unwrap();
+    assert_eq!(ground.run(&line).code, 126, "it may not be run");
+    std::fs::set_permissions(&later, PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(ground.run(&line).code, 0);
+    assert_eq!(ground.run(&line).code, 0);
+    assert_eq!(text(&ground.file("runs")), "ran\n");
+}
+
+#[test]
+fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
+    let ground = Ground::new();
+    let mut short = 0;
+    // Few enough that the program, its starter or the command fails, and enough for none to fail.
+    for files in 5..24 {
+        let (key, runs) = (format!("k{files}"), format!("runs{files}"));
+        let script = format!("exec >>{runs}; echo ran");
+        let line = ground.command(&["once", &key, "-c", &script]);
+        let mut shell = ground.command(&[]);
+        shell.env("FILES", files.to_string());
+        let limited = "ulimit -n $FILES; exec \"$0\" \"$@\"";
+        let mut limit = Command::new("sh");
+        limit.args(["-c", limited]).arg(line.get_program()).args(line.get_args());
+        limit.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let first = Run::of(&limit.current_dir(&ground.dir).output().expect("it can be run"));
+        short += u32::from(first.code != 0);
+        // The claim of a program that could not give it back ends with its lease.
+        until("it was run", 3 * SOON, || {
+            let run = ground.run(&["once", &key, "-c", &script]);
+            assert!([0, 75, 69].contains(&run.code), "{files}: {run:?}, after {first:?}");
+            run.code == 0
+        });
+        assert_eq!(text(&ground.file(&runs)), "ran\n", "{files}: {first:?}");
+    }
+    assert!((1..19).contains(&short), "{short} runs failed");
+}
+
+#[test]
+fn a_program_that_was_started_to_ignore_its_children_sees_how_they_end() {
+    let ground = Ground::new();
+    for verb in ["lock", "once"] {
+        let line = ground.command(&[verb, "k", "-c", "echo ran >>runs; exit 3"]);
+        let mut ignoring = Command::new("env");
+        ignoring.arg("--ignore-signal=CHLD").arg(line.get_program()).args(line.get_args());
+        ignoring.envs(line.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        ignoring.current_dir(&ground.dir);
+        let run = Run::of(&ignoring.output().expect("it can be run"));
+        assert_eq!(run.code, 3, "{verb}: {}", run.err);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_call_that_waits_and_starts_nothing() {
+    let ground = Ground::new();
+    let script = "echo ran >>runs; while [ ! -e go ]; do sleep 0.02; done; exit 75";
+    let first = ground.spawn(&["once", "k", "-c", script]);
+    until("it runs", SOON, || ground.file("runs").exists());
+    for (name, code) in [("TERM", 143), ("INT", 130)] {
+        let second = ground.spawn(&["once", "k", "-w", "60s", "-c", script]);
+        second.listens();
+        second.signal(name);
+        let second = second.end(SOON);
+        assert_eq!(second.code, code, "{}", second.err);
+    }
+    std::fs::write(ground.file("go"), "").unwrap();
+    assert_eq!(first.end(SOON).code, 75);
+    assert_eq!(text(&ground.file("runs")), "ran\n");
+    // Nothing is parked, so the next call runs it.
+    assert_eq!(ground.run(&["once", "k", "-c", script]).code, 75);
+    assert_eq!(text(&ground.file("runs")), "ran\nran\n");
 }

@@ -1,0 +1,74 @@
+//! The output of a command that runs once, where its reader is slow or something holds it open.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ground::{Ground, signal, text, until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// The stored result, as soon as there is one.
+fn stored(ground: &Ground, key: &str) -> Value {
+    let shown = RefCell::new(Value::Null);
+    until("a result is stored", SOON, || {
+        let run = ground.run(&["idem", "show", key]);
+        *shown.borrow_mut() = serde_json::from_str(&run.out).unwrap_or_default();
+        shown.borrow()["state"] == "stored"
+    });
+    shown.into_inner()["result"].take()
+}
+
+/// More than the pipes to and from the program hold together with what it has in hand, less than
+/// what is kept.
+const LETTERS: &str = "head -c 79006 /dev/zero | tr '\\0' x";
+
+#[test]
+fn output_is_kept_whole_and_written_whole_if_its_reader_is_slow() {
+    let ground = Ground::new();
+    // Nobody reads until the result is stored.
+    let run = ground.spawn(&["once", "k", "-c", LETTERS]);
+    let result = stored(&ground, "k");
+    assert_eq!(result["stdout"].as_str().map(str::len), Some(79_006));
+    assert_eq!(result["cut"], false);
+    let run = run.read();
+    assert_eq!((run.code, run.out.len()), (0, 79_006), "{}", run.err);
+    assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).out.len(), 79_006);
+}
+
+#[test]
+fn a_signal_ends_the_program_while_nobody_reads_its_output() {
+    let ground = Ground::new();
+    let run = ground.spawn(&["once", "k", "-c", LETTERS]);
+    stored(&ground, "k");
+    run.signal("TERM");
+    assert_eq!(run.end(SOON).code, 143);
+    assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).out.len(), 79_006);
+}
+
+#[test]
+fn output_that_is_still_held_open_is_marked_as_cut() {
+    let ground = Ground::new();
+    let run = ground.run(&["once", "k", "-c", "setsid sleep 60 & echo $! >pid; echo out"]);
+    let left = text(&ground.file("pid")).trim().parse().expect("a process id");
+    signal(left, "KILL");
+    assert_eq!((run.code, &*run.out), (0, "out\n"), "{}", run.err);
+    let result = stored(&ground, "k");
+    assert_eq!((&result["stdout"], &result["cut"]), (&"out\n".into(), &true.into()));
+    let again = ground.run(&["once", "k", "-c", "setsid sleep 60 & echo $! >pid; echo out"]);
+    assert!(again.out == "out\n" && again.err.contains("incomplete"), "{}", again.err);
+}
+
+#[test]
+fn output_without_a_reader_is_kept() {
+    let ground = Ground::new();
+    let mut command = ground.command(&["once", "k", "-c", "seq 20000"]);
+    command.stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("it can be run");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+    let result = stored(&ground, "k");
+    assert!(result["stdout"].as_str().is_some_and(|out| out.starts_with("1\n2\n")));
+    assert_eq!(result["cut"], true, "more than is kept");
+}
