@@ -4,8 +4,8 @@
 //! own, so it does that also where `palisade` itself is stopped, starved or killed. It leads the
 //! process group, so the group's number stays taken as long as it may be used.
 //!
-//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports on
-//! a pipe whether it has: every exit code may also be one of the command's own.
+//! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports
+//! on a pipe whether it has: every exit code may also be one of the command's own.
 
 use std::ffi::OsString;
 use std::fs::File;

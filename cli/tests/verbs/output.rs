@@ -24,6 +24,10 @@ fn stored(ground: &Ground, key: &str) -> Value {
 /// what is kept.
 const LETTERS: &str = "head -c 79006 /dev/zero | tr '\\0' x";
 
+/// Leaves a process behind that is in no group of the command's, with its output open.
+const HOLDS: &str = "setsid sh -c 'touch away; exec sleep 60' & echo $! >pid; \
+                     while [ ! -e away ]; do sleep 0.01; done; echo out";
+
 #[test]
 fn output_is_kept_whole_and_written_whole_if_its_reader_is_slow() {
     let ground = Ground::new();
@@ -50,13 +54,13 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 #[test]
 fn output_that_is_still_held_open_is_marked_as_cut() {
     let ground = Ground::new();
-    let run = ground.run(&["once", "k", "-c", "setsid sleep 60 & echo $! >pid; echo out"]);
+    let run = ground.run(&["once", "k", "-c", HOLDS]);
     let left = text(&ground.file("pid")).trim().parse().expect("a process id");
     signal(left, "KILL");
     assert_eq!((run.code, &*run.out), (0, "out\n"), "{}", run.err);
     let result = stored(&ground, "k");
     assert_eq!((&result["stdout"], &result["cut"]), (&"out\n".into(), &true.into()));
-    let again = ground.run(&["once", "k", "-c", "setsid sleep 60 & echo $! >pid; echo out"]);
+    let again = ground.run(&["once", "k", "-c", HOLDS]);
     assert!(again.out == "out\n" && again.err.contains("incomplete"), "{}", again.err);
 }
 
