@@ -143,7 +143,7 @@ pub(crate) async fn run(
 ) -> io::Result<Ended> {
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    let mut starter = watchdog.starter()?;
+    let mut starter = watchdog.starter();
     starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
     if capture.is_some() {
         starter.stdout(Stdio::piped()).stderr(Stdio::piped());
