@@ -1,7 +1,8 @@
 //! What is asked once, before the first tick: since when the job has its schedule.
 
-use super::engine::{BACK, call, is_ahead, pause};
+use super::engine::{call, is_ahead, pause};
 use super::job::Job;
+use super::overlap::BACK;
 use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
