@@ -29,16 +29,14 @@ impl Overlaps {
         let (mut at, mut undecided, mut newest) = (before(tick), 0, None);
         let known = self.known();
         while let Some(earlier) = at.filter(|_| undecided < BACK) {
-            let run = match &known {
-                Some((skipped, run)) if *skipped == earlier => run.clone(),
-                _ => match call(records, job, earlier).lookup::<Run>().await? {
-                    Status::Stored(run) => run,
-                    _ => {
-                        undecided += 1;
-                        at = before(earlier);
-                        continue;
-                    }
-                },
+            let found = match &known {
+                Some((skipped, run)) if *skipped == earlier => Status::Stored(run.clone()),
+                _ => call(records, job, earlier).lookup::<Run>().await?,
+            };
+            let Status::Stored(run) = found else {
+                undecided += 1;
+                at = before(earlier);
+                continue;
             };
             if !matches!(run.end, End::Skipped(_)) {
                 let skipped =

@@ -41,7 +41,10 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
             Err(e) if e.advice() == Advice::Misconfigured => return Err(e),
             Err(e) => {
                 if !warned {
-                    tracing::warn!(target: "palisade::cron", job = %job.name, why = %e, "the job waits for its nodes");
+                    tracing::warn!(
+                        target: "palisade::cron",
+                        job = %job.name, why = %e, "the job waits for its nodes"
+                    );
                 }
                 warned = true;
                 tokio::time::sleep(pause(e.advice())).await;
