@@ -69,7 +69,9 @@ impl Visit for Parts {
 impl Parts {
     fn add(&mut self, field: &Field, value: Value) {
         match field.name() {
-            "message" => self.message = value.as_str().unwrap_or_default().to_owned(),
+            "message" => {
+                value.as_str().unwrap_or_default().clone_into(&mut self.message);
+            }
             // What a message of the program calls its kind.
             "event" => {}
             name => drop(self.fields.insert(name.to_owned(), value)),

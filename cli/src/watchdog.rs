@@ -154,6 +154,19 @@ impl Report {
     }
 }
 
+/// This program as it runs, also where another file has its name by now.
+fn myself() -> tokio::process::Command {
+    // What process lists show.
+    let name = std::env::args_os().next().unwrap_or_else(|| "palisade".into());
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let program = "/proc/self/exe";
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let program = std::env::current_exe().unwrap_or_else(|_| name.clone().into());
+    let mut command = tokio::process::Command::new(program);
+    command.arg0(name);
+    command
+}
+
 /// The watchdog as `palisade` sees it.
 pub(crate) struct Watchdog {
     child: Child,
@@ -165,7 +178,7 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts it; the group is to be killed at `end` unless that moves.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
-        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        let mut command = myself();
         command.arg(WATCH).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
@@ -190,7 +203,7 @@ impl Watchdog {
         let (reader, writer) = io::pipe()?;
         // No other process gets it: this thread is the only one that starts any.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        let mut command = myself();
         command.arg(START).arg(std::process::id().to_string());
         command.arg(writer.as_raw_fd().to_string());
         command.process_group(self.group.as_raw());

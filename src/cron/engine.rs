@@ -24,7 +24,8 @@ use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
-use super::rules::{millis, plan, runs_after, was_due_during};
+use super::overlap::Overlaps;
+use super::rules::{millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{Cancelled, End, Run, Skipped, Tick};
@@ -40,8 +41,6 @@ use crate::token::FencingToken;
 
 /// Most ticks that run at the same time where they may.
 const AT_ONCE: usize = 64;
-/// How far back it is looked whether a tick overlaps an earlier run.
-pub(super) const BACK: usize = 16;
 /// Most missed ticks that are counted at once.
 const MISSED: usize = 10_000;
 /// How long a tick waits before it is looked at again.
@@ -74,6 +73,7 @@ struct Engine<'a, F> {
     since: i64,
     by: String,
     meters: Arc<JobMeters>,
+    overlaps: Overlaps,
     /// The last tick that was looked at has to wait, and the log says why.
     waits: AtomicBool,
 }
@@ -118,6 +118,7 @@ where
             since,
             by,
             meters,
+            overlaps: Overlaps::default(),
             waits: AtomicBool::new(false),
         };
         match engine.go_on().await {}
@@ -355,22 +356,8 @@ where
             }
             Overlap::Skip | Overlap::BufferOne => {}
         }
-        let since = self.since().unwrap_or(i64::MIN);
-        let before = |tick: i64| self.schedule.until(tick - 1).filter(|t| *t >= since);
-        let mut at = before(tick);
-        for _ in 0..BACK {
-            let Some(earlier) = at else { break };
-            let status = call(&self.records, self.job, earlier).lookup::<Run>().await?;
-            if let Status::Stored(run) = status
-                && !matches!(run.end, End::Skipped(_))
-            {
-                let skipped =
-                    was_due_during(&run, tick) && !runs_after(self.job.overlap, &run, before(tick));
-                return Ok(skipped.then_some(Skipped::Overlap));
-            }
-            at = before(earlier);
-        }
-        Ok(None)
+        let of = (self.job, self.schedule, &self.records);
+        self.overlaps.skips(of, (tick, self.since().unwrap_or(i64::MIN))).await
     }
 
     /// Claims the tick, runs it unless it is skipped, and completes it.

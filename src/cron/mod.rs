@@ -55,6 +55,7 @@
 mod engine;
 mod error;
 mod job;
+mod overlap;
 mod revision;
 mod rules;
 mod schedule;

@@ -1,7 +1,8 @@
 //! What is asked once, before the first tick: since when the job has its schedule.
 
-use super::engine::{BACK, call, is_ahead, pause};
+use super::engine::{call, is_ahead, pause};
 use super::job::Job;
+use super::overlap::BACK;
 use super::revision::{Revision, revise};
 use super::schedule::Schedule;
 use super::tick::Run;
@@ -40,7 +41,10 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
             Err(e) if e.advice() == Advice::Misconfigured => return Err(e),
             Err(e) => {
                 if !warned {
-                    tracing::warn!(target: "palisade::cron", job = %job.name, why = %e, "the job waits for its nodes");
+                    tracing::warn!(
+                        target: "palisade::cron",
+                        job = %job.name, why = %e, "the job waits for its nodes"
+                    );
                 }
                 warned = true;
                 tokio::time::sleep(pause(e.advice())).await;

@@ -173,3 +173,25 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
     assert!(after.len() >= 3 && after.iter().all(|run| run.at > at_edit), "{after:?}");
     assert!(after.iter().all(|run| !run.backfilled), "{after:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_ticks_of_a_long_run_are_skipped() {
+    let world = World::new();
+    let job = || every_second("job");
+    let first = std::sync::atomic::AtomicBool::new(true);
+    let process = world.process_with(job(), move |_| {
+        let long = first.swap(false, std::sync::atomic::Ordering::Relaxed);
+        async move {
+            sleep(if long { 40 * SECOND } else { Duration::ZERO }).await;
+            Ok(())
+        }
+    });
+    sleep(60 * SECOND).await;
+    drop(process);
+    let runs = world.runs();
+    let ended = runs[0].began + 40_000;
+    assert!(runs.len() > 10, "{runs:?}");
+    let early: Vec<_> =
+        runs[1..].iter().filter(|run| run.at.unsigned_abs() * 1_000 < ended).collect();
+    assert!(early.is_empty(), "due while the first ran: {early:?}");
+}

@@ -1,0 +1,58 @@
+//! Which run a tick overlaps: the one that its due time falls into, by that run's record.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::engine::call;
+use super::job::Job;
+use super::rules::{runs_after, was_due_during};
+use super::schedule::Schedule;
+use super::tick::{End, Run, Skipped};
+use crate::idempotency::{Idempotency, RunError, Status};
+
+/// Over how many ticks in which nothing was decided an earlier run is looked for.
+pub(super) const BACK: usize = 16;
+
+/// The last run before some tick, where all ticks between the two were skipped. Records are final,
+/// so it stays true; without it each tick of a long run would read all those before it.
+#[derive(Debug, Default)]
+pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
+
+impl Overlaps {
+    /// Whether the tick is skipped, for it was due during an earlier run. Ticks before `since` are
+    /// not looked at.
+    pub(super) async fn skips(
+        &self,
+        (job, schedule, records): (&Job, &Schedule, &Idempotency),
+        (tick, since): (i64, i64),
+    ) -> Result<Option<Skipped>, RunError> {
+        let before = |tick: i64| schedule.until(tick - 1).filter(|t| *t >= since);
+        let (mut at, mut undecided, mut newest) = (before(tick), 0, None);
+        let known = self.known();
+        while let Some(earlier) = at.filter(|_| undecided < BACK) {
+            let found = match &known {
+                Some((skipped, run)) if *skipped == earlier => Status::Stored(run.clone()),
+                _ => call(records, job, earlier).lookup::<Run>().await?,
+            };
+            let Status::Stored(run) = found else {
+                undecided += 1;
+                at = before(earlier);
+                continue;
+            };
+            if !matches!(run.end, End::Skipped(_)) {
+                let skipped =
+                    was_due_during(&run, tick) && !runs_after(job.overlap, &run, before(tick));
+                if let Some(newest) = newest.filter(|_| undecided == 0) {
+                    *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((newest, run));
+                }
+                return Ok(skipped.then_some(Skipped::Overlap));
+            }
+            newest = newest.or(Some(earlier));
+            at = before(earlier);
+        }
+        Ok(None)
+    }
+
+    fn known(&self) -> Option<(i64, Run)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
