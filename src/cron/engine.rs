@@ -71,6 +71,8 @@ struct Engine<'a, F> {
     /// The job's lock; none where runs may overlap.
     lock: Option<Mutex>,
     since: i64,
+    /// When this process began with the job.
+    began: i64,
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
@@ -116,6 +118,7 @@ where
             records,
             lock,
             since,
+            began: cron.now(),
             by,
             meters,
             overlaps: Overlaps::default(),
@@ -234,7 +237,9 @@ where
             return;
         }
         let plan = plan(self.schedule, (*seen, seconds, late), self.job.missed);
-        if let Some((first, last)) = plan.left_out {
+        // What became of ticks from before this process, others know: they are in the history.
+        let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
+        if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
             let missed = self.schedule.count((first, last), MISSED);
             self.meters.missed(missed as u64);
             tracing::warn!(

@@ -93,7 +93,7 @@ pub(super) const TICKS: Metric =
     counter("palisade_cron_ticks_total", "Ticks that this process came to, by outcome");
 pub(super) const TICKS_MISSED: Metric = counter(
     "palisade_cron_ticks_missed_total",
-    "Ticks that this process left out because nobody was there in time",
+    "Ticks since this process began that it left out because nobody was there in time",
 );
 pub(super) const TICK_LATENESS: Metric = histogram(
     "palisade_cron_tick_lateness_seconds",

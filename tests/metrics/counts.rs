@@ -237,3 +237,25 @@ async fn ticks_that_nobody_can_run_are_missed() {
     assert!(missed >= 15.0, "{missed}");
     assert!((30.0..=34.0).contains(&(missed + done)), "{missed} and {done}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn ticks_of_before_a_restart_are_not_missed() {
+    let kept = Kept::new();
+    let _recorder = kept.install();
+    let world = World::new();
+    for _ in 0..2 {
+        let redlock = world.redlock();
+        let cron = Cron::new(&redlock);
+        let job = Job::new("job", "* * * * * *").late(S);
+        let run = cron.run(job, |_| async { Ok::<_, Failed>(()) });
+        tokio::select! {
+            biased;
+            ended = run => ended.unwrap(),
+            () = sleep(20 * S) => {}
+        }
+    }
+    let missed = kept.number("palisade_cron_ticks_missed_total", &[("name", "job")]);
+    let done = [("outcome", "done"), ("name", "job")];
+    let done = kept.number("palisade_cron_ticks_total", &done);
+    assert!(missed == 0.0 && done >= 38.0, "{missed} missed, {done} done");
+}
