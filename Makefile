@@ -159,8 +159,10 @@ lint:
 	scripts/deny
 	@echo 'make lint: nothing to say'
 
+# Cargo keeps what it unpacked when this version was checked before, and would check against that.
 package:
 	@scripts/need cargo kafka
+	@rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*/palisade*-[0-9]*
 	$(CARGO) package -p palisade -p palisade-cli $(PUBLISHED:%=-p %)
 
 doc:
