@@ -56,6 +56,9 @@ fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     assert_eq!(long(&["once", "k", "-c", script]).code, 201);
     assert_eq!(listed(&ground, &["--parked"]), ["k"]);
 
+    let typo = ground.run(&[&["idem", "rerun", "kk"][..], &because].concat());
+    assert_eq!(typo.code, 2, "{}", typo.out);
+    assert!(typo.out.contains("check the key"), "{}", typo.out);
     assert_eq!(ground.run(&rerun).code, 0);
     std::fs::write(ground.file("good"), "").unwrap();
     assert_eq!(long(&["once", "k", "-c", script]).code, 0);

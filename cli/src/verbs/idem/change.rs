@@ -113,7 +113,7 @@ pub(super) fn event(say: Say, what: &str, key: &str, audit: &Audit, done: bool) 
 
 fn code(change: &KeyChange) -> u8 {
     if change.is_done() {
-        return if change.is_unknown() { 2 } else { 0 };
+        return 0;
     }
     let reached = |change: &palisade::ops::NodeChange| {
         !matches!(change, palisade::ops::NodeChange::Unreachable(_))
@@ -144,8 +144,10 @@ impl OneArgs {
             _ => records.release(&self.key, &audit).await,
         };
         let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
-        event(say, what, &self.key, &audit, changed.is_done() && !changed.is_unknown());
-        Ok(Done { text: format!("{changed}\n"), code: code(&changed) })
+        // For one key that is not there the name is wrong; a purge has nothing left to do for it.
+        let code = if changed.is_unknown() { 2 } else { code(&changed) };
+        event(say, what, &self.key, &audit, code == 0);
+        Ok(Done { text: format!("{changed}\n"), code })
     }
 }
 
