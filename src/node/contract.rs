@@ -31,6 +31,7 @@ mod hints;
 mod locks;
 mod memory;
 mod ops;
+mod reservations;
 mod results;
 mod runs;
 mod steps;
@@ -204,6 +205,7 @@ pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
     all.extend(hints::cases());
+    all.extend(reservations::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());
     all.extend(barriers::cases());

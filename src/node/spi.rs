@@ -12,7 +12,7 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Batch, Claim, ClaimEnd, Facts, FingerprintBytes, Holder, Op, QuarantineId, RecordKey,
+    Batch, Claim, ClaimEnd, Facts, FingerprintBytes, Holder, Op, Place, QuarantineId, RecordKey,
     RecordState, Replies, Reply, StoredRecord, StoredSteps, Terms,
 };
 pub use crate::receipt::Predecessor;
