@@ -27,6 +27,8 @@ const RECORD: &str = "idem:";
 
 /// Behind the key of an election: where its leader is asked to step down.
 const REQUEST: &str = "ask";
+/// Behind the key of an election: who takes part.
+const CANDIDATES: &str = "candidates";
 
 /// Names that were kept for their holders soon after a planned handover (quarantine 11).
 pub(crate) const SETTLED: &str = "palisade:settled";
@@ -129,7 +131,7 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
         let rule = "is a hash tag and nothing else; leave out the braces, the slot is the same";
         return Err(ConfigError::new(field, Quoted(key).to_string(), rule));
     }
-    for what in ["fence", "queue", "meta", REQUEST] {
+    for what in ["fence", "queue", "meta", REQUEST, CANDIDATES] {
         let Some(base) = key.strip_suffix(what).and_then(|base| base.strip_suffix(':')) else {
             continue;
         };
@@ -137,7 +139,8 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
         for other in [Some(base), untagged].into_iter().flatten().filter(|other| !other.is_empty())
         {
             let keys = LockKeys::new(other);
-            if [keys.fence(), keys.queue(), keys.meta(), keys.request().lock()].contains(&key) {
+            let (request, list) = (keys.request(), keys.candidates());
+            if [keys.fence(), keys.queue(), keys.meta(), request.lock(), &list].contains(&key) {
                 let rule = format!(
                     "is where the lock {} keeps its {what}; use another name",
                     Quoted(other)
@@ -175,12 +178,18 @@ impl LockKeys {
 
     /// The keys under which the leader of the election with these keys is asked to step down.
     pub(crate) fn request(&self) -> Self {
+        Self::new(&self.beside(REQUEST))
+    }
+
+    /// Where those who take part in the election with these keys are listed.
+    pub(crate) fn candidates(&self) -> Arc<str> {
+        self.beside(CANDIDATES).into()
+    }
+
+    /// A key in the slot of the main key.
+    fn beside(&self, what: &str) -> String {
         let lock = self.lock();
-        Self::new(&if has_hash_tag(lock) {
-            format!("{lock}:{REQUEST}")
-        } else {
-            format!("{{{lock}}}:{REQUEST}")
-        })
+        if has_hash_tag(lock) { format!("{lock}:{what}") } else { format!("{{{lock}}}:{what}") }
     }
 
     /// Derives all keys from the main key `prefix` + `name`.

@@ -5,10 +5,14 @@
 //! `test_util::contract` holds every node kind to them.
 
 mod place;
+mod stored;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::stored::{
+    ENTRY_MAX, Enlist, Holder, LISTED_MAX, Listed, RecordState, StoredRecord, StoredSteps,
+};
 use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::receipt::Predecessor;
@@ -93,6 +97,11 @@ pub enum Op {
         /// Ask for a hint.
         wait: bool,
     },
+    /// Write or prolong the owner's entry in a list of candidates, or take it out, and read the
+    /// list → `Candidates`. Where [`LISTED_MAX`] others are listed the entry is left out. It says
+    /// nothing about who holds what: it is answered in quarantine, too, and what a node has
+    /// forgotten is written again by its owner.
+    Enlist(Enlist),
     /// Begin an idempotency record (phase 1 of consensus on the key's result).
     Claim(Claim),
     /// As `Raise`, for a record; refused above `token`, and while the promise is of an earlier data
@@ -194,6 +203,7 @@ impl Op {
             | Self::Steps { owner, .. }
             | Self::Unclaim { owner, .. } => Some(owner),
             Self::Claim(claim) => Some(&claim.owner),
+            Self::Enlist(enlist) => Some(&enlist.owner),
             Self::Inspect { .. } | Self::Lookup { .. } => None,
         }
     }
@@ -212,6 +222,7 @@ impl Op {
                 | Self::ExtendClaim { .. }
                 | Self::Lookup { .. }
                 | Self::Inspect { .. }
+                | Self::Enlist(_)
         )
     }
 
@@ -222,6 +233,7 @@ impl Op {
                 bytes.len()
             }
             Self::Steps { list, .. } => list.len(),
+            Self::Enlist(Enlist { entry: Some(entry), .. }) => entry.len(),
             _ => 0,
         }
     }
@@ -239,6 +251,7 @@ impl Op {
             | Self::Steps { .. } => true,
             Self::Release { .. }
             | Self::Inspect { .. }
+            | Self::Enlist(_)
             | Self::Unclaim { .. }
             | Self::Lookup { .. } => false,
         }
@@ -316,24 +329,6 @@ pub struct Batch {
     pub ops: Vec<Op>,
 }
 
-/// A completed result as a node stores it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredRecord {
-    /// The ballot it was stored under.
-    pub token: FencingToken,
-    /// The result's bytes; `None` if it was too large to be kept.
-    pub value: Option<Arc<[u8]>>,
-}
-
-/// The finished steps of a handler as a node stores them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredSteps {
-    /// The ballot they were stored under.
-    pub token: FencingToken,
-    /// All of them, in the form of the caller.
-    pub list: Arc<[u8]>,
-}
-
 /// What a node says to one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -369,6 +364,8 @@ pub enum Reply {
     Absent,
     /// Inspect.
     Holder(Option<Holder>),
+    /// Enlist: who is listed, in the order in which they were written first.
+    Candidates(Vec<Listed>),
     /// Claim: yes.
     Claimed {
         /// This node's promise.
@@ -402,11 +399,11 @@ pub enum Reply {
         /// As for `Claimed`.
         unsure: Duration,
     },
-    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect: there is a result, steps, or a holder's
-    /// metadata, and the answer to this batch has shown as many bytes of them as the node sends at
-    /// once. Nothing was executed; ask again. At least one of them is shown in a batch that has
-    /// such an answer, whatever its length. Callers never see it: the op is asked again for them,
-    /// in a later batch, until its deadline.
+    /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect, Enlist: there is a result, steps, a
+    /// holder's metadata or a list, and the answer to this batch has shown as many bytes of them as
+    /// the node sends at once. Nothing was executed; ask again. At least one of them is shown in a
+    /// batch that has such an answer, whatever its length. Callers never see it: the op is asked
+    /// again for them, in a later batch, until its deadline.
     Deferred,
 }
 
@@ -418,35 +415,10 @@ impl Reply {
             Self::Claimed { record, steps, .. } => record.is_some() || steps.is_some(),
             Self::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
             Self::Holder(holder) => holder.as_ref().is_some_and(|h| h.meta.is_some()),
+            Self::Candidates(all) => !all.is_empty(),
             _ => false,
         }
     }
-}
-
-/// The holder of a lock on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The owner's token; `None` for a foreign client's value.
-    pub owner: Option<OwnerToken>,
-    /// This node's fence.
-    pub fence: u64,
-    /// Until expiry; `None` without.
-    pub remaining: Option<Duration>,
-    /// The holder's metadata.
-    pub meta: Option<Arc<[u8]>>,
-}
-
-/// An idempotency key's state on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordState {
-    /// The highest ballot promised.
-    pub fence: u64,
-    /// Claims seen.
-    pub attempt: u32,
-    /// Rest of the running lease, if one runs.
-    pub lease: Option<Duration>,
-    /// The result, if completed.
-    pub record: Option<StoredRecord>,
 }
 
 /// What a node reports about itself with each batch, at no extra cost.

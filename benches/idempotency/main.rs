@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
 use server::Server;
-use stats::Spread;
+use stats::{Spread, cpu};
 
 /// As JSON it has 32 bytes.
 const RESULT: &str = "the receipt of an order: 30 by";
@@ -48,33 +48,50 @@ struct Args {
 #[tokio::main]
 async fn main() {
     let args = Args::parse();
+    let before = load();
     let (execute, replay) = round_trips().await;
     let (batch, batch_trips) = batches(&args).await;
-    let replays = replays(&args).await;
+    let many = replays(&args).await;
+    let one = on_one_thread(&args);
     let bytes = bytes(args.records).await;
     if args.json {
         println!(
             "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
              \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
-             \"replays_per_s\":{:.0},\"replays_per_s_min\":{:.0},\"replays_per_s_max\":{:.0},\
+             \"replays\":{},\"replays_on_one_thread\":{},\
              \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
-            batch.median, replays.median, replays.min, replays.max, args.records
+            batch.median,
+            many.json(),
+            one.json(),
+            args.records
         );
         return;
     }
-    println!("round trips of a call that runs its handler      {execute}");
-    println!("round trips of a call that replays its result    {replay}");
-    println!("round trips of {BATCH} calls in a batch               {batch_trips}");
-    println!("a batch of {BATCH}, over calls one after the other    {batch} times as fast");
+    row("what", "is".to_owned(), "target");
+    row("round trips of a call that runs its handler", execute.to_string(), "2");
+    row("round trips of a call that replays its result", replay.to_string(), "1");
+    row(&format!("round trips of {BATCH} calls in a batch"), batch_trips.to_string(), "2");
+    let times = format!("{batch} times as fast");
+    row(&format!("a batch of {BATCH}, over calls one after the other"), times, ">= 5");
+    many.print("tokio's default runtime");
+    one.print("a runtime of one thread");
+    let bytes = format!("{bytes:.1} over {} records", args.records);
+    row("bytes of Redis for each record, 32-byte result", bytes, "<= 300");
     println!(
-        "replays/s, one node, {CALLERS} callers                  {:.0} ({:.0}-{:.0})",
-        replays.median, replays.min, replays.max
+        "the crate `idempotent` 2.0.0 needs Rust 1.98, so it is not built here; by its source it"
     );
-    println!(
-        "Redis memory of a completed record, 32-byte result   {bytes:.1} bytes over {} records",
-        args.records
-    );
-    println!("the crate `idempotent` 2.0.0 needs Rust 1.98 and is not built here");
+    println!("makes 2 round trips to run a handler, 1 to replay, and has no batches");
+    println!("load average before {before}, after {}", load());
+}
+
+fn row(what: &str, is: String, target: &str) {
+    println!("{what:68} {is:30} {target}");
+}
+
+/// Of the last minute, the last 5 and the last 15: how busy the machine was.
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
 struct Lab {
@@ -177,11 +194,50 @@ async fn batches(args: &Args) -> (Spread, u64) {
 }
 
 /// Replays in a second, of many callers on one node.
-async fn replays(args: &Args) -> Spread {
+struct Replays {
+    per_s: Spread,
+    /// Processor time of one in µs: of this process, of the server. Other programs do not change it
+    /// much.
+    cpu: (f64, f64),
+}
+
+impl Replays {
+    fn print(&self, runtime: &str) {
+        let Spread { median, min, max } = self.per_s;
+        let what = format!("replays/s, one node, {CALLERS} callers, {runtime}");
+        row(&what, format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
+        let cpu = format!("{:.1} + {:.1} µs", self.cpu.0, self.cpu.1);
+        row("  processor time of one, client + server", cpu, "");
+    }
+
+    fn json(&self) -> String {
+        let Spread { median, min, max } = self.per_s;
+        format!(
+            "{{\"per_s\":{median:.0},\"min\":{min:.0},\"max\":{max:.0},\"client_cpu_us\":{:.1},\
+             \"server_cpu_us\":{:.1}}}",
+            self.cpu.0, self.cpu.1
+        )
+    }
+}
+
+/// As a program does whose runtime has one thread.
+fn on_one_thread(args: &Args) -> Replays {
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(replays(args))
+        });
+        runs.join().expect("it replays")
+    })
+}
+
+async fn replays(args: &Args) -> Replays {
     let lab = Arc::new(Lab::new());
     for caller in 0..CALLERS {
         lab.call(format!("order-{caller}")).await;
     }
+    let spent = || (cpu(std::process::id()), cpu(lab.server.pid()));
+    let (before, mut all) = (spent(), 0);
     let mut rates = Vec::new();
     for _ in 0..args.rounds {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -203,9 +259,13 @@ async fn replays(args: &Args) -> Spread {
         for caller in callers {
             caller.await.expect("it replays");
         }
-        rates.push(count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64());
+        let done = count.load(Ordering::Relaxed);
+        rates.push(done as f64 / began.elapsed().as_secs_f64());
+        all += done;
     }
-    Spread::of(rates)
+    let (after, all) = (spent(), all as f64);
+    let cpu = ((after.0 - before.0) / all, (after.1 - before.1) / all);
+    Replays { per_s: Spread::of(rates), cpu }
 }
 
 /// Bytes of Redis for each completed record.

@@ -12,7 +12,7 @@ use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
 use crate::verbs::inspect::{ForceArgs, InspectArgs};
-use crate::verbs::leader::StepDownArgs;
+use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
@@ -40,6 +40,8 @@ enum Command {
     Inspect(Box<InspectArgs>),
     #[command(after_help = after(LIST))]
     List(Box<ListArgs>),
+    #[command(after_help = after(CANDIDATES))]
+    Candidates(Box<CandidatesArgs>),
     #[command(after_help = after(STEP_DOWN))]
     StepDown(Box<StepDownArgs>),
     #[command(after_help = after(FORCE))]
@@ -71,6 +73,7 @@ of the first lease, which is renewed).";
 
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing
+  palisade elect billing --node redis://127.0.0.1 --priority 10 -- ./billing
   palisade elect billing --node redis://127.0.0.1 --observe --json
 
 The environment of the command is as for `lock`; PALISADE_FENCING_TOKEN is the term.";
@@ -98,8 +101,13 @@ const LIST: &str = "Examples:
   palisade list --node redis://127.0.0.1
   palisade list --prefix billing: --node redis://127.0.0.1 --json";
 
+const CANDIDATES: &str = "Examples:
+  palisade candidates billing --node redis://127.0.0.1
+  palisade candidates cron:nightly:lead --node redis://127.0.0.1 --json";
+
 const STEP_DOWN: &str = "Examples:
-  palisade step-down billing --node redis://127.0.0.1 --reason 'kernel update on host 7'";
+  palisade step-down billing --node redis://127.0.0.1 --reason 'kernel update on host 7'
+  palisade step-down cron:nightly:lead --node redis://127.0.0.1";
 
 const FORCE: &str = "Examples:
   palisade force-release deploy --node redis://127.0.0.1 --reason 'host is gone' --yes";
@@ -165,6 +173,7 @@ impl Line {
             Command::Once(args) => run(args.run(sets)).map(coded),
             Command::Inspect(args) => run(args.run(sets)),
             Command::List(args) => args.run(sets),
+            Command::Candidates(args) => run(args.run(sets)),
             Command::StepDown(args) => run(args.run(sets)),
             Command::ForceRelease(args) => run(args.run(sets)).map(coded),
             Command::Idem(args) => run(args.run(sets)),

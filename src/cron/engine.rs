@@ -26,7 +26,7 @@ use super::revision::{Revision, revise};
 use super::rules::{millis, plan, runs_after, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{Cancelled, End, Run, Skipped, Tick};
-use super::{Cron, CronError};
+use super::{Cron, CronError, Running};
 use crate::driver::WATCH;
 use crate::error::Advice;
 use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
@@ -257,6 +257,7 @@ where
             return Ok(Looked::Over);
         }
         let verb = verb!("tick", job = %self.job.name, tick);
+        let _running = Running::begin(&self.cron.lead.running);
         let run = self.run_once(tick, backfilled, why, guard.as_ref());
         let ended = run.instrument(verb.span()).await;
         self.over(verb, tick, &ended);

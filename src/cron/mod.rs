@@ -43,7 +43,10 @@
 //! that would have to be started again.
 //!
 //! One process *leads*: it comes first to each tick, the others only when a moment has passed and
-//! nobody has. That saves requests, and decides nothing.
+//! nobody has. That saves requests, and decides nothing. An operator takes the lead from a process
+//! by [`Election::step_down`](crate::Election::step_down) (`palisade step-down`) of the election
+//! [`<name>:lead`](Cron::name): it leaves the ticks to the others at once, ends what it runs, and
+//! then resigns.
 //!
 //! What cannot be promised: that a job's effect in a foreign system happens once if the process
 //! dies between the effect and its record. [`Job::interrupted`] says what then becomes of the tick,
@@ -58,14 +61,14 @@ mod schedule;
 mod tick;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::driver::Core;
-use crate::election::Election;
+use crate::election::{Election, Leadership};
 use crate::idempotency::{Failed, Idempotency, Status};
 use crate::lock::LostSignal;
 use crate::redlock::Redlock;
@@ -97,6 +100,8 @@ struct Lead {
     /// Says more exactly whether the term is over.
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
+    /// How many ticks run in this process.
+    running: Arc<watch::Sender<usize>>,
     task: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -117,13 +122,14 @@ impl Cron {
             term: Arc::new(watch::Sender::new(None)),
             lost: Arc::default(),
             step_down: Arc::default(),
+            running: Arc::new(watch::Sender::new(0)),
             task: std::sync::Mutex::new(None),
         };
         Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
     }
 
-    /// The name of the election among the processes; default `cron`. Processes that run other jobs
-    /// take another.
+    /// The name of these processes, whose election is called `<name>:lead`; default `cron`.
+    /// Processes that run other jobs take another.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
@@ -143,7 +149,7 @@ impl Cron {
         (*self.lead.term.borrow()).filter(|_| valid)
     }
 
-    /// Leaves the lead to another process, if this one has it. What runs goes on.
+    /// Leaves the lead to another process at once, if this one has it. What runs goes on.
     pub fn step_down(&self) {
         self.lead.step_down.notify_waiters();
     }
@@ -245,30 +251,77 @@ impl Cron {
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (term, step_down) = (Arc::clone(&self.lead.term), Arc::clone(&self.lead.step_down));
-        let signal = Arc::clone(&self.lead.lost);
-        let core = Arc::downgrade(self.core());
+        let lead = Candidate {
+            term: Arc::clone(&self.lead.term),
+            lost: Arc::clone(&self.lead.lost),
+            step_down: Arc::clone(&self.lead.step_down),
+            running: self.lead.running.subscribe(),
+            core: Arc::downgrade(self.core()),
+        };
+        *task = Some(tokio::spawn(lead.go_on(election)));
+    }
+}
+
+/// The candidate of one process.
+struct Candidate {
+    term: Arc<watch::Sender<Option<FencingToken>>>,
+    lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
+    step_down: Arc<Notify>,
+    running: watch::Receiver<usize>,
+    core: Weak<Core>,
+}
+
+impl Candidate {
+    /// Ends when the handle is closed, or by a setting that `run` has refused.
+    async fn go_on(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
-        *task = Some(tokio::spawn(async move {
-            // Ends when the handle is closed, or by a setting that `run` has refused.
-            while let Ok(leadership) = election.campaign(&*value).await {
-                let stepped = step_down.notified();
-                *signal.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                    Some(leadership.lost_signal());
-                term.send_replace(Some(leadership.term()));
-                let Some(core) = core.upgrade() else { return };
-                let lost = tokio::select! {
-                    biased;
-                    () = leadership.lost() => true,
-                    () = stepped => false,
-                    () = core.closing.begun() => false,
-                };
-                drop(core);
-                term.send_replace(None);
-                let outcome = leadership.resign().await;
-                tracing::debug!(target: "palisade::cron", lost, ?outcome, "no longer leads");
-                tokio::time::sleep(LEAVE).await;
-            }
-        }));
+        while let Ok(leadership) = election.campaign(&*value).await {
+            let Some(core) = self.core.upgrade() else { return };
+            let why = self.lead(&leadership, &core).await;
+            drop(core);
+            self.term.send_replace(None);
+            let outcome = leadership.resign().await;
+            tracing::debug!(target: "palisade::cron", why, ?outcome, "no longer leads");
+            tokio::time::sleep(LEAVE).await;
+        }
+    }
+
+    /// Leads, and says why it is over.
+    async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
+        let stepped = self.step_down.notified();
+        *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some(leadership.lost_signal());
+        self.term.send_replace(Some(leadership.term()));
+        let asked = async {
+            let request = leadership.asked_to_resign().await;
+            let (name, by, reason) = (leadership.name(), request.by, request.reason);
+            tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
+            // The others come first to all ticks from now on; what runs here comes to its end.
+            self.term.send_replace(None);
+            let _ = self.running.wait_for(|running| *running == 0).await;
+        };
+        tokio::select! {
+            biased;
+            () = leadership.lost() => "lost",
+            () = stepped => "stepped down",
+            () = core.closing.begun() => "closed",
+            () = asked => "asked",
+        }
+    }
+}
+
+/// A tick that runs in this process.
+struct Running<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Running<'a> {
+    fn begin(running: &'a watch::Sender<usize>) -> Self {
+        running.send_modify(|running| *running += 1);
+        Self(running)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running -= 1);
     }
 }

@@ -1,12 +1,14 @@
-//! What every node says of a lock, for people: nothing is decided, and all are waited for.
+//! What nodes say of a lock or an election, for people: nothing is decided by it.
 
 use std::future::poll_fn;
 
 use crate::driver::Core;
-use crate::error::NodeError;
+use crate::driver::run::Round;
+use crate::error::{NodeError, NodeOutcome};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Reply};
+use crate::op::{Enlist, Op, Reply};
+use crate::quorum::candidates::{Candidate, Listing};
 use crate::token::OwnerToken;
 
 impl Core {
@@ -31,6 +33,32 @@ impl Core {
         // Who is silent then stays without an answer.
         let _ = tokio::time::timeout(self.patience(), all).await;
         self.names.iter().cloned().zip(answers).collect()
+    }
+
+    /// Writes a candidate's entry, or takes it out, and reads the list. `read` is as for
+    /// [`Listing`].
+    ///
+    /// # Cancellation safety
+    /// Dropped, the entry may have been written, and ends with its ttl.
+    pub(crate) async fn enlist<W>(
+        &self,
+        op: Enlist,
+        read: impl Fn(&[u8]) -> Option<(u64, W)>,
+    ) -> Result<Vec<Candidate<W>>, Vec<NodeOutcome>> {
+        let timer = self.timer()?;
+        let now = self.env.now();
+        let by = self.node_deadline(now);
+        let mailbox = Mailbox::new(self.n());
+        self.send_all(Op::Enlist(op), by, &mailbox);
+        let round = Round { mailbox: &mailbox, timer, until: by, of: None };
+        self.run(now, &mut Listing::new(self.n(), by, read), round).await
+    }
+
+    /// Takes a candidate's entry out of the list. Nobody waits for it: what is left where it does
+    /// not arrive ends with its ttl. Needs no runtime: it is what `Drop` calls.
+    pub(crate) fn strike(&self, op: Enlist) {
+        let deadline = self.node_deadline(self.env.now());
+        self.send_all(Op::Enlist(op), deadline, &Mailbox::taking_back(self.n()));
     }
 
     /// Releases a lock of somebody else on every node.

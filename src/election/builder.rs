@@ -14,25 +14,27 @@ use crate::redlock::Redlock;
 /// Settings of an [`Election`], begun by [`Redlock::election`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct ElectionBuilder(Election);
+pub struct ElectionBuilder(Election, bool);
 
 impl Redlock {
     /// Settings of the election of this name over the handle's nodes. Its main key there is the
     /// handle's prefix + `election:` + `name`. [`build`](ElectionBuilder::build) checks them.
     pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
         let (core, name) = (Arc::clone(&self.core), name.as_ref());
-        ElectionBuilder(Election {
+        let election = Election {
             keys: LockKeys::of_election(&core.config.prefix, name),
             ttl: core.config.ttl,
             drain: Duration::ZERO,
             one_term: false,
+            priority: None,
             acquire_timeout: None,
             retry: RetryPolicy::default(),
             level: Durability::Primary,
             name: name.into(),
-            course: Course::new(core.config.drift),
+            course: Course::new(core.config.drift, true),
             core,
-        })
+        };
+        ElectionBuilder(election, true)
     }
 }
 
@@ -53,6 +55,32 @@ impl ElectionBuilder {
     /// left of it.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.0.drain = drain;
+        self
+    }
+
+    /// Which candidates are preferred: those of higher priority. Default 0.
+    ///
+    /// While an eligible candidate of higher priority [is listed](Election::candidates), one of
+    /// lower priority leaves it each attempt for a moment: a sixteenth of the ttl (25 ms at least)
+    /// for each higher priority in the list, and four times that at most. So a listed candidate
+    /// that cannot lead (it died within the last ttl, or reaches too few nodes) delays the others
+    /// by at most a quarter of the ttl, or 100 ms if that is longer; it never prevents a leader. It
+    /// is a preference and no promise: the preferred candidate's requests may be slower than that.
+    /// A leader stays when a candidate of higher priority comes.
+    ///
+    /// Where no process sets a priority, nothing is held back. A process that sets one reads the
+    /// list before its first attempt, which costs one round trip; the others make their first
+    /// attempt without it.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.0.priority = Some(priority);
+        self
+    }
+
+    /// With `false`, this process does not attempt to lead until
+    /// [`set_eligible`](Election::set_eligible) says so: [`campaign`](Election::campaign) waits for
+    /// that, and is [listed](Election::candidates) as not eligible. Default `true`.
+    pub fn eligible(mut self, eligible: bool) -> Self {
+        self.1 = eligible;
         self
     }
 
@@ -90,7 +118,9 @@ impl ElectionBuilder {
     pub fn build(self) -> Result<Election, ConfigError> {
         let checked = self.check();
         checked.map_err(|e| e.of(Resource::Election(Arc::clone(&self.0.name))))?;
-        Ok(self.0)
+        let Self(election, eligible) = self;
+        let course = Course::new(election.core.config.drift, eligible);
+        Ok(Election { course, ..election })
     }
 
     fn check(&self) -> Result<(), ConfigError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use super::Election;
+use super::candidates::Seat;
 use super::error::CampaignError;
 use super::leadership::Leadership;
 use super::value::{Metadata, check_value};
@@ -50,8 +51,10 @@ impl TryCampaign {
 
 impl Election {
     /// Campaigns until elected: as long as the future is polled, or until
-    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. After this process
-    /// was [asked to step down](Leadership::asked_to_resign) it begins one ttl later.
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits, it
+    /// is [listed](Self::candidates), which costs each node one request per quarter of the ttl.
+    /// After this process was [asked to step down](Leadership::asked_to_resign) it begins one ttl
+    /// later.
     ///
     /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
     /// woken one at a time when a leader resigns. Without a quorum it keeps trying (and logs one
@@ -62,8 +65,9 @@ impl Election {
     /// [`WORDS_MAX`](super::WORDS_MAX)); [`CampaignError::NoQuorum`] if no node can serve until
     /// somebody changes a setting; [`CampaignError::Closed`] as soon as the handle is
     /// [closed](crate::Redlock::close). With an `acquire_timeout` also
-    /// [`CampaignError::TimedOut`] if somebody else led to the end, and
-    /// [`CampaignError::NoQuorum`] if too few nodes could be asked.
+    /// [`CampaignError::TimedOut`] if somebody else led to the end,
+    /// [`CampaignError::NoQuorum`] if too few nodes could be asked, and
+    /// [`CampaignError::Ineligible`] if this process [may not lead](Self::set_eligible).
     ///
     /// # Cancellation safety
     /// If dropped at any await it holds nothing: what nodes granted is released in the background,
@@ -76,10 +80,12 @@ impl Election {
         won
     }
 
-    /// One attempt.
+    /// One attempt. It is not [listed](Self::candidates). With a
+    /// [priority](super::ElectionBuilder::priority) it is held back as those of a campaign are.
     ///
     /// # Errors
-    /// [`CampaignError::Config`], [`CampaignError::NoQuorum`] or [`CampaignError::Closed`].
+    /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
+    /// [`CampaignError::Closed`].
     /// "Somebody else leads" is none.
     ///
     /// # Cancellation safety
@@ -102,6 +108,14 @@ impl Election {
             let taken = Taken { retry_after: Some(wait), foreign: false };
             return Ok(TryCampaign::Following(taken));
         }
+        if !self.is_eligible() {
+            return Err(CampaignError::Ineligible { of: self.resource(), waited: Duration::ZERO });
+        }
+        if self.priority.is_some() {
+            let seat = Seat::new(self, value);
+            seat.look().await;
+            self.leave(seat.hold_back()).await?;
+        }
         let mut lost = false;
         loop {
             verb.attempt();
@@ -110,7 +124,7 @@ impl Election {
                 .attempt(&self.keys, self.on_nodes(), (None, Duration::ZERO), self.level)
                 .await
             {
-                Ok(won) => match self.take_office(won, value).await {
+                Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // Lost to somebody else, or with a node's data: the next attempt shows which.
                     Err(ExtendError::Lost(_)) if !lost => {
@@ -133,22 +147,96 @@ impl Election {
 
     async fn elect(&self, value: &str, verb: &Call) -> Result<Leadership, CampaignError> {
         let _verb = self.begin(value)?;
-        let (of, started) = (self.resource(), self.core.env.now());
+        let started = self.core.env.now();
         let deadline = self.acquire_timeout.map(|d| started + d);
         self.let_others(deadline).await?;
+        let seat = Seat::new(self, value);
+        if self.priority.is_some() || !self.is_eligible() {
+            seat.write().await;
+        }
+        let seek = async {
+            loop {
+                self.eligible_by(deadline, started).await?;
+                tokio::select! {
+                    biased;
+                    won = self.seek(value, &seat, (started, deadline), verb) => return won,
+                    // What it may have been granted is given back.
+                    () = self.course.eligible_is(false) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            won = seek => won,
+            never = seat.keep() => match never {},
+        }
+    }
+
+    /// Waits until this process may attempt to lead.
+    async fn eligible_by(
+        &self,
+        deadline: Option<Moment>,
+        started: Moment,
+    ) -> Result<(), CampaignError> {
+        if self.is_eligible() {
+            return Ok(());
+        }
+        let over = async {
+            match deadline {
+                Some(end) => tokio::time::sleep(end.since(self.core.env.now())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.core.closing.begun() => Err(CampaignError::Closed(self.resource())),
+            () = self.course.eligible_is(true) => Ok(()),
+            () = over => {
+                let waited = self.core.env.now().since(started);
+                Err(CampaignError::Ineligible { of: self.resource(), waited })
+            }
+        }
+    }
+
+    /// Leaves an attempt to others for so long.
+    async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
+        if span.is_zero() {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            () = self.core.closing.begun() => Err(CampaignError::Closed(self.resource())),
+            () = tokio::time::sleep(span) => Ok(()),
+        }
+    }
+
+    /// Attempts until elected, or until then.
+    async fn seek(
+        &self,
+        value: &str,
+        seat: &Seat<'_>,
+        (started, deadline): (Moment, Option<Moment>),
+        verb: &Call,
+    ) -> Result<Leadership, CampaignError> {
+        let of = self.resource();
         let lost = |loss: &Loss| match loss {
-            Loss::Taken(taken) => self.taken(taken),
+            Loss::Taken(taken) => {
+                seat.wait();
+                self.taken(taken);
+            }
             Loss::NoQuorum(_) => {}
         };
+        let hold_back = || seat.hold_back();
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
-            let (keys, ttl) = (&self.keys, self.on_nodes());
-            let bid = Bid { of: &of, keys, ttl, level: self.level, lost: &lost, verb };
+            self.leave(seat.hold_back().min(left)).await?;
+            let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
+            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, hold_back: &hold_back, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
-                Ok(won) => match self.take_office(won, value).await {
+                Ok(won) => match self.take_office(won, value, Some(seat.id())).await {
                     Ok(leadership) => return Ok(leadership),
                     Err(ExtendError::Lost(of)) => {
                         CampaignError::TimedOut { of, waited: left, taken: met() }
@@ -223,9 +311,15 @@ impl Election {
 
     /// Publishes the first value on a majority: before that nobody leads. On failure the lock is
     /// given back first.
-    async fn take_office(&self, won: Won, value: &str) -> Result<Leadership, ExtendError> {
+    async fn take_office(
+        &self,
+        won: Won,
+        value: &str,
+        seat: Option<String>,
+    ) -> Result<Leadership, ExtendError> {
         let since = (self.core.env.wall_micros(), self.drain);
         let metadata = Metadata::first(value, (won.owner, won.token), since);
+        let metadata = metadata.of(self.priority(), seat);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
         let (id, times) = ((won.owner, won.token), (self.ttl, won.until - self.drain));
         let meters = self.core.meters.election(&self.name);
@@ -261,6 +355,7 @@ fn over(verb: Call, came_to: Result<Option<&Leadership>, &CampaignError>) {
         Ok(None) | Err(CampaignError::TimedOut { .. }) => "taken",
         Err(CampaignError::Closed(_)) => "closed",
         Err(CampaignError::Config(_)) => "config",
+        Err(CampaignError::Ineligible { .. }) => "ineligible",
         Err(CampaignError::NoQuorum(_)) => "no_quorum",
     });
 }

@@ -25,6 +25,18 @@ pub enum CampaignError {
         /// The last refusal.
         taken: Taken,
     },
+    /// This process does not attempt to lead, by its own
+    /// [setting](crate::ElectionBuilder::eligible). Nothing is held.
+    #[error(
+        "{of}: not elected within {waited:?}, this process is not eligible; `set_eligible(true)` \
+         changes that"
+    )]
+    Ineligible {
+        /// The election.
+        of: Resource,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
     #[error("{0}: cannot campaign, the handle was closed; build a new one")]
     Closed(Resource),
@@ -46,6 +58,7 @@ impl CampaignError {
             Self::Config(_) => Advice::Misconfigured,
             Self::NoQuorum(e) => e.advice(),
             Self::TimedOut { taken, .. } => taken.advice(),
+            Self::Ineligible { .. } => Advice::GiveUp,
             Self::Closed(_) => Advice::Rebuild,
         }
     }
@@ -167,10 +180,11 @@ mod tests {
         let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
         let taken = Taken { retry_after: None, foreign: false };
         let waited = Duration::from_secs(2);
-        let all: [Box<dyn std::error::Error>; 9] = [
+        let all: [Box<dyn std::error::Error>; 10] = [
             Box::new(CampaignError::Config(config())),
             Box::new(CampaignError::NoQuorum(why())),
             Box::new(CampaignError::TimedOut { of: of(), waited, taken }),
+            Box::new(CampaignError::Ineligible { of: of(), waited }),
             Box::new(CampaignError::Closed(of())),
             Box::new(ProclaimError::Config(config())),
             Box::new(ProclaimError::Lost(of())),

@@ -11,6 +11,7 @@
 //! | [`Leadership::proclaim`] | publishes another value, in the same term |
 //! | [`Leadership::resign`] | ends the term; the next candidate is woken |
 //! | [`Election::leader`] | asks who leads now |
+//! | [`Election::candidates`] | lists who takes part, in order |
 //! | [`Election::observe`] | yields each change: leader, vacancy, doubt and its end |
 //! | [`Election::watch_state`] | what this process is: following, leading, in jeopardy, lost |
 //! | [`Election::step_down`] | asks the leader, from outside, to resign |
@@ -42,6 +43,7 @@
 
 mod builder;
 mod campaign;
+mod candidates;
 mod error;
 mod lead;
 mod leadership;
@@ -63,6 +65,7 @@ use crate::quorum::leader::Sight;
 
 pub use builder::ElectionBuilder;
 pub use campaign::TryCampaign;
+pub use candidates::Candidate;
 pub use error::{CampaignError, LeaderError, ProclaimError, StepDownError};
 pub use leadership::Leadership;
 pub use metrics::ElectionMetrics;
@@ -84,6 +87,7 @@ pub struct Election {
     ttl: Duration,
     drain: Duration,
     one_term: bool,
+    priority: Option<u8>,
     acquire_timeout: Option<Duration>,
     retry: RetryPolicy,
     level: Durability,
@@ -117,6 +121,11 @@ impl Election {
         self.look(false).await
     }
 
+    /// The [priority](ElectionBuilder::priority) of this process.
+    pub fn priority(&self) -> u8 {
+        self.priority.unwrap_or_default()
+    }
+
     fn resource(&self) -> Resource {
         Resource::Election(Arc::clone(&self.name))
     }
@@ -125,11 +134,17 @@ impl Election {
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _verb = self.core.closing.enter().ok_or_else(closed)?;
+        let seen = self.sight(wait).await?;
+        Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
+    }
+
+    /// What the leader published, and what is left of its lease.
+    async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let asked = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {
             Sight::Leads { words, remaining } => {
                 self.course.led(self.core.env.now(), asked + remaining);
-                Ok(Some(words.leader(remaining)))
+                Ok(Some((words, remaining)))
             }
             Sight::Mute | Sight::Vacant => {
                 self.course.vacant(self.core.env.now());

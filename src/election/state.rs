@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::Election;
 use super::metrics::{ElectionMetrics, Sums};
@@ -168,6 +168,8 @@ pub(super) struct Course {
     inner: Mutex<Inner>,
     /// A campaign began, or was won.
     news: Notify,
+    /// Whether it attempts to lead.
+    eligible: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -182,8 +184,26 @@ struct Inner {
 }
 
 impl Course {
-    pub(super) fn new(drift: Drift) -> Arc<Self> {
-        Arc::new(Self { drift, inner: Mutex::default(), news: Notify::new() })
+    pub(super) fn new(drift: Drift, eligible: bool) -> Arc<Self> {
+        let eligible = watch::Sender::new(eligible);
+        Arc::new(Self { drift, inner: Mutex::default(), news: Notify::new(), eligible })
+    }
+
+    pub(super) fn is_eligible(&self) -> bool {
+        *self.eligible.borrow()
+    }
+
+    pub(super) fn set_eligible(&self, eligible: bool) {
+        self.eligible.send_replace(eligible);
+    }
+
+    /// Resolves when it is so.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and called again at any time.
+    pub(super) async fn eligible_is(&self, so: bool) {
+        // The sender is in here: there is always one.
+        let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -41,6 +41,8 @@ pub struct Leader {
     pub identity: Identity,
     /// How long it needs to end its work after a loss; zero if it declared nothing.
     pub drain: Duration,
+    /// Its [priority](crate::ElectionBuilder::priority).
+    pub priority: u8,
 }
 
 /// A process, as it publishes itself: `host/pid/boot`.
@@ -88,6 +90,11 @@ pub(crate) struct Metadata {
     boot: u64,
     #[serde(default)]
     drain_ms: u64,
+    #[serde(default)]
+    priority: u8,
+    /// What it was called in the list of candidates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) candidate: Option<String>,
 }
 
 impl Metadata {
@@ -108,7 +115,14 @@ impl Metadata {
             pid: here.pid,
             boot: here.boot,
             drain_ms: u64::try_from(drain.as_millis()).unwrap_or(u64::MAX),
+            priority: 0,
+            candidate: None,
         }
+    }
+
+    /// The same of this candidate.
+    pub(crate) fn of(self, priority: u8, candidate: Option<String>) -> Self {
+        Self { priority, candidate, ..self }
     }
 
     /// The next of the same leader.
@@ -139,6 +153,7 @@ impl Metadata {
             remaining,
             identity: Identity { host: self.host.to_string(), pid: self.pid, boot: self.boot },
             drain: Duration::from_millis(self.drain_ms),
+            priority: self.priority,
         }
     }
 }
@@ -210,6 +225,7 @@ mod tests {
             (owner, FencingToken::new(1 << 52)),
             (u64::MAX, Duration::MAX),
         );
+        metadata = metadata.of(u8::MAX, Some(digest(owner)));
         metadata.number = u64::MAX - 1;
         metadata.host = "\u{10348}".repeat(64).into();
         metadata.publish(&longest);

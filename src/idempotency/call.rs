@@ -251,7 +251,7 @@ impl Call {
     /// another request's result is not shown.
     ///
     /// # Errors
-    /// `Config`, `NoQuorum`, or `Codec` if what is stored does not read as `T`.
+    /// `Config`, `NoQuorum`, or `Codec` if what is stored cannot be read as `T`.
     ///
     /// # Cancellation safety
     /// Reads only.

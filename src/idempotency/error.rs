@@ -102,7 +102,7 @@ pub enum RunError {
     /// The handler ran, and its result is not known to be stored.
     NotRecorded(NotRecorded),
     /// The fingerprint could not be made (nothing was run), the result could not be turned into
-    /// JSON (the handler ran; its attempt has lapsed), or what is stored does not read as `T`.
+    /// JSON (the handler ran; its attempt has lapsed), or what is stored cannot be read as `T`.
     #[non_exhaustive]
     Codec {
         /// Of which call.

@@ -380,6 +380,6 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Result<Arc<[u8]>, CodecError> {
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    let refuse = |e| CodecError::new("the stored result does not read as this type", &e);
+    let refuse = |e| CodecError::new("the stored result cannot be read as this type", &e);
     serde_json::from_slice(bytes).map_err(refuse)
 }

@@ -112,7 +112,7 @@ pub(super) struct Steps(Mutex<State>);
 #[derive(Debug)]
 struct State {
     list: List,
-    /// What earlier attempts recorded does not read as a list.
+    /// What earlier attempts recorded cannot be read as a list.
     unreadable: Option<CodecError>,
     /// So many of the list were reached in this run.
     reached: usize,
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_read_runs_nothing() {
         let steps = steps("[1,2]");
-        assert!(begun(&steps, "charge").contains("does not read"));
+        assert!(begun(&steps, "charge").contains("cannot be read"));
         assert!(steps.unfinished().is_some());
     }
 }

@@ -103,7 +103,7 @@ impl Inspection {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TakenOver {
-    /// From whom, if anybody held the lock.
+    /// The holder from whom it was taken, as it was seen last; none if it was gone by then.
     pub from: Option<Holder>,
     /// The lock, under a higher token.
     pub guard: LockGuard,
@@ -122,7 +122,8 @@ impl Mutex {
         Ok(look(&self.core, &self.keys).await)
     }
 
-    /// Takes the lock from whoever holds it: for an operator, where the holder is known to hang.
+    /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
+    /// where the holder is known to hang. From nobody else: another one who comes first keeps it.
     ///
     /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
     /// from now on. The holder itself hears of its loss at its next renewal, at the latest when
@@ -131,21 +132,26 @@ impl Mutex {
     /// the lock as its [`note`](Holder::note), cut to one kibibyte.
     ///
     /// # Errors
-    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] also if others win the lock again and
-    /// again, or another program's value is under its key.
+    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if somebody else has the lock by now and
+    /// keeps it, or another program's value is under its key.
     ///
     /// # Cancellation safety
     /// Dropped, the holder may have been released all the same; nothing else is held.
-    pub async fn take_over(&self, reason: &str) -> Result<TakenOver, AcquireError> {
+    pub async fn take_over(
+        &self,
+        holder: &Holder,
+        reason: &str,
+    ) -> Result<TakenOver, AcquireError> {
         let _verb = self.begin()?;
         let core = &self.core;
         let started = core.env.now();
         let end = started + self.acquire_timeout.unwrap_or(WAIT);
         let mut from = None;
         loop {
-            if let Some(holder) = look(core, &self.keys).await.holder() {
-                core.take_from(&self.keys, holder.token);
-                from.get_or_insert(holder);
+            let seen = look(core, &self.keys).await.holder();
+            if let Some(same) = seen.filter(|seen| seen.token == holder.token) {
+                core.take_from(&self.keys, same.token);
+                from = Some(same);
             }
             match core.attempt(&self.keys, self.ttl, (None, WAIT), self.level).await {
                 Ok(won) => {
@@ -246,7 +252,8 @@ mod tests {
         let redlock = three();
         let mutex = redlock.mutex("job").build().unwrap();
         let old = mutex.acquire().await.unwrap();
-        let taken = mutex.take_over("it hangs").await.unwrap();
+        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
+        let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
         assert!(taken.guard.fencing_token() > old.fencing_token());
         assert!(taken.from.unwrap().fence >= old.fencing_token());
         let holder = mutex.inspect().await.unwrap().holder().unwrap();
@@ -258,8 +265,22 @@ mod tests {
         assert!(taken.guard.is_valid());
         assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
         taken.guard.release().await.unwrap();
-        let taken = mutex.take_over("nobody").await.unwrap();
+        let taken = mutex.take_over(&hangs, "it is gone").await.unwrap();
         assert!(taken.from.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_takeover_leaves_the_lock_to_another_who_came_first() {
+        let redlock = three();
+        let mutex = redlock.mutex("job");
+        let mutex = mutex.acquire_timeout(Duration::from_millis(200)).build().unwrap();
+        let old = mutex.acquire().await.unwrap();
+        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
+        old.release().await.unwrap();
+        let well = mutex.acquire().await.unwrap();
+        let refused = mutex.take_over(&hangs, "it hangs").await;
+        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+        assert!(well.extend().await.is_ok(), "a healthy holder lost its lock");
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Mutex {
         let _verb = self.begin()?;
         let of = self.resource();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, verb };
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, hold_back: &nobody, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -163,15 +163,22 @@ pub(crate) struct Bid<'a> {
     pub(crate) level: Durability,
     /// Hears of each attempt that was lost.
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
+    /// For how long the next attempt is left to others.
+    pub(crate) hold_back: &'a (dyn Fn() -> Duration + Sync),
     /// On whose behalf.
     pub(crate) verb: &'a Call,
+}
+
+/// Where no attempt is left to anybody.
+pub(crate) fn nobody() -> Duration {
+    Duration::ZERO
 }
 
 /// Attempts until won or until `wait` has passed; without one as
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level, lost, verb }: Bid<'_>,
+    Bid { of, keys, ttl, level, lost, hold_back, verb }: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
@@ -234,7 +241,11 @@ pub(crate) async fn acquire_within(
             }
         };
         if woken {
-            hold_back(core, waiting, deadline).await;
+            keep_apart(core, waiting, deadline).await;
+        }
+        let span = hold_back().min(deadline.since(core.env.now()));
+        if !span.is_zero() {
+            queued.leave(span, woken).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
@@ -279,11 +290,33 @@ impl Queued<'_> {
     }
 }
 
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
+impl Queued<'_> {
+    /// What nodes reserved for the handle goes to the next in their queues.
+    fn give_back(&self) {
         for node in self.waiting.unused() {
             self.core.pass_on(node, self.keys.lock());
         }
+    }
+
+    /// Leaves the attempt to others for so long, and a turn to the next on the same handle.
+    async fn leave(&self, span: Duration, woken: bool) {
+        if woken {
+            self.give_back();
+            self.waiting.pass_on();
+        }
+        tokio::select! {
+            biased;
+            () = self.core.closing.begun() => {}
+            () = tokio::time::sleep(span) => {}
+        }
+        // The attempt itself sees what changed until now.
+        let _ = tokio::time::timeout(Duration::ZERO, self.waiting.turn(Duration::ZERO)).await;
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -303,7 +336,7 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
 }
 
 /// A wake-up that may have been forged does not cost the nodes more than now and then a request.
-async fn hold_back(core: &Core, waiting: &Waiting, deadline: Moment) {
+async fn keep_apart(core: &Core, waiting: &Waiting, deadline: Moment) {
     let now = core.env.now();
     let rest = waiting.floor(now).min(deadline.since(now));
     if !rest.is_zero() {

@@ -26,7 +26,15 @@ fn a_leader_is_asked_in_the_slot_of_its_election() {
     assert_eq!(keys.request().fence(), "{app:election:x}:ask:fence");
     let tagged = LockKeys::of_election("{app}:", "x");
     assert_eq!(tagged.request().lock(), "{app}:election:x:ask");
-    for (prefix, name) in [("{app}:", "x:ask"), ("{app}:", "x:ask:fence"), ("{", "x}:ask")] {
+    assert_eq!(&*keys.candidates(), "{app:election:x}:candidates");
+    assert_eq!(&*tagged.candidates(), "{app}:election:x:candidates");
+    for (prefix, name) in [
+        ("{app}:", "x:ask"),
+        ("{app}:", "x:ask:fence"),
+        ("{", "x}:ask"),
+        ("{app}:", "x:candidates"),
+        ("{", "x}:candidates"),
+    ] {
         let keys = LockKeys::of_election(prefix, name);
         assert!(check_election(name, &keys).is_err(), "{prefix}{name}");
     }
@@ -49,6 +57,7 @@ fn a_main_key_leads_back_to_its_name() {
         ("", "{job}:fence", None),
         ("", "{election:boss}:meta", None),
         ("", "{election:boss}:ask", None),
+        ("", "{election:boss}:candidates", None),
         ("", "{app:election:boss}:ask:fence", None),
         ("{app}:", "{app}:election:boss:ask", None),
         ("", "idem:ns:key", None),

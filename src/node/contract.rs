@@ -28,6 +28,7 @@ mod deadlines;
 mod extends;
 mod handover;
 mod hints;
+mod lists;
 mod locks;
 mod memory;
 mod ops;
@@ -205,6 +206,7 @@ pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
     all.extend(hints::cases());
+    all.extend(lists::cases());
     all.extend(reservations::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());

@@ -5,6 +5,7 @@
 mod builder;
 #[cfg(feature = "test-util")]
 mod faults;
+mod lists;
 mod locks;
 mod quarantine;
 mod records;
@@ -21,6 +22,7 @@ use tokio::sync::broadcast;
 pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
+use self::lists::Lists;
 use self::locks::{Locks, Wake};
 use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;
@@ -78,6 +80,7 @@ struct State {
 struct Data {
     marker: Option<Marker>,
     locks: Locks,
+    lists: Lists,
     records: Records,
     /// How many ops were executed that may have written.
     written: u64,
@@ -111,7 +114,7 @@ impl MemoryNode {
     /// How many names are in memory, those included that expired and were not yet swept out.
     pub fn len(&self) -> usize {
         let state = self.state();
-        state.data.locks.len() + state.data.records.len()
+        state.data.locks.len() + state.data.lists.len() + state.data.records.len()
     }
 
     /// True if nothing is in memory.
@@ -222,6 +225,7 @@ impl Data {
                 reply
             }
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
+            Op::Enlist(enlist) => self.lists.enlist(h, enlist),
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
             Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert } => {

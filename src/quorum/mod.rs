@@ -24,6 +24,7 @@ use crate::time::Moment;
 
 pub mod acquire;
 pub mod backoff;
+pub mod candidates;
 pub mod complete;
 pub mod extend;
 pub mod fence;

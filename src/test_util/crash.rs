@@ -354,6 +354,7 @@ fn verb(op: &Op) -> &'static str {
         Op::Extend { .. } => "Extend",
         Op::Release { .. } => "Release",
         Op::Inspect { .. } => "Inspect",
+        Op::Enlist(_) => "Enlist",
         Op::Claim(_) => "Claim",
         Op::RaiseClaim { .. } => "RaiseClaim",
         Op::ExtendClaim { .. } => "ExtendClaim",

@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::{ACK_WAIT, Broker, Handed};
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::{ConsumeError, DeadLetterReason, Disposition, Rules, Worker};
+use palisade::idempotency::consumer::{
+    Arrow, ConsumeError, DeadLetterReason, Disposition, Rules, Worker,
+};
+use palisade::idempotency::{Context, Status};
 use palisade::{Failed, Idempotency, Probed, Redlock};
 use support::idem::{World, at, secs};
 use tokio::sync::Notify;
@@ -117,7 +119,7 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
 
 /// Where a process dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Arrow {
+enum Death {
     Fetched,
     Claimed,
     Effect,
@@ -125,57 +127,57 @@ enum Arrow {
     Acknowledged,
 }
 
+impl Death {
+    /// The arrow at which the consumer itself can be stopped; the others are the handler's.
+    fn arrow(self) -> Option<Arrow> {
+        match self {
+            Self::Fetched => Some(Arrow::Fetched),
+            Self::Completed => Some(Arrow::Completed),
+            Self::Acknowledged => Some(Arrow::Acknowledged),
+            Self::Claimed | Self::Effect => None,
+        }
+    }
+}
+
 /// One process that dies at the first message that comes to this arrow: its connections to broker
-/// and nodes are cut, and it does nothing more.
-async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, arrow: Arrow) {
+/// and nodes are cut, and it does nothing more. Panics if no message comes there.
+async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     let handle = w.handle(0);
     let (connection, cut) = broker.connect();
     let died = Arc::new(Notify::new());
     let kill = {
-        let (died, faults, cut) = (Arc::clone(&died), handle.faults.clone(), Arc::clone(&cut));
+        let (died, faults) = (Arc::clone(&died), handle.faults.clone());
         move || {
             cut.store(true, SeqCst);
             faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
             died.notify_one();
         }
     };
-    if arrow == Arrow::Fetched {
-        // Nothing reaches a node: what was fetched is not even claimed.
-        handle.faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
-    }
-    if arrow == Arrow::Completed {
-        // The result is stored; the acknowledgement does not arrive.
-        cut.store(false, SeqCst);
-    }
     let books = ledger.clone();
     let book = {
-        let (kill, cut) = (kill.clone(), Arc::clone(&cut));
+        let kill = kill.clone();
         move |cx: Context, _: Arc<Handed>| {
-            let (books, kill, cut) = (books.clone(), kill.clone(), Arc::clone(&cut));
+            let (books, kill) = (books.clone(), kill.clone());
             async move {
-                if arrow == Arrow::Claimed {
+                if death == Death::Claimed {
                     kill();
                     pending::<()>().await;
                 }
                 books.book(&cx)?;
-                if arrow == Arrow::Effect {
+                if death == Death::Effect {
                     kill();
                     pending::<()>().await;
-                }
-                if arrow == Arrow::Completed {
-                    cut.store(true, SeqCst);
                 }
                 Ok::<_, Failed>(())
             }
         }
     };
-    let over = async {
-        match arrow {
-            Arrow::Claimed | Arrow::Effect => died.notified().await,
-            Arrow::Fetched | Arrow::Completed | Arrow::Acknowledged => sleep(secs(2)).await,
+    let rules = Rules::default().concurrency(4).at_arrow(move |arrow| {
+        if death.arrow() == Some(arrow) {
+            kill();
         }
-    };
-    let worker = worker(&handle.redlock, Rules::default().concurrency(4));
+    });
+    let worker = worker(&handle.redlock, rules);
     let run = worker.run_probed(
         connection,
         |_: Context, _: Arc<Handed>| async { Probed::<()>::Unknown },
@@ -185,23 +187,36 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, arrow: Arrow) {
     tokio::select! {
         biased;
         ended = run => panic!("{ended:?}"),
-        () = over => kill(),
+        over = timeout(secs(120), died.notified()) => over.expect("it dies there"),
     }
+}
+
+/// How many of the orders have a result on the nodes.
+async fn stored(redlock: &Redlock) -> usize {
+    let mut stored = 0;
+    for n in 0..8 {
+        let call = once(redlock).key(format!("order-{n}")).fingerprint_bytes(b"10 GBP");
+        let status = call.lookup::<()>().await.expect("nodes answer");
+        stored += usize::from(status == Status::Stored(()));
+    }
+    stored
 }
 
 #[tokio::test(start_paused = true)]
 async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
-    let arrows =
-        [Arrow::Fetched, Arrow::Claimed, Arrow::Effect, Arrow::Completed, Arrow::Acknowledged];
-    for arrow in arrows {
+    use Death::{Acknowledged, Claimed, Completed, Effect, Fetched};
+    for death in [Fetched, Claimed, Effect, Completed, Acknowledged] {
         let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
         for n in 0..8 {
             broker.publish(&format!("order-{n}"), "10 GBP");
             broker.publish(&format!("order-{n}"), "10 GBP");
         }
-        doomed(&w, &broker, &ledger, arrow).await;
-        let begun = ledger.with(1);
-        assert_eq!(begun > 0, !matches!(arrow, Arrow::Fetched | Arrow::Claimed), "{arrow:?}");
+        doomed(&w, &broker, &ledger, death).await;
+        // It died there, and neither before nor behind it.
+        assert_eq!(ledger.with(1) > 0, !matches!(death, Fetched | Claimed), "{death:?}");
+        let is_stored = stored(&w.redlock).await > 0;
+        assert_eq!(is_stored, matches!(death, Completed | Acknowledged), "{death:?}");
+        assert_eq!(broker.left() < 16, death == Acknowledged, "{death:?}");
         let (connection, _) = broker.connect();
         let (books, asked) = (ledger.clone(), ledger.clone());
         let worker = worker(&w.redlock, Rules::default());
@@ -215,8 +230,8 @@ async fn whatever_dies_at_any_arrow_each_message_has_one_effect() {
         };
         let run = worker.run_probed(connection, probe, book, empty(broker.clone()));
         let ended = timeout(secs(120), run).await.expect("nothing is left behind").unwrap();
-        assert_eq!((ledger.with(1), ledger.with(2)), (8, 0), "{arrow:?}: {ended:?}");
-        assert_eq!((broker.left(), broker.dead()), (0, Vec::new()), "{arrow:?}");
+        assert_eq!((ledger.with(1), ledger.with(2)), (8, 0), "{death:?}: {ended:?}");
+        assert_eq!((broker.left(), broker.dead()), (0, Vec::new()), "{death:?}");
     }
 }
 

@@ -163,6 +163,21 @@ async fn a_dead_letter_has_the_entry_and_its_reason() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
+    let (server, of) = (Server::start(&[]), orders());
+    ask(&server, &["SET", "{orders}:dead", "another program's"]);
+    add(&server, &["order-1"]).await;
+    let consumer = Consumer::builder(&server.url(), "orders", "billing", of).build().unwrap();
+    let handler = |_, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
+    let run = consumer.run(handler, std::future::pending());
+    // It ends with an error, or goes on trying.
+    let ended = timeout(Duration::from_secs(3), run).await;
+    assert!(!matches!(ended, Ok(Ok(_))), "{ended:?}");
+    let pending = ask(&server, &["XPENDING", "orders", "billing"]);
+    assert!(pending.starts_with('1'), "lost: {pending}");
+}
+
+#[tokio::test]
 async fn a_refusal_ends_the_consumer_with_what_to_check() {
     let of = orders();
     let refused = Server::start(&["--requirepass", "secret"]);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use palisade::Failed;
 use palisade::cron::{End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState};
+use palisade::election::StepDown;
 use tokio::time::sleep;
 
 use world::{World, every_second};
@@ -54,6 +55,37 @@ async fn no_tick_is_lost_or_doubled_while_leaders_come_and_go() {
     let (first, last) = (runs[0].at, completed.last().copied().unwrap());
     assert_eq!(completed, (first..=last).collect::<Vec<_>>(), "each tick once");
     assert!(last - first > 65);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_takes_the_lead_from_a_process_and_each_tick_is_still_once() {
+    let world = World::new();
+    // A run takes most of the time between two ticks.
+    let slow = |_: Tick| async {
+        sleep(Duration::from_millis(700)).await;
+        Ok::<_, Failed>(())
+    };
+    let three: Vec<_> = (0..3).map(|_| world.process_with(every_second("job"), slow)).collect();
+    let operator = world.redlock().election("cron:lead").build().unwrap();
+    sleep(5 * SECOND).await;
+    for n in 0..4 {
+        // Now and then in the middle of a run.
+        sleep(Duration::from_millis(300 * n)).await;
+        let before = three.iter().position(world::Process::leads).unwrap();
+        let down = operator.step_down("maintenance", 10 * SECOND).await.unwrap();
+        assert!(matches!(down, StepDown::Resigned(_)), "{down:?}");
+        sleep(Duration::from_millis(100)).await;
+        let after = three.iter().position(world::Process::leads).unwrap();
+        assert_ne!(before, after, "another one leads");
+        sleep(5 * SECOND).await;
+    }
+    sleep(SECOND).await;
+    let (runs, completed) = (world.runs(), world.completed());
+    drop(three);
+    assert!(runs.iter().all(|run| run.attempt == 1), "nothing was interrupted: {runs:?}");
+    let (first, last) = (runs[0].at, *completed.last().unwrap());
+    assert_eq!(completed, (first..=last).collect::<Vec<_>>(), "each tick once");
+    assert!(last - first > 20);
 }
 
 #[tokio::test(start_paused = true)]

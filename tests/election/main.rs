@@ -1,6 +1,7 @@
 //! Leader election as a user sees it, over in-memory nodes and in virtual time: tokio's paused
 //! clock drives nodes, keeper and candidates alike, so seconds pass at once and in order.
 
+mod candidates;
 mod faults;
 mod lead;
 mod state;

@@ -435,7 +435,7 @@ async fn results_of_another_type_and_bad_settings_are_refused_with_a_reason() {
     let (w, e) = (World::new(3), Effects::default());
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     let out = w.orders().key("k").run(|_| async { Ok::<_, &str>(String::new()) }).await;
-    assert!(out.unwrap_err().to_string().contains("does not read as this type"));
+    assert!(out.unwrap_err().to_string().contains("cannot be read as this type"));
     for key in ["", "a\nb"] {
         let out = w.orders().key(key).run(|_| e.act(secs(1))).await;
         assert!(

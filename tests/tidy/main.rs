@@ -5,6 +5,7 @@
 
 mod cited;
 mod layers;
+mod lines;
 mod public;
 mod rules;
 mod samples;

@@ -9,16 +9,13 @@ use std::time::Duration;
 use clap::ValueEnum;
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::{Arrow, Rules};
-use palisade::{Failed, Probed, Redlock, SentinelNode};
+use palisade::{Failed, Idempotency, Probed, Redlock, SentinelNode};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{Line, Said};
-
-/// Short, so that what died is taken over soon.
-const LEASE: Duration = Duration::from_secs(2);
 
 /// Where a consumer dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,8 +24,19 @@ pub(crate) enum DieAt {
     Claimed,
     Effect,
     Completed,
-    Settled,
+    Acknowledged,
 }
+
+impl DieAt {
+    /// What a consumer writes as the last thing before it dies here. A byte of its own for each
+    /// arrow: who reads it knows that this death happened, and where.
+    pub(crate) fn mark(self) -> u8 {
+        b'1' + self as u8
+    }
+}
+
+/// What a consumer writes for each delivery.
+pub(crate) const DELIVERED: u8 = b'd';
 
 /// The arguments of a consumer process.
 #[derive(Debug, clap::Args)]
@@ -45,9 +53,15 @@ pub(crate) struct Args {
     sentinels: String,
     #[arg(long)]
     die_at: Option<DieAt>,
-    /// At the message with this number.
-    #[arg(long, default_value_t = 0)]
+    /// At the message with this number: when one less are acknowledged.
+    #[arg(long, default_value_t = 1)]
     after: u32,
+    /// Short, so that what died is taken over soon.
+    #[arg(long, default_value_t = 2_000)]
+    lease_ms: u64,
+    /// How many messages at once.
+    #[arg(long, default_value_t = 16)]
+    concurrency: usize,
 }
 
 /// What a consumer does with a message, whatever the broker.
@@ -59,17 +73,25 @@ pub(crate) struct Work {
 
 struct Death {
     at: Option<DieAt>,
-    after: AtomicU32,
+    after: u32,
+    acknowledged: AtomicU32,
 }
 
 impl Death {
     /// One message came to this arrow.
     fn pass(&self, at: DieAt) {
-        if self.at == Some(at) && self.after.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
+            write(at.mark());
             // Nothing is cleaned up: the kernel closes the sockets.
             std::process::abort();
         }
     }
+}
+
+/// To the judge.
+fn write(byte: u8) {
+    let _ = std::io::stdout().write_all(&[byte]);
+    let _ = std::io::stdout().flush();
 }
 
 impl Work {
@@ -82,10 +104,10 @@ impl Work {
         self.death.pass(DieAt::Claimed);
         let invoice = invoice?;
         let said = self.ledger.book(&invoice.number, cx.fencing_token().get()).await?;
-        self.death.pass(DieAt::Effect);
         if said == Said::OldToken {
             return Err(Failed::no_effect("the ledger has seen a larger token for this order"));
         }
+        self.death.pass(DieAt::Effect);
         Ok(())
     }
 
@@ -99,36 +121,47 @@ impl Work {
     }
 }
 
+/// What was done, on the group with this name.
+pub(crate) fn memory(
+    master: &str,
+    sentinels: &[String],
+    lease: Duration,
+) -> Result<(Redlock, Idempotency), Failure> {
+    let node = SentinelNode::new(master, sentinels)?;
+    let redlock = Redlock::builder().node(node).ttl(lease).max_ttl(2 * lease);
+    let redlock = redlock.node_deadline(lease / 8).build()?;
+    let of = redlock.idempotency("invoices").retention(Duration::from_secs(3_600));
+    let of = of.at_most_once().build()?;
+    Ok((redlock, of))
+}
+
 /// A consumer process, until it is asked to end.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let node = SentinelNode::new(&args.master, args.sentinels.split(','))?;
-    let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(2 * LEASE).build()?;
-    let of = redlock
-        .idempotency("invoices")
-        .retention(Duration::from_secs(3_600))
-        .at_most_once()
-        .build()?;
+    let sentinels: Vec<String> = args.sentinels.split(',').map(str::to_owned).collect();
+    let lease = Duration::from_millis(args.lease_ms);
+    let (redlock, of) = memory(&args.master, &sentinels, lease)?;
     let ledger = Arc::new(Line::open(&args.ledger).await?);
-    let death = Arc::new(Death { at: args.die_at, after: AtomicU32::new(args.after) });
+    let (at, after) = (args.die_at, args.after);
+    let death = Arc::new(Death { at, after, acknowledged: AtomicU32::new(0) });
     let work = Work { ledger, death: Arc::clone(&death) };
-    let rules = Rules::default().grace(Duration::from_secs(10)).at_arrow(move |arrow| {
-        match arrow {
-            Arrow::Fetched => {
-                // The judge counts them, also those of who is killed a moment later.
-                let _ = std::io::stdout().write_all(b"d");
-                let _ = std::io::stdout().flush();
-                death.pass(DieAt::Fetched);
-            }
-            Arrow::Completed => death.pass(DieAt::Completed),
-            Arrow::Settled => death.pass(DieAt::Settled),
-            _ => {}
+    let rules = Rules::default().concurrency(args.concurrency).grace(Duration::from_secs(10));
+    let rules = rules.at_arrow(move |arrow| match arrow {
+        Arrow::Fetched => {
+            write(DELIVERED);
+            death.pass(DieAt::Fetched);
         }
+        Arrow::Completed => death.pass(DieAt::Completed),
+        Arrow::Acknowledged => {
+            death.pass(DieAt::Acknowledged);
+            death.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        _ => {}
     });
     let mut term = signal(SignalKind::terminate())?;
     let stop = async move {
         term.recv().await;
     };
     args.broker.consume(&args.uri, of, rules, work, stop).await?;
-    let _ = redlock.close(2 * LEASE).await;
+    let _ = redlock.close(2 * lease).await;
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Four consumer processes that die and are replaced.
 
 use std::io::Read as _;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +13,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 use crate::brokers::Broker;
-use crate::child::DieAt;
+use crate::child::{DELIVERED, DieAt};
 use crate::group::Group;
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
+const ARROWS: usize = 5;
+/// After how many messages at most a consumer dies at an arrow at which nobody died yet.
+const SOON: u32 = 20;
 /// How long a consumer may take to end when it is asked to.
 const END: Duration = Duration::from_secs(30);
 
@@ -28,28 +30,72 @@ const END: Duration = Duration::from_secs(30);
 pub(crate) struct Went {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    pub(crate) died: u64,
+    /// How many died at each arrow, as they said themselves.
+    pub(crate) died: [u64; ARROWS],
+}
+
+impl Went {
+    /// Whether somebody died at each arrow, and at random.
+    pub(crate) fn is_hard(&self) -> bool {
+        self.killed > 0 && self.died.iter().all(|n| *n > 0)
+    }
 }
 
 /// The consumers.
 pub(crate) struct Fleet {
-    words: Vec<String>,
+    args: Vec<String>,
     inner: Mutex<Inner>,
     /// After how many messages at most a consumer dies by itself.
     life: u32,
     calmer: u32,
-    delivered: Arc<AtomicU64>,
+    heard: Arc<Heard>,
+}
+
+/// What consumers wrote.
+#[derive(Default)]
+struct Heard {
+    delivered: AtomicU64,
+    died: [AtomicU64; ARROWS],
 }
 
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Those that die by themselves.
-    started: usize,
+    /// How many were started to die at each arrow.
+    started: [u64; ARROWS],
     killed: u64,
-    died: u64,
     /// From now on nobody dies by itself.
     calm: bool,
+}
+
+impl Heard {
+    fn note(&self, byte: u8) {
+        if byte == DELIVERED {
+            self.delivered.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(at) = DieAt::value_variants().iter().position(|at| at.mark() == byte) {
+            self.died[at].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn died(&self) -> [u64; ARROWS] {
+        self.died.each_ref().map(|n| n.load(Ordering::Relaxed))
+    }
+}
+
+/// The arguments of a consumer of this broker.
+pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
+    let socket = ledger.socket();
+    let sentinels = group.sentinels.join(",");
+    let named = [
+        ("--broker", broker.kind().name()),
+        ("--uri", &broker.uri()),
+        ("--ledger", &socket.to_string_lossy()),
+        ("--master", &group.name),
+        ("--sentinels", &sentinels),
+    ];
+    let named = named.into_iter().flat_map(|(name, value)| [name, value].map(str::to_owned));
+    std::iter::once("consumer".to_owned()).chain(named).collect()
 }
 
 impl Fleet {
@@ -60,19 +106,13 @@ impl Fleet {
         messages: usize,
         seed: u64,
     ) -> Result<Self, Failure> {
-        let mut words: Vec<String> =
-            ["consumer", "--broker", broker.kind().name()].map(str::to_owned).to_vec();
-        words.extend(["--uri".to_owned(), broker.uri()]);
-        let socket: PathBuf = ledger.socket();
-        words.extend(["--ledger".to_owned(), socket.to_string_lossy().into_owned()]);
-        words.extend(["--master".to_owned(), group.name.clone()]);
-        words.extend(["--sentinels".to_owned(), group.sentinels.join(",")]);
+        let args = consumer(broker, group, ledger);
         let dice = StdRng::seed_from_u64(seed ^ 0xf1ee7);
         let calmer = broker.kind().calmer();
         let life = (400 * calmer).min(u32::try_from(messages)?);
-        let inner = Inner { list: Vec::new(), dice, started: 0, killed: 0, died: 0, calm: false };
-        let fleet =
-            Self { words, inner: Mutex::new(inner), life, calmer, delivered: Arc::default() };
+        let started = [0; ARROWS];
+        let inner = Inner { list: Vec::new(), dice, started, killed: 0, calm: false };
+        let fleet = Self { args, inner: Mutex::new(inner), life, calmer, heard: Arc::default() };
         fleet.refill()?;
         Ok(fleet)
     }
@@ -84,9 +124,7 @@ impl Fleet {
     /// Starts as many as are missing.
     pub(crate) fn refill(&self) -> Result<(), Failure> {
         let mut inner = self.inner();
-        let before = inner.list.len();
         inner.list.retain_mut(|c| !c.has_ended());
-        inner.died += (before - inner.list.len()) as u64;
         while inner.list.len() < CONSUMERS {
             let process = self.spawn(&mut inner)?;
             inner.list.push(process);
@@ -97,41 +135,45 @@ impl Fleet {
     fn spawn(&self, inner: &mut Inner) -> Result<Process, Failure> {
         let program = std::env::current_exe()?;
         let mut command = command(&program.to_string_lossy());
-        command.args(&self.words).stdout(Stdio::piped());
+        command.args(&self.args).stdout(Stdio::piped());
         if !inner.calm {
-            // Each arrow in turn, the first time soon.
-            let arrows = DieAt::value_variants();
-            let at = arrows[inner.started % arrows.len()];
-            let name = at.to_possible_value().ok_or("an arrow without a name")?;
-            let life = if inner.started < arrows.len() { 20 } else { self.life };
+            // The arrow at which the fewest have died.
+            let died = self.heard.died();
+            let least = (0..ARROWS).min_by_key(|at| (died[*at], inner.started[*at]));
+            let at = least.ok_or("there are arrows")?;
+            let name = DieAt::value_variants()[at].to_possible_value();
+            let name = name.ok_or("an arrow without a name")?;
+            let life = if died[at] == 0 { SOON } else { self.life };
             let after = inner.dice.random_range(1..life);
-            inner.started += 1;
+            inner.started[at] += 1;
             command.args(["--die-at", name.get_name(), "--after", &format!("{after}")]);
         }
         let mut process = Process::spawn(command)?;
         let mut out = process.child().stdout.take().ok_or("no output")?;
-        let delivered = Arc::clone(&self.delivered);
+        let heard = Arc::clone(&self.heard);
         // Ends with the process.
         std::thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(n @ 1..) = out.read(&mut bytes) {
-                delivered.fetch_add(n as u64, Ordering::Relaxed);
+                bytes[..n].iter().for_each(|byte| heard.note(*byte));
             }
         });
         Ok(process)
     }
 
-    /// Kills one after the other, for ever; an error if no consumer can be started.
+    /// Kills one after the other, for ever; an error if no consumer can be started. Begins when one
+    /// has died at each arrow.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
+        let mut next = Instant::now();
         loop {
-            let next =
-                Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
-            while Instant::now() < next {
+            while Instant::now() < next || self.heard.died().contains(&0) {
                 if let Err(e) = self.refill() {
                     return e;
                 }
                 sleep(Duration::from_millis(100)).await;
             }
+            next =
+                Instant::now() + self.calmer * Duration::from_millis(dice.random_range(700..2_500));
             let mut inner = self.inner();
             let victim = dice.random_range(0..inner.list.len().max(1));
             if victim < inner.list.len() {
@@ -156,9 +198,8 @@ impl Fleet {
         Ok(())
     }
 
-    pub(crate) fn ended(&self) -> Went {
-        let inner = self.inner();
-        let delivered = self.delivered.load(Ordering::Relaxed);
-        Went { delivered, killed: inner.killed, died: inner.died }
+    pub(crate) fn went(&self) -> Went {
+        let delivered = self.heard.delivered.load(Ordering::Relaxed);
+        Went { delivered, killed: self.inner().killed, died: self.heard.died() }
     }
 }

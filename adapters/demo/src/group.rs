@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::time::{Instant, sleep};
 
 use crate::Failure;
+
+/// How long the Sentinels may take to promote a replica.
+const FAILOVER: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 struct Deployment {
@@ -37,12 +42,40 @@ impl Group {
         Ok(Self { dir, name, sentinels })
     }
 
-    /// Its Sentinels find out and promote a replica.
-    pub(crate) async fn kill_master(&self) -> Result<(), Failure> {
+    /// SIGKILL to the master. Returns when the Sentinels name another one.
+    pub(crate) async fn fail_over(&self) -> Result<(), Failure> {
+        let before = self.master().await?;
         let mut strike = tokio::process::Command::new(script("break"));
         strike.arg(&self.dir).args(["kill", &self.name]);
         good("break", strike.output().await?)?;
+        let begun = Instant::now();
+        while self.master().await? == before {
+            if begun.elapsed() > FAILOVER {
+                return Err(format!("the Sentinels promote nobody within {FAILOVER:?}").into());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
         Ok(())
+    }
+
+    /// The master's address, as the first Sentinel that answers names it. That of a dead master's
+    /// own machine may be gone with it.
+    async fn master(&self) -> Result<(String, u16), Failure> {
+        let mut last: Failure = "the group has no Sentinels".into();
+        for sentinel in &self.sentinels {
+            let asked = async {
+                let client = redis::Client::open(format!("redis://{sentinel}"))?;
+                let mut connection = client.get_multiplexed_async_connection().await?;
+                let mut ask = redis::cmd("SENTINEL");
+                ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+                ask.query_async(&mut connection).await
+            };
+            match asked.await {
+                Ok(address) => return Ok(address),
+                Err::<_, redis::RedisError>(e) => last = e.into(),
+            }
+        }
+        Err(last)
     }
 }
 

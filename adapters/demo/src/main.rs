@@ -6,14 +6,17 @@
 //! broker-demo streams                the same on Redis Streams
 //! broker-demo nats                   on NATS JetStream
 //! broker-demo kafka                  on librdkafka's mock cluster, which is no broker: see README
+//! broker-demo arrows kafka           one consumer after the other is killed, at one arrow each
 //! ```
 //!
 //! Four consumer processes take them. They are killed at random moments, and each also dies by
 //! itself at one of the five arrows (fetch, claim, effect, complete, acknowledge). The broker is
 //! killed and started again once; the master of the Sentinel group that remembers what was done is
-//! killed once. A ledger outside of them books what they do, refuses old fencing tokens, and judges
-//! at the end. The last line is JSON for programs.
+//! killed once, and the demo waits until the Sentinels name another one. A ledger outside of them
+//! books what they do, refuses old fencing tokens, and judges at the end. A run in which nobody
+//! died at one of the arrows has failed. The last line is JSON for programs.
 
+mod arrows;
 mod brokers;
 mod child;
 mod fleet;
@@ -70,6 +73,11 @@ enum Verb {
     Nats(Run),
     /// On librdkafka's mock cluster of Kafka brokers.
     Kafka(Run),
+    /// Kills at each of the five arrows, and looks what is booked, stored and left there.
+    Arrows {
+        /// On which broker.
+        broker: Kind,
+    },
     /// A consumer; started by the others.
     #[command(hide = true)]
     Consumer(child::Args),
@@ -97,6 +105,7 @@ fn main() -> ExitCode {
         Verb::Streams(run) => runtime.block_on(demo(Kind::Streams, &run)),
         Verb::Nats(run) => runtime.block_on(demo(Kind::Nats, &run)),
         Verb::Kafka(run) => runtime.block_on(demo(Kind::Kafka, &run)),
+        Verb::Arrows { broker } => runtime.block_on(arrows::run(broker)).map(|()| true),
         Verb::Consumer(args) => runtime.block_on(child::run(args)).map(|()| true),
     };
     match done {
@@ -132,8 +141,8 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
         let executed = ledger.executed();
         format!("not done after {limit:?}: {executed} of {} invoices booked", plan.invoices)
     })??;
-    let ended = fleet.ended();
-    let report = Report::new(kind.name(), &plan, &ledger, &broker.dead_letters().await?, &ended);
+    let went = fleet.went();
+    let report = Report::new(kind.name(), &plan, &ledger, &broker.dead_letters().await?, &went);
     let unacknowledged = broker.left().await?;
     report.print(unacknowledged, begun.elapsed(), seed);
     Ok(report.is_good() && unacknowledged == 0)
@@ -160,8 +169,8 @@ async fn work(
             "the broker was killed and started again"
         });
         reached(ledger, plan.invoices * 6 / 10).await;
-        group.kill_master().await?;
-        say("the master of the Sentinel group was killed");
+        group.fail_over().await?;
+        say("the master of the Sentinel group was killed, and another one is named");
         Ok::<_, Failure>(())
     };
     let published = broker.publish_all(&plan.messages);
@@ -172,6 +181,9 @@ async fn work(
         // The key of an invoice that was booked, with another text.
         broker.publish_all(&plan.forgeries).await?;
         say("the forgeries are published");
+        while !fleet.went().is_hard() {
+            sleep(Duration::from_millis(50)).await;
+        }
         drained(broker).await
     };
     tokio::select! {

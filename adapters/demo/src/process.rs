@@ -3,8 +3,11 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 
@@ -38,6 +41,29 @@ impl Process {
     /// True if it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
+    }
+
+    /// Kills it, and fails if it had ended by itself before.
+    pub(crate) fn crash(&mut self) -> Result<(), Failure> {
+        if self.has_ended() {
+            return Err("a server that was to be killed had ended by itself".into());
+        }
+        self.kill();
+        Ok(())
+    }
+
+    /// How it ended, if it has within this.
+    pub(crate) async fn ended(&mut self, within: Duration) -> Result<ExitStatus, Failure> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            if begun.elapsed() > within {
+                return Err(format!("a process has not ended within {within:?}").into());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// SIGKILL to it and what it started, and waits.

@@ -4,20 +4,36 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Runs the demo; the program takes its servers down itself, and they end with it.
-fn run(broker: &str) {
+/// The last line of the demo; the program takes its servers down itself, and they end with it.
+fn demo(args: &[&str]) -> Value {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_broker-demo"));
-    let out = demo.args([broker, "--limit", "400"]).output().expect("the demo can be run");
+    let out = demo.args(args).output().expect("the demo can be run");
     let (said, erred) =
         (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    println!("{said}");
     assert!(out.status.success(), "{}\n{said}\n{erred}", out.status);
     let last = said.trim_end().lines().last().expect("a last line");
-    let last: Value = serde_json::from_str(last).expect("the last line is JSON");
+    serde_json::from_str(last).expect("the last line is JSON")
+}
+
+fn run(broker: &str) {
+    let last = demo(&[broker, "--limit", "400"]);
     let delivered = last["delivered"].as_u64().expect("a number");
     assert!(delivered > 400, "{last}");
     let want = json!({"broker": broker, "delivered": delivered, "executed": 400, "doubles": 0,
         "lost": 0, "dead_letters": 10});
-    assert_eq!(last, want, "{said}");
+    assert_eq!(last, want);
+}
+
+/// The program itself compares what is booked, stored and left with what has to be there, at each
+/// of the deaths, and fails if one of them did not happen where it was to happen.
+fn killed_at_each_arrow(broker: &str) {
+    let last = demo(&["arrows", broker]);
+    let killed = json!({"fetched": 1, "claimed": 1, "effect": 1, "completed": 1,
+        "acknowledged": 1});
+    let want = json!({"broker": broker, "killed": killed, "executed": 30, "doubles": 0, "lost": 0,
+        "dead_letters": 0});
+    assert_eq!(last, want);
 }
 
 #[test]
@@ -39,4 +55,25 @@ fn nats_jetstream() {
 #[test]
 fn kafka() {
     run("kafka");
+}
+
+#[test]
+fn rabbitmq_consumers_killed_at_each_arrow() {
+    killed_at_each_arrow("rabbitmq");
+}
+
+#[test]
+fn redis_streams_consumers_killed_at_each_arrow() {
+    killed_at_each_arrow("streams");
+}
+
+#[test]
+fn nats_jetstream_consumers_killed_at_each_arrow() {
+    killed_at_each_arrow("nats");
+}
+
+/// On librdkafka's mock cluster.
+#[test]
+fn kafka_consumers_killed_at_each_arrow() {
+    killed_at_each_arrow("kafka");
 }

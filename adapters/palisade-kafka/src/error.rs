@@ -5,14 +5,15 @@ use std::fmt;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// The brokers could not be asked, refuse, or did not confirm. What was not confirmed comes again.
+/// A request to the brokers failed, was refused, or was not confirmed. A message that was not
+/// confirmed is read again.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BrokerError {
     /// A request failed.
     #[non_exhaustive]
     Kafka {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// The client's or the broker's answer.
         cause: KafkaError,
@@ -26,7 +27,7 @@ impl BrokerError {
         Self::Kafka { what, cause }
     }
 
-    /// Whether trying again can help: not if the brokers refuse who asks or what is asked.
+    /// Whether trying again can help: not if the brokers refuse the login or the request.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Kafka { cause: KafkaError::ClientConfig(..), .. } => false,

@@ -1,5 +1,5 @@
-//! What a consumer has of its group: the partitions that are its own, what was read of them, and
-//! what waits to be handled again.
+//! A consumer's part of its group: its partitions, the messages that were read of them, and those
+//! that wait to be handled again.
 //!
 //! One thread of the session reads and commits; deliveries are settled from anywhere.
 
@@ -162,7 +162,7 @@ impl Group {
         }
     }
 
-    /// What was read of these partitions is no business of ours any more.
+    /// These partitions are not ours any more: what was read of them is forgotten.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {
@@ -220,8 +220,8 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // Whoever gets them begins where this ends. Handlers that run are not waited for:
-                // the group would stand still, and their messages find them in flight.
+                // The next consumer of them begins where this ends. Handlers that run are not
+                // waited for: the group would stand still, and their messages find them in flight.
                 if !consumer.assignment_lost() {
                     self.0.commit(consumer, CommitMode::Sync);
                 }

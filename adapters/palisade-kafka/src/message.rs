@@ -16,7 +16,7 @@ use crate::dead::DeadLetters;
 use crate::error::BrokerError;
 use crate::group::{Group, Read};
 
-/// How long a message stays away of which nothing was said.
+/// After how long a message that was not settled is handled again.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// How the key is found.
@@ -53,13 +53,13 @@ impl Message {
         Self { read, group, dead, key_of, settled: AtomicBool::new(false) }
     }
 
-    /// What the message says; empty if the record has no value.
+    /// The body; empty if the record has no value.
     pub fn payload(&self) -> &[u8] {
         self.read.raw.payload().unwrap_or_default()
     }
 
-    /// What the message says, from JSON. What cannot be read never can: the error makes the message
-    /// a dead letter.
+    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
+    /// message a dead letter.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -125,7 +125,7 @@ impl Delivery for Message {
 }
 
 impl Drop for Message {
-    /// A record of which nothing was said would hold up all commits behind it.
+    /// A record that was not settled would hold up all commits behind it.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
             // Of a partition that is not ours any more it comes again by itself.

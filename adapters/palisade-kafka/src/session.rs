@@ -1,8 +1,8 @@
 //! A member of the consumer group, and the thread that reads for it.
 //!
-//! A member that does not ask librdkafka for messages holds up its group and is at last thrown out
-//! of it (`max.poll.interval.ms`). So the thread asks also when there has been no room for a while,
-//! with its partitions paused. Not at once: what was fetched of a paused partition is thrown away
+//! A member that does not poll librdkafka holds up its group and is finally removed from it
+//! (`max.poll.interval.ms`). So the thread polls also when there has been no room for a while, with
+//! its partitions paused. Not at once: what was fetched of a paused partition is thrown away
 //! and fetched again.
 
 use std::sync::Arc;

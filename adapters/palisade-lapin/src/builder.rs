@@ -61,8 +61,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How the connection introduces itself. Recovery is the consumer's own: it replaces the
-    /// connection, so lapin's stays off.
+    /// The properties of the connection, for example its name. lapin's recovery stays off: the
+    /// consumer replaces a connection that breaks.
     pub fn connection_properties(mut self, properties: ConnectionProperties) -> Self {
         self.plan.properties = properties;
         self

@@ -20,7 +20,7 @@ use crate::session::{PATIENCE, Session};
 
 /// Headers by which the broker would send a copy to others as well.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// How long a message is kept that the broker takes no copy of, before it is returned.
+/// How long a message is held back before it is returned, where its copy was not stored.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// How the key is found.
@@ -61,8 +61,8 @@ impl fmt::Display for SettleError {
             Self::ChannelGone => f.write_str("the channel was closed before the acknowledgement"),
             Self::Refused(queue) => write!(
                 f,
-                "the broker stores nothing in {queue:?}; look for a length limit, a full disk or \
-                 a missing majority of its nodes"
+                "the broker refused to store a message in {queue:?}; look for a length limit, a \
+                 full disk or a missing majority of its nodes"
             ),
             Self::NotConfirmed(queue) => write!(
                 f,
@@ -114,13 +114,13 @@ impl Message {
         Self { raw, session, key_of: key_of.cloned(), queue }
     }
 
-    /// What the message says.
+    /// The body.
     pub fn payload(&self) -> &[u8] {
         &self.raw.data
     }
 
-    /// What the message says, from JSON. What cannot be read never can: the error makes the message
-    /// a dead letter.
+    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
+    /// message a dead letter.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -135,8 +135,8 @@ impl Message {
         &self.raw
     }
 
-    /// The properties of a copy: those of the message, but what would send it elsewhere, have it
-    /// refused, or drop it. With these headers.
+    /// The properties of a copy: those of the message and these headers, without what would route
+    /// the copy elsewhere, have it refused, or let it expire.
     fn copied(&self, more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> BasicProperties {
         let old = &self.raw.properties;
         let mut headers = FieldTable::default();
@@ -196,7 +196,7 @@ impl Message {
         sent.then_some(()).ok_or(SettleError::ChannelGone)
     }
 
-    async fn tell(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
+    async fn apply(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
         let copied = match how {
             Disposition::Ack => return self.ack().await,
             Disposition::Stop(_) => return self.give_back().await,
@@ -214,8 +214,8 @@ impl Message {
                     target: "palisade::consumer", queue = %self.queue, error = %e,
                     "a copy was not stored; the message is returned"
                 );
-                // On a channel that is well an unacknowledged message would stay for ever. Not at
-                // once: it would come again at once.
+                // While the channel lives, an unacknowledged message is not delivered again. After
+                // a pause: it would come again at once, and fail again.
                 sleep(BREATH).await;
                 let _ = self.give_back().await;
                 Err(e)
@@ -257,12 +257,12 @@ impl Delivery for Message {
     }
 
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
-        let told = timeout(PATIENCE, self.tell(how, failures)).await;
-        let told = told.unwrap_or(Err(SettleError::NoAnswer));
-        if matches!(told, Err(SettleError::Broker(_) | SettleError::NoAnswer)) {
+        let settled = timeout(PATIENCE, self.apply(how, failures)).await;
+        let settled = settled.unwrap_or(Err(SettleError::NoAnswer));
+        if matches!(settled, Err(SettleError::Broker(_) | SettleError::NoAnswer)) {
             // What is not acknowledged comes again only when the channel is closed.
             self.session.give_up();
         }
-        told
+        settled
     }
 }

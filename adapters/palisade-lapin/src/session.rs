@@ -158,7 +158,7 @@ fn is_not_found(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
-/// Whether connecting again can help: not if the broker refuses who asks or what is asked.
+/// Whether connecting again can help: not if the broker refuses the login or the request.
 pub(crate) fn is_passing(e: &Error) -> bool {
     match e.kind() {
         ErrorKind::ProtocolError(e) => matches!(

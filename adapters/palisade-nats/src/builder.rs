@@ -50,10 +50,10 @@ impl ConsumerBuilder {
         self
     }
 
-    /// After how long without a sign of life the server gives a message to somebody else, if this
-    /// consumer makes the durable one; at least the lease, for before that the claim of a consumer
-    /// that died may still run. Default: one and a half leases. While a handler runs its message
-    /// stays where it is, however long that takes.
+    /// After how long without a heartbeat the server delivers a message to another consumer, where
+    /// the durable consumer is created here. At least the lease, because the claim of a consumer
+    /// that died may last that long. Default: one and a half leases. While a handler runs its
+    /// message is not delivered again, however long that takes.
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = Some(wait);
         self

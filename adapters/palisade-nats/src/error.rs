@@ -3,7 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// The server could not be asked, refuses, or did not confirm. What was not confirmed comes again.
+/// A request to the server failed, was refused, or was not confirmed. A message whose
+/// acknowledgement was not confirmed is delivered again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NatsError {
@@ -20,12 +21,12 @@ pub enum NatsError {
     /// A request failed.
     #[non_exhaustive]
     Request {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// The client's or the server's answer.
         cause: String,
     },
-    /// The time in which the delivery was this consumer's is over, or too short to say more.
+    /// The delivery's ack wait is over or nearly so: another consumer may have the message.
     Lost,
 }
 

@@ -51,13 +51,13 @@ impl Message {
         Ok(Self { raw, link: Arc::clone(link), sequence, until })
     }
 
-    /// What the message says.
+    /// The body.
     pub fn payload(&self) -> &[u8] {
         &self.raw.payload
     }
 
-    /// What the message says, from JSON. What cannot be read never can: the error makes the message
-    /// a dead letter.
+    /// The body, from JSON. A body that cannot be parsed never can be, so the error makes the
+    /// message a dead letter.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -83,8 +83,8 @@ impl Message {
         &self.raw
     }
 
-    /// How long the server may take to answer a word about a delivery. None is sent that might be
-    /// answered later than the delivery is ours.
+    /// How long the server may take to confirm an acknowledgement. None is sent that it might
+    /// confirm after the ack wait is over.
     fn patience(&self) -> Duration {
         (self.link.ack_wait / 6).min(PATIENCE)
     }
@@ -93,10 +93,10 @@ impl Message {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the server has to have answered what is said now.
+    /// How long the server may take to confirm an acknowledgement that is sent now.
     ///
-    /// The server takes any word for a message as one for its newest delivery (nats-server#4786),
-    /// so none is sent when the message may be somebody else's.
+    /// The server applies an acknowledgement to the newest delivery of the message
+    /// (nats-server#4786), so none is sent once another consumer may have it.
     fn still_ours(&self) -> Result<Duration, NatsError> {
         let patience = self.patience();
         if Instant::now() + patience > self.until() {
@@ -105,12 +105,12 @@ impl Message {
         Ok(patience)
     }
 
-    /// Says something about the delivery; returns when the server has confirmed it.
-    async fn tell(&self, word: AckKind) -> Result<(), NatsError> {
-        let what = "a word about a delivery";
-        let told = timeout(self.still_ours()?, self.raw.double_ack_with(word)).await;
-        let told = told.map_err(|_| NatsError::request(what, "no answer from the server"))?;
-        told.map_err(|e| NatsError::request(what, &e))
+    /// Sends an acknowledgement of this kind; returns when the server has confirmed it.
+    async fn acknowledge(&self, kind: AckKind) -> Result<(), NatsError> {
+        let what = "an acknowledgement";
+        let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;
+        let sent = sent.map_err(|_| NatsError::request(what, "no answer from the server"))?;
+        sent.map_err(|e| NatsError::request(what, &e))
     }
 
     /// Puts a copy with the dead letters; returns when the server has it.
@@ -119,14 +119,14 @@ impl Message {
         let (plan, what) = (&self.link.plan, "a dead letter");
         let mut headers = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
-            // What the server would act upon is not for the copy.
+            // Headers that the server acts upon are not copied.
             if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
                 for value in values {
                     headers.append(name.clone(), value.clone());
                 }
             }
         }
-        // A key that is no header's text is in the body, if it is anywhere.
+        // A key that cannot be the value of a header is left out.
         if let Ok(Ok(key)) = Delivery::key(self).map(|key| key.parse::<HeaderValue>()) {
             headers.insert(KEY, key);
         }
@@ -179,18 +179,18 @@ impl Delivery for Message {
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), NatsError> {
         let counts = &self.link.plan.failures;
         match how {
-            Disposition::Ack => self.tell(AckKind::Ack).await?,
+            Disposition::Ack => self.acknowledge(AckKind::Ack).await?,
             Disposition::Park(why) => {
                 self.park(why).await?;
-                self.tell(AckKind::Ack).await?;
+                self.acknowledge(AckKind::Ack).await?;
             }
             Disposition::Retry(wait) if !wait.is_zero() => {
                 counts.set(self.sequence, failures);
-                return self.tell(AckKind::Nak(Some(*wait))).await;
+                return self.acknowledge(AckKind::Nak(Some(*wait))).await;
             }
             Disposition::Retry(_) | Disposition::Stop(_) => {
                 counts.set(self.sequence, failures);
-                return self.tell(AckKind::Nak(None)).await;
+                return self.acknowledge(AckKind::Nak(None)).await;
             }
         }
         counts.set(self.sequence, 0);
@@ -202,9 +202,9 @@ impl Delivery for Message {
     }
 
     async fn extend(&self) -> Result<(), NatsError> {
-        let said = Instant::now();
-        self.tell(AckKind::Progress).await?;
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = said + self.link.ack_wait;
+        let sent = Instant::now();
+        self.acknowledge(AckKind::Progress).await?;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.link.ack_wait;
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! What a consumer has of its server: the durable consumer, and the stream of dead letters. The
-//! connection is the client's, which replaces it by itself.
+//! The durable consumer and the stream of dead letters at the server. The connection is the
+//! client's, which replaces it by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,7 +80,7 @@ pub(crate) struct Link {
     pub(crate) ack_wait: Duration,
 }
 
-/// A durable consumer that was found fit.
+/// A durable consumer whose settings were checked.
 pub(crate) struct Session {
     durable: Durable<pull::Config>,
     link: Arc<Link>,
@@ -161,17 +161,17 @@ impl consumer::Session for Session {
     }
 }
 
-/// What a durable consumer must be like that somebody else made.
+/// What is required of a durable consumer that somebody else created.
 fn check(found: &Config, lease: Duration) -> Result<(), String> {
     if found.deliver_subject.is_some() {
-        return Err("it pushes messages, ready for them or not; delete it, and it is made again \
-                    as one from which messages are pulled"
+        return Err("it is a push consumer, which delivers messages before they can be handled; \
+                    delete it, and a pull consumer is created in its place"
             .to_owned());
     }
     if found.ack_policy != AckPolicy::Explicit {
         return Err(format!(
-            "its ack policy is {:?}, with which messages count as done that nobody handled; \
-             delete it, and it is made again",
+            "its ack policy is {:?}, which acknowledges messages that nobody handled; delete \
+             it, and it is created again",
             found.ack_policy
         ));
     }
@@ -209,7 +209,7 @@ async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), Nats
     };
     let Err(e) = context.get_or_create_stream(config).await else { return Ok(()) };
     match e.kind() {
-        // Somebody else made it at the same moment.
+        // Another process created it at the same moment.
         CreateStreamErrorKind::JetStream(of) if of.error_code() == ErrorCode::STREAM_NAME_EXIST => {
             Ok(())
         }

@@ -155,9 +155,9 @@ fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> Ended {
     runtime.block_on(Box::pin(work))
 }
 
-/// The server takes any word for a message as one for its newest delivery: nats-server#4786.
+/// The server applies an acknowledgement to the newest delivery of a message: nats-server#4786.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_word_does_not_settle_what_was_delivered_to_another() {
+async fn a_late_acknowledgement_does_not_settle_what_was_delivered_to_another() {
     let (nats, node) = (Nats::start().await, MemoryNode::new());
     nats.publish("order-1", "10 GBP").await;
     let taken = Arc::new(Notify::new());

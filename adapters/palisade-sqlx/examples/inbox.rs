@@ -6,12 +6,15 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The lines marked `glue` are those that the inbox costs.
+//! What the inbox costs is between the marks `begin` and `end`; a test counts it.
 
 use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};
-use palisade_sqlx::inbox; // glue
 use sqlx::{PgConnection, PgPool};
+
+// begin
+use palisade_sqlx::inbox;
+// end
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -29,10 +32,14 @@ pub(crate) async fn book(
     dies: bool,
 ) -> Result<Outcome<i64>, RunError> {
     let (pool, item) = (pool.clone(), order.to_owned());
-    let call = orders.key(order).probe(inbox::prober(pool.clone())); // glue
+    // begin
+    let call = orders.key(order).probe(inbox::prober(pool.clone()));
+    // end
     let handler = async move |cx: Context| {
         let mut tx = pool.begin().await?;
-        let number: i64 = inbox::once(&mut tx, &cx, |tx| Box::pin(write(tx, item))).await?; // glue
+        // begin
+        let number: i64 = inbox::once(&mut tx, &cx, |tx| Box::pin(write(tx, item))).await?;
+        // end
         tx.commit().await?;
         if dies {
             return Err("it died when its effect was committed and its result was not".into());
@@ -43,7 +50,9 @@ pub(crate) async fn book(
 }
 
 pub(crate) async fn prepare(pool: &PgPool) -> Result<(), BoxError> {
-    palisade_sqlx::migrate(&mut *pool.acquire().await?).await?; // glue
+    // begin
+    palisade_sqlx::migrate(&mut *pool.acquire().await?).await?;
+    // end
     let table = "CREATE TABLE IF NOT EXISTS booked (id bigserial PRIMARY KEY, item text)";
     sqlx::query(table).execute(pool).await?;
     Ok(())

@@ -12,10 +12,10 @@ pub enum InboxError {
     Sql {
         /// Of which key.
         key: String,
-        /// In its own words.
+        /// Its answer.
         error: sqlx::Error,
     },
-    /// The result cannot be written as JSON, or what is stored does not read as this type.
+    /// The result cannot be written as JSON, or what is stored cannot be read as this type.
     #[error("inbox of {key:?}: {what}: {error}")]
     #[non_exhaustive]
     Codec {
@@ -38,6 +38,20 @@ pub enum InboxError {
     },
 }
 
+/// A write was refused: somebody has written since the version was read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{resource:?} was not written: its version is not {version} any more; read it again, and \
+     decide again"
+)]
+#[non_exhaustive]
+pub struct Changed {
+    /// What was to be written.
+    pub resource: String,
+    /// The version that was read.
+    pub version: i64,
+}
+
 /// A write was refused: a newer holder has written before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -53,4 +67,20 @@ pub struct Stale {
     pub token: FencingToken,
     /// The largest token that the resource has seen, if that is known.
     pub seen: Option<i64>,
+}
+
+/// What a statement with `fence <= …` in its condition did, if it changed so many rows.
+pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
+    if rows > 0 {
+        return Ok(());
+    }
+    Err(Stale { resource: resource.to_owned(), token, seen: None })
+}
+
+/// What a statement with `version = …` in its condition did, if it changed so many rows.
+pub(crate) fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
+    if rows > 0 {
+        return Ok(());
+    }
+    Err(Changed { resource: resource.to_owned(), version })
 }

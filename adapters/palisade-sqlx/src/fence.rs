@@ -18,12 +18,15 @@
 //!
 //! Where the resource has no such column, or is more than one row, [`raise`] keeps the token in a
 //! table of its own, and everything that the transaction writes after it is fenced.
+//!
+//! Without a lock, a version column refuses a write that was decided on an older state: see
+//! [`unchanged`].
 
 use palisade::FencingToken;
 use sqlx::PgConnection;
 use sqlx::postgres::PgQueryResult;
 
-use crate::error::Stale;
+use crate::error::{self, Changed, Stale};
 
 /// The token as PostgreSQL has it. Tokens are microseconds since 1970, so they fit for 290 000
 /// years.
@@ -36,10 +39,17 @@ pub fn value(token: FencingToken) -> i64 {
 /// # Errors
 /// [`Stale`] if it changed no row. A resource that is not there at all looks the same.
 pub fn applied(done: &PgQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    if done.rows_affected() > 0 {
-        return Ok(());
-    }
-    Err(Stale { resource: resource.to_owned(), token, seen: None })
+    error::not_stale(done.rows_affected(), resource, token)
+}
+
+/// What an `UPDATE … SET version = version + 1 WHERE … AND version = $1` did: for a table with a
+/// column `version bigint NOT NULL DEFAULT 0`, where nobody holds a lock between reading and
+/// writing.
+///
+/// # Errors
+/// [`Changed`] if it changed no row. A resource that is not there at all looks the same.
+pub fn unchanged(done: &PgQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
+    error::unchanged(done.rows_affected(), resource, version)
 }
 
 /// Raises the token that the resource has seen, and holds it until the transaction ends: whatever

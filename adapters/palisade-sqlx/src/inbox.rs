@@ -11,10 +11,11 @@ use palisade::Probed;
 use palisade::idempotency::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, Postgres};
 
 use crate::error::InboxError;
 use crate::fence;
+use crate::row::{self, Found, Rows};
 
 /// Runs `effect` unless the key's row is there, and writes the row with its result. If it is there,
 /// nothing runs and the result is the row's.
@@ -38,47 +39,7 @@ where
     E: From<InboxError>,
     F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, E>>,
 {
-    let sql = |error| InboxError::Sql { key: name(cx), error };
-    let mut unit = conn.begin().await.map_err(sql)?;
-    let entered = sqlx::query(
-        "INSERT INTO palisade_inbox (namespace, key, fence, attempt) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT DO NOTHING",
-    )
-    .bind(cx.namespace())
-    .bind(cx.key())
-    .bind(fence::value(cx.fencing_token()))
-    .bind(i64::from(cx.attempt()))
-    .execute(&mut *unit)
-    .await
-    .map_err(sql)?;
-    if entered.rows_affected() == 0 {
-        let found = row(&mut unit, cx).await?;
-        unit.rollback().await.map_err(sql)?;
-        // Deleted between the two statements: nothing says that it happened, and nothing ran here.
-        return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
-    }
-    let value = match effect(&mut unit).await {
-        Ok(value) => value,
-        Err(error) => {
-            unit.rollback().await.map_err(sql)?;
-            return Err(error);
-        }
-    };
-    let what = "the result cannot be stored as JSON";
-    let text = serde_json::to_string(&value).map_err(|error| InboxError::Codec {
-        key: name(cx),
-        what,
-        error,
-    })?;
-    sqlx::query("UPDATE palisade_inbox SET result = $3 WHERE namespace = $1 AND key = $2")
-        .bind(cx.namespace())
-        .bind(cx.key())
-        .bind(text)
-        .execute(&mut *unit)
-        .await
-        .map_err(sql)?;
-    unit.commit().await.map_err(sql)?;
-    Ok(value)
+    row::once::<Postgres, _, _, _>(conn, cx, effect).await
 }
 
 /// Answers the probe of a key whose handler uses [`once`]: found, with the row's result, or not
@@ -90,14 +51,7 @@ where
 /// # Cancellation safety
 /// Reads only.
 pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -> Probed<T> {
-    match row(conn, cx).await {
-        Ok(Some(result)) => Probed::Found(result),
-        Ok(None) => Probed::NotFound,
-        Err(error) => {
-            tracing::warn!(target: "palisade::sqlx", %error, "a probe is not answered");
-            Probed::Unknown
-        }
-    }
+    row::probe::<Postgres, T>(conn, cx).await
 }
 
 /// [`probe`] with a connection of this pool, as [`Call::probe`](palisade::idempotency::Call::probe)
@@ -109,19 +63,7 @@ pub fn prober<T>(
 where
     T: DeserializeOwned + Send + 'static,
 {
-    move |cx| {
-        let pool = pool.clone();
-        Box::pin(async move {
-            match pool.acquire().await {
-                Ok(mut conn) => probe(&mut conn, &cx).await,
-                Err(error) => {
-                    let key = name(&cx);
-                    tracing::warn!(target: "palisade::sqlx", %error, key, "a probe has no answer");
-                    Probed::Unknown
-                }
-            }
-        })
-    }
+    row::prober::<Postgres, T>(pool)
 }
 
 /// Deletes the rows of a namespace that are older than this, at most so many, and says how many.
@@ -152,24 +94,39 @@ pub async fn purge(
     Ok(done.rows_affected())
 }
 
-async fn row<T: DeserializeOwned>(
-    conn: &mut PgConnection,
-    cx: &Context,
-) -> Result<Option<T>, InboxError> {
-    let found: Option<Option<String>> =
-        sqlx::query_scalar("SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2")
-            .bind(cx.namespace())
-            .bind(cx.key())
-            .fetch_optional(conn)
-            .await
-            .map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let Some(result) = found else { return Ok(None) };
-    let text = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
-    let what = "the stored result does not read as this type";
-    let read = serde_json::from_str(&text);
-    read.map(Some).map_err(|error| InboxError::Codec { key: name(cx), what, error })
-}
+impl Rows for Postgres {
+    async fn enter(conn: &mut PgConnection, cx: &Context) -> Result<bool, sqlx::Error> {
+        let entered = sqlx::query(
+            "INSERT INTO palisade_inbox (namespace, key, fence, attempt) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(cx.namespace())
+        .bind(cx.key())
+        .bind(fence::value(cx.fencing_token()))
+        .bind(i64::from(cx.attempt()))
+        .execute(conn)
+        .await?;
+        Ok(entered.rows_affected() > 0)
+    }
 
-pub(crate) fn name(cx: &Context) -> String {
-    format!("{}:{}", cx.namespace(), cx.key())
+    async fn find(conn: &mut PgConnection, cx: &Context, _: bool) -> Result<Found, sqlx::Error> {
+        let found: Option<Option<String>> = sqlx::query_scalar(
+            "SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2",
+        )
+        .bind(cx.namespace())
+        .bind(cx.key())
+        .fetch_optional(conn)
+        .await?;
+        Ok(found.map(|result| result.map(String::into_bytes)))
+    }
+
+    async fn finish(
+        conn: &mut PgConnection,
+        cx: &Context,
+        json: String,
+    ) -> Result<(), sqlx::Error> {
+        let set = "UPDATE palisade_inbox SET result = $3 WHERE namespace = $1 AND key = $2";
+        let set = sqlx::query(set).bind(cx.namespace()).bind(cx.key()).bind(json);
+        set.execute(conn).await.map(drop)
+    }
 }

@@ -5,7 +5,8 @@ pub mod fence;
 pub mod inbox;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod row;
 mod schema;
 
-pub use error::{InboxError, Stale};
+pub use error::{Changed, InboxError, Stale};
 pub use schema::{MIGRATION, migrate};

@@ -28,14 +28,3 @@ async fn an_order_that_died_after_its_commit_is_booked_once() {
     let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM booked");
     assert_eq!(count.fetch_one(&lab.pool).await.expect("a number"), 2);
 }
-
-#[test]
-fn the_inbox_costs_at_most_six_lines() {
-    let text = include_str!("../examples/inbox.rs");
-    let glue: Vec<_> = text.lines().filter(|line| line.contains("// glue")).collect();
-    assert!(glue.len() <= 6, "{glue:#?}");
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-    for line in code.filter(|line| line.contains("inbox::") || line.contains("palisade_sqlx")) {
-        assert!(line.contains("// glue"), "{line}");
-    }
-}

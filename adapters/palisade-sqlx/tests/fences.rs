@@ -1,7 +1,7 @@
 //! Writes under fencing tokens.
 
 use palisade::FencingToken;
-use palisade_sqlx::{Stale, fence};
+use palisade_sqlx::{Changed, Stale, fence};
 use sqlx::Connection as _;
 
 use crate::{Lab, memory};
@@ -65,4 +65,28 @@ async fn a_raised_token_holds_for_the_transaction() {
     assert_eq!((stale.token, stale.seen), (old, Some(fence::value(new))));
     fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
     fence::raise(&mut conn, "stock 43", old).await.expect("it writes").expect("another resource");
+}
+
+#[tokio::test]
+async fn of_two_who_read_one_version_one_writes() {
+    let lab = Lab::new().await;
+    let stock = "CREATE TABLE stock (id int, rest int, version bigint NOT NULL DEFAULT 0);
+                 INSERT INTO stock VALUES (42, 10)";
+    sqlx::raw_sql(stock).execute(&lab.pool).await.expect("a table");
+    let write = async |version: i64, rest: i32| {
+        let sql =
+            "UPDATE stock SET rest = $2, version = version + 1 WHERE id = 42 AND version = $1";
+        let write = sqlx::query(sql).bind(version).bind(rest);
+        let done = write.execute(&lab.pool).await.expect("the database writes");
+        fence::unchanged(&done, "stock 42", version)
+    };
+    // Both have read version 0.
+    let (one, other) = tokio::join!(write(0, 9), write(0, 8));
+    assert_ne!(one.is_ok(), other.is_ok(), "{one:?} {other:?}");
+    let refused: Changed = one.and(other).expect_err("one of them");
+    assert!(refused.to_string().contains("its version is not 0 any more"), "{refused}");
+    write(1, 7).await.expect("it has read again");
+    let rest: i32 =
+        sqlx::query_scalar("SELECT rest FROM stock").fetch_one(&lab.pool).await.expect("a row");
+    assert_eq!(rest, 7);
 }

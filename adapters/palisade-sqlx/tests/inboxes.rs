@@ -199,7 +199,7 @@ async fn rows_of_others_are_refused_with_a_sentence_and_a_probe_does_not_know() 
     let rows = "INSERT INTO palisade_inbox (namespace, key, fence, attempt, result) VALUES \
                 ('orders', 'empty', 1, 1, NULL), ('orders', 'other', 1, 1, '\"text\"')";
     sqlx::raw_sql(rows).execute(&lab.pool).await.expect("rows");
-    for (key, sentence) in [("empty", "its row has no result"), ("other", "does not read as")] {
+    for (key, sentence) in [("empty", "its row has no result"), ("other", "cannot be read as")] {
         let pool = lab.pool.clone();
         let ran = at_least_once(&memory()).key(key).run(async move |cx: Context| {
             let mut conn = pool.acquire().await?;

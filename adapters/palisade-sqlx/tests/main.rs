@@ -2,6 +2,7 @@
 
 mod example;
 mod fences;
+mod http;
 mod inboxes;
 mod oversell;
 mod server;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The same `curl` again is answered with the same order, and `idempotent-replayed: true`. The
-//! lines marked `glue` are all that the endpoint has more than one without idempotency keys.
+//! lines between the marks `begin` and `end` are all that the endpoint has more than one without
+//! idempotency keys.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,8 +22,11 @@ use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use palisade::{ConfigError, Redlock};
-use palisade_tower::{Claim, IdempotencyLayer, Scope}; // glue
 use serde::{Deserialize, Serialize};
+
+// begin
+use palisade_tower::{Claim, IdempotencyLayer, Scope};
+// end
 
 #[derive(Debug, Deserialize)]
 struct Order {
@@ -70,10 +74,12 @@ pub(crate) fn app(
     redlock: &Redlock,
     ledger: Ledger,
 ) -> Result<(Router, IdempotencyLayer), ConfigError> {
-    let keys = redlock.idempotency("orders").at_most_once().build()?; // glue
-    let whose = |parts: &Parts| parts.extensions.get::<User>().map(|u| Scope::of(u.0)); // glue
-    let once = IdempotencyLayer::new(keys, whose); // glue
-    let orders = post(place).layer(once.clone()); // glue
+    // begin
+    let keys = redlock.idempotency("orders").at_most_once().build()?;
+    let whose = |parts: &Parts| parts.extensions.get::<User>().map(|u| Scope::of(u.0));
+    let once = IdempotencyLayer::new(keys, whose);
+    let orders = post(place).layer(once.clone());
+    // end
     let app = Router::new().route("/orders", orders).layer(from_fn(authenticate));
     Ok((app.with_state(ledger), once))
 }
@@ -89,7 +95,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("listening on {}", listener.local_addr()?);
     let stop = async { drop(tokio::signal::ctrl_c().await) };
     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
-    let running = once.finish(Duration::from_secs(10)).await; // glue
+    // begin
+    let running = once.finish(Duration::from_secs(10)).await;
+    // end
     println!("{running} handlers still run; {}", redlock.close(Duration::from_secs(5)).await);
     Ok(())
 }

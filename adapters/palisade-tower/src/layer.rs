@@ -39,8 +39,8 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// Keys of this namespace. `scope` says of a request whose key it is, from what authenticated
-    /// it; `None`, or an empty name, is answered 403.
+    /// Keys of this namespace. `scope` names the owner of a request's key, from what authenticated
+    /// the request; `None`, or an empty name, is answered 403.
     ///
     /// Begins with: POST and PATCH, a key is required, bodies of 1 MiB, responses of 256 KiB, no
     /// waiting, fail closed, and [`Keep::by_status`].
@@ -57,8 +57,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// The methods whose requests are looked at; others pass. Default POST and PATCH, for GET,
-    /// HEAD, OPTIONS, PUT and DELETE are idempotent by their definition.
+    /// The methods to which the layer applies; other requests pass. Default POST and PATCH, for
+    /// GET, HEAD, OPTIONS, PUT and DELETE are idempotent by their definition.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|s| s.methods = methods.into_iter().collect())
     }
@@ -102,9 +102,9 @@ impl IdempotencyLayer {
         self.with(|s| s.created = Some(Arc::new(created)))
     }
 
-    /// What of a body tells requests apart, in place of all its bytes: for clients that do not send
-    /// the same bytes again, such as JSON with its members in another order. The method, the path
-    /// and the query always count.
+    /// The part of a body that distinguishes requests, in place of all its bytes: for clients that
+    /// do not send the same bytes again, such as JSON with its members in another order. The
+    /// method, the path and the query always count.
     pub fn fingerprint_by(
         self,
         form: impl Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,
@@ -112,7 +112,7 @@ impl IdempotencyLayer {
         self.with(|s| s.body_form = Some(Arc::new(form)))
     }
 
-    /// Asked when it is not known whether an earlier request under the key took effect, as
+    /// Called when it is not known whether an earlier request under the key took effect, as
     /// [`Call::probe`] has it; for example the row that the handler wrote in the transaction of its
     /// effect.
     pub fn probe<P, F>(self, probe: P) -> Self
@@ -124,8 +124,8 @@ impl IdempotencyLayer {
         self.with(|s| s.probe = Some(Arc::new(probe)))
     }
 
-    /// What is kept of a response, by its status; a handler that knows more says so by a [`Keep`]
-    /// in the response's extensions. Default [`Keep::by_status`].
+    /// What is kept of a response, by its status. A [`Keep`] in the response's extensions, set by a
+    /// handler that knows more, overrides it. Default [`Keep::by_status`].
     pub fn keep_by(self, keep: impl Fn(StatusCode) -> Keep + Send + Sync + 'static) -> Self {
         self.with(|s| s.keep = Arc::new(keep))
     }
@@ -200,8 +200,8 @@ impl IdempotencyLayer {
         })
     }
 
-    /// Waits until the handlers have ended whose clients are gone, at most so long, and says how
-    /// many run on. For the end of a program, after the server has stopped: what runs when the
+    /// Waits until the handlers have ended whose clients are gone, at most so long, and returns how
+    /// many still run. For the end of a program, after the server has stopped: what runs when the
     /// runtime ends is lost in the middle.
     ///
     /// # Cancellation safety

@@ -134,7 +134,7 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// The call under the key of whoever sends the request.
+    /// The call under the key of the request's sender.
     pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
         let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
         let call = self.call_of(&scope, key.as_str())?.in_flight_timeout(self.in_flight_timeout);

@@ -44,12 +44,17 @@ pub(crate) struct ElectArgs {
     /// Exit code if somebody else leads [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
+    /// Prefer this candidate to those of lower priority, which leave it each attempt for a moment;
+    /// a leader stays where a higher one comes [default: 0]
+    #[arg(long, value_name = "N")]
+    priority: Option<u8>,
     /// End when the leadership is lost or given up on request (exit code 200), in place of another
     /// campaign
     #[arg(long)]
     once: bool,
     /// Only say who leads, on standard output: now, and at each change
-    #[arg(long, conflicts_with_all = ["value", "nonblock", "wait", "once", "command", "shell"])]
+    #[arg(long, conflicts_with_all = ["value", "nonblock", "wait", "priority", "once",
+        "command", "shell"])]
     observe: bool,
     #[command(flatten)]
     command: CommandArgs,
@@ -63,6 +68,10 @@ impl ElectArgs {
         let election = ground.redlock.election(&self.name);
         let election = match wait {
             Some(wait) => election.acquire_timeout(wait),
+            None => election,
+        };
+        let election = match self.priority {
+            Some(priority) => election.priority(priority),
             None => election,
         };
         let election = election.build().map_err(|e| Fail::from(e.to_string()))?;

@@ -70,7 +70,7 @@ impl ForceArgs {
             let why = format!("lock {:?} is held by {}; add --yes", self.name, line(&holder));
             return Err(Fail::new(USAGE, why));
         }
-        let won = mutex.take_over(&self.reason).await.map_err(|e| refused(&e, None))?;
+        let won = mutex.take_over(&holder, &self.reason).await.map_err(|e| refused(&e, None))?;
         let fence = won.guard.fencing_token();
         let left = won.from.as_ref().map_or_else(Default::default, |from| from.remaining);
         let fields = json!({ "name": self.name, "token": fence.get(), "reason": self.reason,

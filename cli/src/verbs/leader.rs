@@ -1,9 +1,9 @@
-//! `palisade step-down`, and how a leader is shown.
+//! `palisade step-down` and `palisade candidates`, and how a leader is shown.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
-use palisade::election::{Leader, StepDown, StepDownError};
+use palisade::election::{Candidate, Leader, LeaderError, StepDown, StepDownError};
 use serde_json::{Value, json};
 
 use super::{Ground, SayArgs, unavailable};
@@ -36,6 +36,69 @@ pub(crate) struct StepDownArgs {
     /// Wait for so long at most [default: 30s]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
+}
+
+/// Lists who takes part in the election NAME: the leader, then those who wait, the preferred one
+/// first, then those that are not eligible. Changes nothing.
+///
+/// The leader is certain. Of the others the list is only a picture: one that has died is in it for
+/// up to its lease, and at most 64 are listed.
+///
+/// Exit code 0 if somebody leads, 2 if nobody does, 69 if too few nodes answer.
+#[derive(Debug, Args)]
+pub(crate) struct CandidatesArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// The election's name
+    name: String,
+}
+
+impl CandidatesArgs {
+    pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let json = self.say.json;
+        let ground = Ground::new(self.handle, sets, self.say)?;
+        let election = ground.redlock.election(&self.name).build();
+        let election = election.map_err(|e| Fail::from(e.to_string()))?;
+        let all = match election.candidates().await {
+            Ok(all) => all,
+            Err(LeaderError::NoQuorum(why)) => return Err(unavailable(&why)),
+            Err(e) => return Err(Fail::new(USAGE, e.to_string())),
+        };
+        let leads = all.iter().any(|c| c.term.is_some());
+        let text = if json {
+            let all: Vec<_> = all.iter().map(candidate_json).collect();
+            json!({ "name": self.name, "candidates": all }).to_string()
+        } else {
+            let nobody = (!leads).then(|| "nobody leads".to_owned());
+            let lines = nobody.into_iter().chain(all.iter().map(candidate_line));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        Ok(Done { text: text + "\n", code: if leads { 0 } else { REFUSED } })
+    }
+}
+
+fn candidate_json(c: &Candidate) -> Value {
+    let since = c.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "leads": c.term.is_some(), "term": c.term.map(palisade::FencingToken::get),
+        "value": c.value, "priority": c.priority, "eligible": c.eligible,
+        "since_ms": since.as_millis(), "host": c.identity.host, "pid": c.identity.pid,
+        "boot": format!("{:x}", c.identity.boot), "remaining_ms": c.remaining.as_millis(),
+    })
+}
+
+fn candidate_line(c: &Candidate) -> String {
+    let value = c.value.as_ref().map_or_else(|| "(a long value)".to_owned(), |v| format!("{v:?}"));
+    let is = match c.term {
+        Some(term) => format!("leads, term {term}"),
+        None if c.eligible => "waits".to_owned(),
+        None => "is not eligible".to_owned(),
+    };
+    let (host, pid) = (&c.identity.host, c.identity.pid);
+    let since = c.since.elapsed().unwrap_or_default().as_secs();
+    format!("{value} {is} (priority {}, host {host}, pid {pid}, for {since} s)", c.priority)
 }
 
 impl StepDownArgs {
@@ -88,6 +151,7 @@ pub(crate) fn leader_json(leader: &Leader) -> Value {
         "since_ms": since.as_millis(), "host": leader.identity.host, "pid": leader.identity.pid,
         "boot": format!("{:x}", leader.identity.boot),
         "remaining_ms": leader.remaining.as_millis(), "drain_ms": leader.drain.as_millis(),
+        "priority": leader.priority,
     })
 }
 

@@ -1,10 +1,10 @@
 //! Idempotency keys for operators, on real servers: what is looked for is found, and nothing else;
 //! a decision does what it says, on a majority or not at all.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::idempotency::{Call, Outcome};
-use palisade::ops::{Audit, KeyState, NodeChange, Purge, Records, Select};
+use palisade::ops::{Audit, KeyChange, KeyState, NodeChange, Purge, Records, Select};
 use palisade::{Failed, Idempotency, RedisNode, Redlock};
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,11 @@ fn audit() -> Audit {
 
 impl Lab {
     fn new() -> Self {
-        let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
+        Self::with(&[])
+    }
+
+    fn with(args: &[&str]) -> Self {
+        let servers: Vec<_> = (0..3).map(|_| Server::start(args)).collect();
         let node = |s: &Server| RedisNode::builder(s.url()).trust_fresh(true).build().unwrap();
         let redlock = servers.iter().fold(Redlock::builder(), |b, s| b.node(node(s)));
         let redlock = redlock.prefix("app:").build().unwrap();
@@ -215,6 +219,62 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
         assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
         assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));
     }
+}
+
+#[tokio::test]
+async fn what_was_used_since_it_was_listed_is_not_purged() {
+    let lab = Lab::with(&["--enable-debug-command", "yes"]);
+    let keys: Vec<_> = (0..20).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
+        let _ = lab.orders.key(key).run(|_| failed()).await.unwrap_err();
+    }
+    // The listing takes a while.
+    for server in &lab.servers {
+        server.cli(&["debug", "populate", "200000", "other", "1"]);
+    }
+    let age = Duration::from_secs(3);
+    tokio::time::sleep(age).await;
+    let used = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut used = Vec::new();
+        for key in &keys {
+            used.push(Instant::now());
+            let _ = lab.orders.key(key).resolve(&7_u32).await.unwrap();
+        }
+        used
+    };
+    let (purge, audit) = (Purge::older_than(age).unfinished_too(), audit());
+    let purge = async {
+        let purged = lab.records.purge(&purge, &audit).await.unwrap();
+        (purged.keys.into_iter().filter(KeyChange::is_done).collect::<Vec<_>>(), Instant::now())
+    };
+    let ((purged, ended), used) = tokio::join!(purge, used);
+    for (key, used) in keys.iter().zip(used) {
+        let purged = purged.iter().any(|change| change.key == *key);
+        // It was resolved so long before it was purged, or it was resolved behind it.
+        if purged && (used + age < ended || used > ended) {
+            continue;
+        }
+        let next = run(lab.orders.key(key), 8).await;
+        let kept = matches!(next, Outcome::Replayed(7));
+        assert!(kept, "{key}: {next:?}, used {:?} before the end", ended.duration_since(used));
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_has_is_not_done_and_another_programs_is_left_alone() {
+    let lab = Lab::new();
+    let unknown = lab.records.rerun("no such key", &audit()).await.unwrap();
+    assert!(unknown.is_unknown(), "{unknown}");
+    assert!(unknown.to_string().contains("check the key"), "{unknown}");
+    for server in &lab.servers {
+        server.cli(&["set", "app:idem:orders:theirs", "x"]);
+    }
+    let theirs = lab.records.rerun("theirs", &audit()).await.unwrap();
+    assert!(!theirs.is_done() && !theirs.is_unknown(), "{theirs}");
+    assert!(theirs.to_string().contains("another program's"), "{theirs}");
+    assert_eq!(lab.servers[0].cli(&["get", "app:idem:orders:theirs"]).trim(), "x");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `step-down` and `list`.
+//! `step-down`, `candidates` and `list`.
 
 use std::time::Duration;
 
@@ -49,6 +49,74 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
     let one = one.end(SOON);
     assert!(one.err.contains("asks to step down (kernel update)"), "{}", one.err);
     assert!(one.err.contains("campaigns again"), "{}", one.err);
+}
+
+#[test]
+fn who_takes_part_is_listed_and_the_preferred_one_leads_next() {
+    // Attempts are left to a preferred one for a sixteenth of it: longer than it takes to attempt.
+    const TTL: &str = "90s";
+    let ground = Ground::new();
+    let none = ground.run(&["candidates", "a"]);
+    assert_eq!((none.code, &*none.out), (2, "nobody leads\n"));
+    let elect = |value: &str, priority: &str| {
+        let script = format!("echo >{value}.leads; sleep 60");
+        let line =
+            ["elect", "a", "--value", value, "--priority", priority, "--ttl", TTL, "-c", &script];
+        ground.spawn(&line)
+    };
+    let shown = || {
+        let run = ground.run(&["candidates", "a", "--json", "--ttl", TTL]);
+        let all = object(&run)["candidates"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|c| c["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = elect("first", "1");
+    until("it leads", SOON, || ground.file("first.leads").exists());
+    let low = elect("low", "0");
+    until("it waits", SOON, || shown() == ["first", "low"]);
+    let high = elect("high", "7");
+    until("it waits", SOON, || shown() == ["first", "high", "low"]);
+    let lines = ground.run(&["candidates", "a", "--ttl", TTL]);
+    let words = ["\"first\" leads, term ", "\"high\" waits (priority 7, host", "\"low\" waits"];
+    for (line, word) in lines.out.lines().zip(words) {
+        assert!(line.contains(word), "{}", lines.out);
+    }
+    assert_eq!((lines.code, lines.out.lines().count()), (0, 3));
+    first.signal("TERM");
+    until("the preferred one leads", SOON, || ground.file("high.leads").exists());
+    assert!(!ground.file("low.leads").exists());
+    until("who has ended is gone", SOON, || shown() == ["high", "low"]);
+    drop((first.end(SOON), high, low));
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    assert_eq!(
+        Run::of(&palisade().args(["candidates", "a", "--node", &nobody]).output().unwrap()).code,
+        69
+    );
+}
+
+#[test]
+fn the_leader_of_a_cron_steps_down_between_its_runs() {
+    let ground = Ground::new();
+    let script = "echo begins >>ran; sleep 0.5; echo ends >>ran";
+    let line = ["cron", "* * * * * *", "job", "--ttl", "6s", "-c", script];
+    let two = [ground.spawn(&line), ground.spawn(&line)];
+    let leader = || {
+        let run = ground.run(&["candidates", "cron:job:lead", "--json", "--ttl", "6s"]);
+        let all = object(&run)["candidates"].as_array().cloned().unwrap_or_default();
+        all.iter().find(|c| c["leads"] == true).map(|c| c["pid"].clone())
+    };
+    until("one leads", SOON, || leader().is_some());
+    let before = leader();
+    until("it runs", SOON, || text(&ground.file("ran")).contains("begins"));
+    let line = ["step-down", "cron:job:lead", "--reason", "maintenance", "--ttl", "6s"];
+    let down = ground.run(&line);
+    assert_eq!(down.code, 0, "{}", down.err);
+    until("the other one leads", SOON, || leader().is_some_and(|now| Some(now) != before));
+    let seen = text(&ground.file("ran")).len();
+    until("ticks go on", SOON, || text(&ground.file("ran")).len() > seen);
+    let ran = text(&ground.file("ran"));
+    let lines: Vec<_> = ran.lines().collect();
+    assert!(lines.windows(2).all(|w| w[0] != w[1]), "no run was cut short: {ran}");
+    drop(two);
 }
 
 #[test]

@@ -47,11 +47,16 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
     for key in ["resolved", "again"] {
         std::fs::write(ground.file("runs"), "").unwrap();
         let run = ground.spawn(&["once", key, "-c", script]);
-        until("it runs", SOON, || !text(&ground.file("runs")).is_empty());
+        until("it runs", 3 * SOON, || !text(&ground.file("runs")).is_empty());
         // Elsewhere it is waited for, or not.
         assert_eq!(ground.run(&["once", key, "-E", "9", "-c", script]).code, 9);
         run.signal("KILL");
-        until("the lease is over", SOON, || state(&ground, key)["state"] == "lapsed");
+        // 69: the server answered too late, on a busy machine; it is asked again.
+        until("the lease is over", 3 * SOON, || {
+            let run = ground.run(&["idem", "show", key]);
+            assert!([0, 69].contains(&run.code), "{}", run.err);
+            run.code == 0 && run.out.contains("\"lapsed\"")
+        });
         let parked = ground.run(&["once", key, "-c", script]);
         assert_eq!(parked.code, 201, "{}", parked.err);
         assert_eq!(parked.err.lines().count(), 1);

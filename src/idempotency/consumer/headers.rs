@@ -3,7 +3,7 @@
 
 use super::DeadLetter;
 
-/// What names the request, the same in every copy of it.
+/// The name of the request, the same in every copy of it.
 pub const KEY: &str = "x-palisade-key";
 /// When the producer made the request, in milliseconds since 1970, the same in every copy of it.
 pub const CREATED: &str = "x-palisade-created";

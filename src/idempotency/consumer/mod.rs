@@ -1,8 +1,8 @@
 //! What consumers of messages have in common, whatever the broker.
 //!
 //! A broker delivers a message at least once. A [`Worker`] makes one effect of that: it takes
-//! deliveries from a [`Source`], runs the handler under the message's key, and says what becomes of
-//! the delivery ([`Disposition`]). The order is always the same: effect, result stored on a
+//! deliveries from a [`Source`], runs the handler under the message's key, and decides what becomes
+//! of the delivery ([`Disposition`]). The order is always the same: effect, result stored on a
 //! majority, acknowledgement. The packages below `adapters/` have a [`Session`] for a broker each.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!            │        │
 //!            │        └─ failed ─▶ comes again, at last a dead letter
 //!            ├─ result is there ─▶ acknowledge                a duplicate
-//!            ├─ somebody is at it ─▶ comes again when that lease is over
+//!            ├─ in flight elsewhere ─▶ comes again when that lease is over
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 

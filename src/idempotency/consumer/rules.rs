@@ -15,10 +15,10 @@ use crate::error::ConfigError;
 pub enum Arrow {
     /// The broker handed it over; nothing is claimed.
     Fetched,
-    /// The call is over: its result, if there is one, is stored. The broker does not know.
+    /// Its result is stored. The broker has not been asked to acknowledge it.
     Completed,
-    /// The broker knows what becomes of it.
-    Settled,
+    /// The broker has taken the acknowledgement, as far as it confirms one.
+    Acknowledged,
 }
 
 /// What a test does there.
@@ -84,7 +84,7 @@ impl Rules {
     }
 
     /// With which failure of its handler a message becomes a dead letter; default 10. Deliveries
-    /// that found the message at work elsewhere, or too few nodes, are no failures (but see what
+    /// that found the message in flight elsewhere, or too few nodes, are no failures (but see what
     /// the broker's adapter says it can count).
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;

@@ -41,7 +41,7 @@ pub trait Session: Send + Sized {
     /// Returns what was handed over and not settled.
     fn close(self) -> impl Future<Output = ()> + Send;
 
-    /// Whether another session can help: not if the broker refuses who asks or what is asked.
+    /// Whether another session can help: not if the broker refuses the login or the request.
     fn is_passing(error: &Self::Error) -> bool;
 }
 

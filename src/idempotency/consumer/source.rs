@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use super::Disposition;
 use crate::idempotency::Failed;
 
-/// The body of a message, from JSON. What cannot be read never can: the error makes the message a
-/// dead letter.
+/// The body of a message, from JSON. A body that cannot be parsed never can be, so the error makes
+/// the message a dead letter.
 ///
 /// # Errors
 /// [`Failed::permanent`] with what the body has wrong.
 pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(body)
-        .map_err(|e| Failed::permanent(format!("the body does not read: {e}")))
+        .map_err(|e| Failed::permanent(format!("the body cannot be parsed as JSON: {e}")))
 }
 
 /// One delivery of a message. Dropped without being settled it must come again by itself.
@@ -25,20 +25,20 @@ pub trait Delivery: Send + Sync + 'static {
     /// Why a broker could not be asked.
     type Error: Error + Send + Sync + 'static;
 
-    /// What names the request: an id that the *producer* gave the message, the same in every copy
+    /// The name of the request: an id that the *producer* gave the message, the same in every copy
     /// of it. An error is the sentence of the dead letter.
     fn key(&self) -> Result<Cow<'_, str>, String>;
 
     /// When the producer made the request, the same in every copy of it, if the message says so.
     fn created_at(&self) -> Option<SystemTime>;
 
-    /// What the message says.
+    /// The body of the message.
     fn body(&self) -> &[u8];
 
     /// How often its handler has failed before, as far as the broker knows.
     fn failures(&self) -> u32;
 
-    /// Tells the broker what becomes of the delivery. `failures` is the number that the next
+    /// Settles the delivery at the broker. `failures` is the number that the next
     /// delivery has to report. [`Retry`](Disposition::Retry) and [`Park`](Disposition::Park) first
     /// make sure that the broker has the message in its new place, and then acknowledge it: a crash
     /// in between makes a duplicate, never a loss.
@@ -53,7 +53,7 @@ pub trait Delivery: Send + Sync + 'static {
         None
     }
 
-    /// Tells the broker that the message is still being worked on.
+    /// Reports to the broker that the message is still being handled.
     fn extend(&self) -> impl Future<Output = Result<(), Self::Error>> + Send {
         ready(Ok(()))
     }

@@ -105,8 +105,8 @@ impl Worker {
         self.of.lease
     }
 
-    /// After how long without a sign of life a broker gives a message to somebody else: as asked,
-    /// or one and a half leases. `field` names the setting.
+    /// After how long without a heartbeat a broker delivers a message to another consumer: as
+    /// asked, or one and a half leases. `field` names the setting.
     ///
     /// # Errors
     /// [`ConfigError`] if it is shorter than the lease.
@@ -332,10 +332,14 @@ where
         }
     };
     #[cfg(feature = "test-util")]
-    rules.pass(super::Arrow::Completed);
+    if disposition == Disposition::Ack {
+        rules.pass(super::Arrow::Completed);
+    }
     let confirmed = settle(&*delivery, &disposition, failures).await;
     #[cfg(feature = "test-util")]
-    rules.pass(super::Arrow::Settled);
+    if confirmed && disposition == Disposition::Ack {
+        rules.pass(super::Arrow::Acknowledged);
+    }
     (disposition, confirmed)
 }
 
@@ -350,8 +354,8 @@ fn call<D: Delivery>(of: &Idempotency, rules: &Rules, delivery: &D) -> Result<Ca
     Ok(call)
 }
 
-/// Says again and again that the message is being worked on. A broker that does not get it delivers
-/// the message to somebody else, who finds it in flight.
+/// Reports again and again that the message is being handled. A broker without these reports
+/// delivers it to another consumer, which finds it in flight.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {
@@ -359,10 +363,11 @@ async fn beat<D: Delivery>(delivery: &D) -> Infallible {
         match timeout(every, delivery.extend()).await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::debug!(
-                target: "palisade::consumer", error = %e, "the broker gives no more time"
+                target: "palisade::consumer", error = %e,
+                "the broker did not extend the time of a delivery"
             ),
             Err(_) => tracing::debug!(
-                target: "palisade::consumer", "the broker does not answer a request for more time"
+                target: "palisade::consumer", "the broker did not answer a heartbeat"
             ),
         }
     }

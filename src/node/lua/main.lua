@@ -19,7 +19,7 @@ if not expected then
   if b.err then return b end
 end
 -- How many of KEYS and ARGV the single ops take.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31'
+local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E13'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
 while a < last do
@@ -43,7 +43,11 @@ while a < last do
     b = batch(info, at, marker, now_us, true)
     for _ = 1, whole do b.out[#b.out + 1] = -9 end
   end
-  if rest then
+  local done
+  if kind == 'C' then done, found = replay(b, k, a) end
+  if done then
+    -- Its result is put.
+  elseif rest then
     rare(b, kind, k, a, count, rest, found, release)
   elseif b then
     b.out[#b.out + 1] = -9

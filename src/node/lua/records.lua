@@ -13,11 +13,11 @@ end
 
 local key = KEYS[k + 1]
 -- 1 own  2 fence  3 till (lease end, ms)  4 att  5 rf (record's ballot)  6 g  7 fp  8 w (somebody
--- waits for the end of the claim)
+-- waits for the end of the claim). A claim has read them before (replay.lua).
 -- g names the server's data history at the last promise. The result is read where it is shown. As
 -- long as there are steps and no result, rf is an s and the ballot of the steps, which val has:
 -- clients that know of no steps take the record for none of theirs and leave it alone.
-local h = try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
+local h = found or try('HMGET', key, 'own', 'fence', 'till', 'att', 'rf', 'g', 'fp', 'w')
 local steps = not h.err and h[5] and string.match(h[5], '^s(%d+)$')
 -- Up to 2^53 doubles hold every whole number; tokens are smaller.
 if h.err or not (is_whole(h[2], 1, 9007199254740992) and is_whole(h[3], 0, 9007199254740992)

@@ -11,7 +11,7 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::recall::Recall;
 use crate::op::{
-    Facts, Holder, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
+    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -193,6 +193,7 @@ fn reply(
         (Op::Claim(c), 1..) => {
             from.claimed(code.unsigned_abs(), recall.unsure(c.born, c.retention))?
         }
+        (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Lookup { retention, born, .. }, ABSENT | 0..) => {
@@ -201,9 +202,7 @@ fn reply(
             Reply::Record { state, unsure: recall.unsure(*born, *retention) }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
-        (Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. }, _) => {
-            return Err(garbage("an answer to another kind of question").into());
-        }
+        (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (Op::Release { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
@@ -217,6 +216,14 @@ fn reply(
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
+}
+
+/// Whether it is answered with what is there, and never with a plain yes or no.
+fn shows(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Acquire { .. } | Op::Claim(_) | Op::Inspect { .. } | Op::Lookup { .. } | Op::Enlist(_)
+    )
 }
 
 /// Whether it says which request it is for.
@@ -358,6 +365,21 @@ impl Reader {
         let remaining = self.ttl()?;
         let meta = self.maybe_bytes()?.map(Into::into);
         Ok(Holder { owner, fence, remaining, meta })
+    }
+
+    fn candidates(&mut self, n: u64) -> Result<Vec<Listed>, NodeError> {
+        let mut all = Vec::new();
+        for _ in 0..n {
+            let owner = OwnerToken::parse(&self.bytes()?);
+            let owner = owner.unwrap_or_else(|| {
+                self.fitting::<u64>(None, "no candidate where one belongs");
+                OwnerToken::from_random(0)
+            });
+            let ms = self.number()?;
+            let (remaining, entry) = (Duration::from_millis(ms), self.bytes()?.into());
+            all.push(Listed { owner, remaining, entry });
+        }
+        Ok(all)
     }
 
     fn state(&mut self, fence: u64) -> Result<RecordState, NodeError> {

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
-use crate::op::{Batch, Claim, ClaimEnd, FingerprintBytes, Op, Place, QuarantineId, Terms};
+use crate::op::{Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, Place, QuarantineId, Terms};
 use crate::time::{FENCE_SLACK, token_lead};
 
 /// The node-wide marker (quarantine 2).
@@ -145,7 +145,8 @@ fn key_count(op: &Op, awaited: bool) -> usize {
         Op::Release { .. } => 1 + usize::from(awaited),
         Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
-        Op::Claim(_)
+        Op::Enlist(_)
+        | Op::Claim(_)
         | Op::RaiseClaim { .. }
         | Op::ExtendClaim { .. }
         | Op::Complete { .. }
@@ -171,7 +172,8 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
             let cmd = if awaited || *words { cmd.arg(keys.queue()) } else { cmd };
             if *words { cmd.arg(keys.meta()) } else { cmd }
         }
-        Op::Claim(Claim { key, .. })
+        Op::Enlist(Enlist { key, .. })
+        | Op::Claim(Claim { key, .. })
         | Op::RaiseClaim { key, .. }
         | Op::ExtendClaim { key, .. }
         | Op::Complete { key, .. }
@@ -225,6 +227,11 @@ fn args(cmd: &mut Cmd, op: &Op) {
         Op::Release { owner, words: false, .. } => cmd.arg(owner.as_str()),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
+        Op::Enlist(Enlist { owner, ttl, entry, .. }) => cmd
+            .arg("E")
+            .arg(owner.as_str())
+            .arg(millis(*ttl))
+            .arg(entry.as_deref().unwrap_or_default()),
         Op::Claim(c) => {
             cmd.arg("C")
                 .arg(c.owner.as_str())

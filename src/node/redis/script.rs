@@ -12,7 +12,7 @@ macro_rules! lua {
 /// The script's text: the common ops, what else is made only when it is needed, and the loop over
 /// the batch. Functions come before the variables of the loop, so that they capture none.
 const TEXT: &str = concat!(
-    lua!("acquire" "release"),
+    lua!("acquire" "release" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",
@@ -21,6 +21,7 @@ const TEXT: &str = concat!(
     "if find('AWDQMRXI', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),
     "end\n",
+    lua!("enlist"),
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),
     "end\n",
     lua!("prelude" "main"),

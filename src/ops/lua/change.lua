@@ -3,14 +3,17 @@
 -- KEYS     records
 -- ARGV     1 what: release, rerun or purge   2 purge: 1 also what has no result
 --          then for each record the ballot that was seen, or '' for no record
--- Returns  a word for each: done | as it is | changed | running | stored | unfinished
+-- Returns  a word for each: done | as it is | none | changed | running | stored | unfinished |
+--          foreign
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function change(key, ballot)
-  local h = redis.call('HMGET', key, 'fence', 'till', 'att', 'rf')
+  -- What was done to the keys before stays, so another program's value must not end the script.
+  local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
+  if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end
-  if not h[1] then return 'as it is' end
+  if not h[1] then return 'none' end
   local runs, stored = (tonumber(h[2]) or 0) > now, tonumber(h[4])
   if what == 'release' then
     if stored then return 'stored' end

@@ -8,7 +8,7 @@ use redis::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::facts::Seen;
+use super::facts::{Seen, facts};
 use super::{Nodes, PAGE, Records, Select};
 use crate::error::ConfigError;
 use crate::idempotency::{Call, KeyName, Resolved, RunError};
@@ -91,8 +91,10 @@ pub struct KeyChange {
 pub enum NodeChange {
     /// It was changed there.
     Done,
-    /// There was nothing to change.
+    /// There is a record, and nothing in it to change.
     AsItIs,
+    /// There is no record.
+    Absent,
     /// It was left as it is there: why.
     Refused(&'static str),
     /// The node could not be asked: why. It may have the old record.
@@ -115,6 +117,15 @@ impl KeyChange {
         self.nodes.iter().filter(move |(_, c)| missing(c)).map(|(node, _)| &**node)
     }
 
+    /// Whether no node that was asked has a record: the key, its namespace or its prefix may be
+    /// another one.
+    pub fn is_unknown(&self) -> bool {
+        let none =
+            |change: &NodeChange| matches!(change, NodeChange::Absent | NodeChange::Unreachable(_));
+        self.nodes.iter().all(|(_, change)| none(change))
+            && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
+    }
+
     fn log(&self, namespace: &str) {
         let (done, key) = (self.is_done(), &*self.key);
         tracing::warn!(
@@ -135,11 +146,16 @@ impl fmt::Display for KeyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, n) = (self.change.word(), self.nodes.len());
         let did = n - self.missing().count();
-        let not = if self.is_done() { "" } else { "not " };
-        write!(f, "{what} of {:?}: {not}done, {did} of {n} nodes", self.key)?;
+        if self.is_unknown() {
+            let look = "no node has a record of it; check the key, its namespace and its prefix";
+            write!(f, "{what} of {:?}: nothing to change, {look}", self.key)?;
+        } else {
+            let not = if self.is_done() { "" } else { "not " };
+            write!(f, "{what} of {:?}: {not}done, {did} of {n} nodes", self.key)?;
+        }
         for (node, change) in &self.nodes {
             match change {
-                NodeChange::Done | NodeChange::AsItIs => {}
+                NodeChange::Done | NodeChange::AsItIs | NodeChange::Absent => {}
                 NodeChange::Refused(why) => write!(f, "; {node}: {why}")?,
                 NodeChange::Unreachable(why) => write!(f, "; {node}: not reached: {why}")?,
             }
@@ -241,10 +257,52 @@ impl Records {
         let keys: Vec<String> = list.keys.into_iter().map(|facts| facts.key).collect();
         let mut done = Vec::with_capacity(keys.len());
         for keys in keys.chunks(PAGE) {
-            let change = (Change::Purge, purge.unfinished);
-            done.extend(self.change(&mut nodes, change, keys, audit).await);
+            done.extend(self.purge_some(&mut nodes, purge, keys, audit).await);
         }
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
+    }
+
+    /// Empties those records that are still to be purged: listing takes a while, and a key may have
+    /// been used since.
+    async fn purge_some(
+        &self,
+        nodes: &mut Nodes,
+        purge: &Purge,
+        keys: &[String],
+        audit: &Audit,
+    ) -> Vec<KeyChange> {
+        let mut seen = self.seen(nodes, keys).await;
+        let n = seen.len();
+        let is_meant = |(i, key): (usize, &String)| {
+            let seen: Vec<&Seen> = seen.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
+            seen.is_empty() || purge.select.takes(&facts(key.clone(), &seen, n))
+        };
+        let meant: Vec<bool> = keys.iter().enumerate().map(is_meant).collect();
+        let of = |meant: &[bool], yes| {
+            let of = keys.iter().zip(meant).filter(move |(_, meant)| **meant == yes);
+            of.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        let (used, keys) = (of(&meant, false), of(&meant, true));
+        for seen in seen.iter_mut().flatten() {
+            let mut meant = meant.iter();
+            seen.retain(|_| meant.next() == Some(&true));
+        }
+        let change = (Change::Purge, purge.unfinished);
+        let mut done = self.change_as_seen(nodes, &seen, change, &keys, audit).await;
+        let refused = |(node, master): &(String, Result<Master, String>)| {
+            let change = match master {
+                Ok(_) => NodeChange::Refused("it was used since it was listed; list again"),
+                Err(why) => NodeChange::Unreachable(why.clone()),
+            };
+            (node.clone(), change)
+        };
+        done.extend(used.into_iter().map(|key| {
+            let nodes = nodes.0.iter().map(refused).collect();
+            let changed = KeyChange { change: change.0, key, audit: audit.clone(), nodes };
+            changed.log(&self.namespace);
+            changed
+        }));
+        done
     }
 
     async fn change_one(
@@ -254,23 +312,24 @@ impl Records {
         audit: &Audit,
     ) -> Result<KeyChange, ConfigError> {
         check_name("key", key)?;
-        let mut nodes = self.nodes().await?;
-        let changed = self.change(&mut nodes, (change, false), &[key.to_owned()], audit).await;
+        let (mut nodes, keys) = (self.nodes().await?, [key.to_owned()]);
+        let seen = self.seen(&mut nodes, &keys).await;
+        let changed = self.change_as_seen(&nodes, &seen, (change, false), &keys, audit).await;
         let none =
             || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
         Ok(changed.into_iter().next().unwrap_or_else(none))
     }
 
-    /// Changes what is as it is seen now.
-    async fn change(
+    /// Changes what is still as it was seen.
+    async fn change_as_seen(
         &self,
-        nodes: &mut Nodes,
+        nodes: &Nodes,
+        seen: &[Option<Vec<Option<Seen>>>],
         (change, unfinished): (Change, bool),
         keys: &[String],
         audit: &Audit,
     ) -> Vec<KeyChange> {
-        let seen = self.seen(nodes, keys).await;
-        let asks = nodes.0.iter().zip(&seen).map(|((_, master), seen)| async move {
+        let asks = nodes.0.iter().zip(seen).map(|((_, master), seen)| async move {
             match (master, seen) {
                 (Ok(master), Some(seen)) => {
                     self.tell(master, (change, unfinished), keys, seen).await
@@ -326,10 +385,12 @@ fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,
         "as it is" => NodeChange::AsItIs,
+        "none" => NodeChange::Absent,
         "changed" => NodeChange::Refused("another attempt came in between; look again"),
         "running" => NodeChange::Refused("its claim runs; wait for its end, or release it first"),
         "stored" => NodeChange::Refused("it has a result"),
         "unfinished" => NodeChange::Refused("it has no result"),
+        "foreign" => NodeChange::Refused("another program's value is under its key"),
         _ => return None,
     })
 }

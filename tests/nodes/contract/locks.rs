@@ -129,3 +129,48 @@ async fn wrong_rules_about_quarantines_are_caught() {
     )
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn wrong_lists_of_candidates_are_caught() {
+    let order = "the_list_shows_who_is_in_it_in_order_of_arrival";
+    let turned = |_: &Op, reply: &mut Reply| {
+        if let Reply::Candidates(all) = reply {
+            all.reverse();
+        }
+    };
+    caught("shows the last first", as_is, turned, order).await;
+    let forever = |op: &mut Op| {
+        if let Op::Enlist(enlist) = op {
+            enlist.ttl = Duration::from_secs(3_600);
+        }
+    };
+    let lapse = "an_entry_that_is_not_written_again_is_gone_after_its_ttl";
+    caught("keeps the entries of the dead", forever, truly, lapse).await;
+    let adds = |_: &Op, reply: &mut Reply| {
+        if let Reply::Candidates(all) = reply
+            && let Some(last) = all.last().cloned()
+        {
+            all.push(last);
+        }
+    };
+    let full = "a_full_list_takes_nobody_until_somebody_leaves";
+    caught("has room without end", as_is, adds, full).await;
+    let keeps = |op: &mut Op| {
+        if let Op::Enlist(enlist) = op {
+            enlist.entry.get_or_insert_with(|| b"stays"[..].into());
+        }
+    };
+    let alone = "an_entry_is_replaced_by_its_owner_and_taken_out_by_it_alone";
+    caught("lets nobody leave", keeps, truly, alone).await;
+    let read = "a_list_that_is_only_read_is_not_made";
+    caught("lists who only reads", keeps, truly, read).await;
+    let cut = |_: &Op, reply: &mut Reply| {
+        if let Reply::Candidates(all) = reply {
+            for listed in all {
+                listed.entry = listed.entry.split(|byte| *byte == 0).next().unwrap().into();
+            }
+        }
+    };
+    let bytes = "what_an_entry_says_comes_back_byte_for_byte";
+    caught("cuts texts at a zero", as_is, cut, bytes).await;
+}

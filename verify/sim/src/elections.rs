@@ -16,7 +16,13 @@ impl Actor {
     fn election(&self, seat: usize) -> ElectionBuilder {
         let election = self.redlock.election(names::seat(seat));
         let drain = self.drain();
-        election.ttl(ms(self.settings.ttl)).drain(drain).durability(self.plan.durability)
+        let election =
+            election.ttl(ms(self.settings.ttl)).drain(drain).durability(self.plan.durability);
+        // A third of the clients sets none.
+        match self.client % 3 {
+            0 => election,
+            priority => election.priority(priority as u8),
+        }
     }
 
     /// What leaders declare, where the longest lease leaves room for it.

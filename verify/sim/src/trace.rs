@@ -20,6 +20,7 @@ pub(crate) enum Verb {
     Reassert,
     Release,
     Inspect,
+    Enlist,
     Claim,
     RaiseClaim,
     ExtendClaim,

@@ -69,6 +69,12 @@ impl Kafka {
             self.cluster.broker_down(broker)?;
         }
         sleep(AWAY).await;
+        let seen = block_in_place(|| {
+            self.observer()?.fetch_metadata(Some(TOPIC), AWAY).map_err(Failure::from)
+        });
+        if seen.is_ok() {
+            return Err("the mock cluster's brokers answer, though they were taken away".into());
+        }
         for broker in 1..=BROKERS {
             self.cluster.broker_up(broker)?;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,23 +16,25 @@ use palisade::idempotency::consumer::Rules;
 use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
 use tokio::time::{Instant, sleep};
 
+use self::settings::{PROGRAM, Ports, apart};
 use super::{Dead, publish_all};
 use crate::Failure;
 use crate::child::Work;
 use crate::invoices::{Invoice, Letter};
 use crate::process::{self, Process, command};
 
+/// As the adapter's own tests start it.
+#[path = "../../../palisade-lapin/tests/server/node.rs"]
+mod settings;
+
 const QUEUE: &str = "invoices";
 /// How long the broker may take to start.
 const START: Duration = Duration::from_secs(120);
-const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// A broker; its processes end with it.
 pub(crate) struct Rabbit {
     dir: PathBuf,
-    port: u16,
-    mapper_port: u16,
-    dist_port: u16,
+    ports: Ports,
     // The node ends before its port mapper.
     node: Mutex<Process>,
     _mapper: Process,
@@ -41,21 +43,22 @@ pub(crate) struct Rabbit {
 impl Rabbit {
     pub(crate) async fn start() -> Result<Self, Failure> {
         let dir = process::directory()?;
-        let (port, mapper_port) = (process::free_port()?, process::free_port()?);
-        let dist_port = process::free_port()?;
+        let [amqp, mapper, dist] =
+            [process::free_port()?, process::free_port()?, process::free_port()?];
+        let ports = Ports { amqp, mapper, dist };
         let mut mapper = command("epmd");
-        mapper.args(["-port", &mapper_port.to_string(), "-address", "127.0.0.1"]);
+        mapper.args(["-port", &ports.mapper.to_string(), "-address", "127.0.0.1"]);
         mapper.stdout(Stdio::null()).stderr(Stdio::null());
         let mapper = Process::spawn(mapper)?;
         std::fs::write(dir.join("enabled_plugins"), "[].\n")?;
-        let node = Mutex::new(node(&dir, port, mapper_port, dist_port)?);
-        let rabbit = Self { dir, port, mapper_port, dist_port, node, _mapper: mapper };
+        let node = Mutex::new(node(&dir, ports)?);
+        let rabbit = Self { dir, ports, node, _mapper: mapper };
         rabbit.answers().await?;
         Ok(rabbit)
     }
 
     pub(crate) fn uri(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
     }
 
     /// Until it lets somebody in.
@@ -79,8 +82,8 @@ impl Rabbit {
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         {
             let mut now = self.node.lock().unwrap_or_else(PoisonError::into_inner);
-            now.kill();
-            *now = node(&self.dir, self.port, self.mapper_port, self.dist_port)?;
+            now.crash()?;
+            *now = node(&self.dir, self.ports)?;
         }
         self.answers().await
     }
@@ -150,27 +153,11 @@ impl Drop for Rabbit {
     }
 }
 
-fn node(dir: &PathBuf, port: u16, mapper_port: u16, dist_port: u16) -> Result<Process, Failure> {
+fn node(dir: &Path, ports: Ports) -> Result<Process, Failure> {
     let mut node = command(PROGRAM);
     let out = std::fs::File::create(dir.join("out"))?;
-    node.stdout(out.try_clone()?).stderr(out);
-    node.env("HOME", dir)
-        .env("RABBITMQ_NODENAME", format!("demo-{port}@localhost"))
-        .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
-        .env("RABBITMQ_NODE_PORT", port.to_string())
-        .env("RABBITMQ_DIST_PORT", dist_port.to_string())
-        .env("ERL_EPMD_PORT", mapper_port.to_string())
-        .env("ERL_EPMD_ADDRESS", "127.0.0.1")
-        .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
-        .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
-        .env("RABBITMQ_LOG_BASE", dir.join("log"))
-        .env("RABBITMQ_PID_FILE", dir.join("pid"))
-        .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
-        .env("RABBITMQ_CONF_ENV_FILE", dir.join("no-such-file"))
-        .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("enabled_plugins"))
-        // The shell script becomes the Erlang machine, so that its process is the child.
-        .env("RABBITMQ_ALLOW_INPUT", "1")
-        .arg("-noinput");
+    node.stdout(out.try_clone()?).stderr(out).arg("-noinput");
+    apart(&mut node, dir, ports);
     Process::spawn(node)
 }
 

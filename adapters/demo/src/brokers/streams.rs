@@ -65,7 +65,7 @@ impl Streams {
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         {
             let mut now = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-            now.kill();
+            now.crash()?;
             *now = server(&self.dir, self.port)?;
         }
         self.answers().await

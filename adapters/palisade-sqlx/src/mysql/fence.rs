@@ -4,7 +4,7 @@ use palisade::FencingToken;
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlQueryResult;
 
-use crate::error::Stale;
+use crate::error::{self, Changed, Stale};
 use crate::fence::value;
 
 /// What an `UPDATE … WHERE … AND fence <= ?` did. sqlx counts the rows that were found, also where
@@ -13,10 +13,15 @@ use crate::fence::value;
 /// # Errors
 /// [`Stale`] if it found no row. A resource that is not there at all looks the same.
 pub fn applied(done: &MySqlQueryResult, resource: &str, token: FencingToken) -> Result<(), Stale> {
-    if done.rows_affected() > 0 {
-        return Ok(());
-    }
-    Err(Stale { resource: resource.to_owned(), token, seen: None })
+    error::not_stale(done.rows_affected(), resource, token)
+}
+
+/// As [`fence::unchanged`](crate::fence::unchanged).
+///
+/// # Errors
+/// [`Changed`] if it found no row. A resource that is not there at all looks the same.
+pub fn unchanged(done: &MySqlQueryResult, resource: &str, version: i64) -> Result<(), Changed> {
+    error::unchanged(done.rows_affected(), resource, version)
 }
 
 /// Raises the token that the resource has seen, and holds it until the transaction ends: whatever

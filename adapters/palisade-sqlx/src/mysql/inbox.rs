@@ -7,11 +7,11 @@ use palisade::Probed;
 use palisade::idempotency::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::{Connection as _, MySqlConnection, MySqlPool};
+use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::inbox::name;
+use crate::row::{self, Found, Rows};
 
 /// As [`inbox::once`](crate::inbox::once). While another attempt at the key is in an open
 /// transaction, this waits for its end; `innodb_lock_wait_timeout` bounds that wait. A deadlock
@@ -28,52 +28,7 @@ where
     E: From<InboxError>,
     F: for<'c> FnOnce(&'c mut MySqlConnection) -> BoxFuture<'c, Result<T, E>>,
 {
-    let sql = |error| InboxError::Sql { key: name(cx), error };
-    let mut unit = conn.begin().await.map_err(sql)?;
-    // Not `INSERT IGNORE`, which hides other errors, too.
-    let entered = sqlx::query(
-        "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt) VALUES (?, ?, ?, ?)",
-    )
-    .bind(cx.namespace().as_bytes())
-    .bind(cx.key().as_bytes())
-    .bind(fence::value(cx.fencing_token()))
-    .bind(i64::from(cx.attempt()))
-    .execute(&mut *unit)
-    .await;
-    match entered {
-        Ok(_) => {}
-        Err(sqlx::Error::Database(refused)) if refused.is_unique_violation() => {
-            // A locking read: the transaction's snapshot may be older than the row.
-            let locking = "SELECT result FROM palisade_inbox \
-                           WHERE namespace = ? AND `key` = ? LOCK IN SHARE MODE";
-            let found = row(&mut unit, cx, locking).await?;
-            unit.rollback().await.map_err(sql)?;
-            return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
-        }
-        Err(error) => return Err(sql(error).into()),
-    }
-    let value = match effect(&mut unit).await {
-        Ok(value) => value,
-        Err(error) => {
-            unit.rollback().await.map_err(sql)?;
-            return Err(error);
-        }
-    };
-    let what = "the result cannot be stored as JSON";
-    let json = serde_json::to_vec(&value).map_err(|error| InboxError::Codec {
-        key: name(cx),
-        what,
-        error,
-    })?;
-    sqlx::query("UPDATE palisade_inbox SET result = ? WHERE namespace = ? AND `key` = ?")
-        .bind(json)
-        .bind(cx.namespace().as_bytes())
-        .bind(cx.key().as_bytes())
-        .execute(&mut *unit)
-        .await
-        .map_err(sql)?;
-    unit.commit().await.map_err(sql)?;
-    Ok(value)
+    row::once::<MySql, _, _, _>(conn, cx, effect).await
 }
 
 /// As [`inbox::probe`](crate::inbox::probe).
@@ -81,15 +36,7 @@ where
 /// # Cancellation safety
 /// Reads only.
 pub async fn probe<T: DeserializeOwned>(conn: &mut MySqlConnection, cx: &Context) -> Probed<T> {
-    let read = "SELECT result FROM palisade_inbox WHERE namespace = ? AND `key` = ?";
-    match row(conn, cx, read).await {
-        Ok(Some(result)) => Probed::Found(result),
-        Ok(None) => Probed::NotFound,
-        Err(error) => {
-            tracing::warn!(target: "palisade::sqlx", %error, "a probe is not answered");
-            Probed::Unknown
-        }
-    }
+    row::probe::<MySql, T>(conn, cx).await
 }
 
 /// As [`inbox::prober`](crate::inbox::prober).
@@ -99,19 +46,7 @@ pub fn prober<T>(
 where
     T: DeserializeOwned + Send + 'static,
 {
-    move |cx| {
-        let pool = pool.clone();
-        Box::pin(async move {
-            match pool.acquire().await {
-                Ok(mut conn) => probe(&mut conn, &cx).await,
-                Err(error) => {
-                    let key = name(&cx);
-                    tracing::warn!(target: "palisade::sqlx", %error, key, "a probe has no answer");
-                    Probed::Unknown
-                }
-            }
-        })
-    }
+    row::prober::<MySql, T>(pool)
 }
 
 /// As [`inbox::purge`](crate::inbox::purge).
@@ -139,20 +74,51 @@ pub async fn purge(
     Ok(done.rows_affected())
 }
 
-async fn row<T: DeserializeOwned>(
-    conn: &mut MySqlConnection,
-    cx: &Context,
-    sql: &'static str,
-) -> Result<Option<T>, InboxError> {
-    let found: Option<Option<Vec<u8>>> = sqlx::query_scalar(sql)
+impl Rows for MySql {
+    async fn enter(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
+        // Not `INSERT IGNORE`, which hides other errors, too.
+        let entered = sqlx::query(
+            "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt) VALUES (?, ?, ?, ?)",
+        )
         .bind(cx.namespace().as_bytes())
         .bind(cx.key().as_bytes())
-        .fetch_optional(conn)
-        .await
-        .map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let Some(result) = found else { return Ok(None) };
-    let json = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
-    let what = "the stored result does not read as this type";
-    let read = serde_json::from_slice(&json);
-    read.map(Some).map_err(|error| InboxError::Codec { key: name(cx), what, error })
+        .bind(fence::value(cx.fencing_token()))
+        .bind(i64::from(cx.attempt()))
+        .execute(conn)
+        .await;
+        match entered {
+            Ok(_) => Ok(true),
+            Err(sqlx::Error::Database(refused)) if refused.is_unique_violation() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn find(
+        conn: &mut MySqlConnection,
+        cx: &Context,
+        entered: bool,
+    ) -> Result<Found, sqlx::Error> {
+        // In the transaction a locking read: its snapshot may be older than the row.
+        let sql = if entered {
+            "SELECT result FROM palisade_inbox WHERE namespace = ? AND `key` = ? LOCK IN SHARE MODE"
+        } else {
+            "SELECT result FROM palisade_inbox WHERE namespace = ? AND `key` = ?"
+        };
+        let find = sqlx::query_scalar(sql).bind(cx.namespace().as_bytes());
+        find.bind(cx.key().as_bytes()).fetch_optional(conn).await
+    }
+
+    async fn finish(
+        conn: &mut MySqlConnection,
+        cx: &Context,
+        json: String,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query("UPDATE palisade_inbox SET result = ? WHERE namespace = ? AND `key` = ?")
+            .bind(json.into_bytes())
+            .bind(cx.namespace().as_bytes())
+            .bind(cx.key().as_bytes())
+            .execute(conn)
+            .await
+            .map(drop)
+    }
 }

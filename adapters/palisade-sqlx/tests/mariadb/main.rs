@@ -196,6 +196,14 @@ async fn an_older_token_is_refused_by_column_and_by_table() {
         let done = write.execute(&lab.pool).await.expect("it writes");
         assert_eq!(fence::applied(&done, "stock 42", token).is_ok(), written, "{rest}");
     }
+    // By version, the second who read the same one is refused.
+    for written in [true, false] {
+        let write = "UPDATE stock SET rest = rest - 1, fence = fence + 1 WHERE fence = ?";
+        let write = sqlx::query(write).bind(palisade_sqlx::fence::value(new));
+        let done = write.execute(&lab.pool).await.expect("it writes");
+        let version = palisade_sqlx::fence::value(new);
+        assert_eq!(fence::unchanged(&done, "stock 42", version).is_ok(), written);
+    }
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut tx = conn.begin().await.expect("a transaction");
     fence::raise(&mut tx, "stock 42", new).await.expect("it writes").expect("the first");

@@ -19,8 +19,8 @@ pub(super) const HELP: &str = "Examples:
   palisade idem purge --older-than 30d --reason 'audit is over' --node redis://127.0.0.1
 
 Each change is a line on standard error, with --json an object, that names who did it and why.
-Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, 64 wrong use,
-69 not reached.";
+Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, or there is no such
+key, 64 wrong use, 69 not reached.";
 
 /// Who, and why.
 #[derive(Debug, Args)]
@@ -113,7 +113,7 @@ pub(super) fn event(say: Say, what: &str, key: &str, audit: &Audit, done: bool) 
 
 fn code(change: &KeyChange) -> u8 {
     if change.is_done() {
-        return 0;
+        return if change.is_unknown() { 2 } else { 0 };
     }
     let reached = |change: &palisade::ops::NodeChange| {
         !matches!(change, palisade::ops::NodeChange::Unreachable(_))
@@ -144,7 +144,7 @@ impl OneArgs {
             _ => records.release(&self.key, &audit).await,
         };
         let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
-        event(say, what, &self.key, &audit, changed.is_done());
+        event(say, what, &self.key, &audit, changed.is_done() && !changed.is_unknown());
         Ok(Done { text: format!("{changed}\n"), code: code(&changed) })
     }
 }

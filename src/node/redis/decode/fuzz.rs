@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd};
+use crate::op::{Claim, ClaimEnd, Enlist};
 
 /// `a` and `d` may be in runs.
-const KINDS: &str = "ARXDICrxcsuLaaadd";
+const KINDS: &str = "ARXDIECrxcsuLaaadd";
 const SECOND: Duration = Duration::from_secs(1);
 /// What a server says of a key when its history began at 5 ms and its clock shows 0 ms: for a
 /// retention, and strictly more.
@@ -34,6 +34,7 @@ fn op(kind: char) -> Op {
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
         'D' | 'd' => Op::Release { keys, owner, words: kind == 'D' },
         'I' => Op::Inspect { keys, wait: false },
+        'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None }),
         'C' => Op::Claim(Claim {
             key,
             owner,
@@ -112,6 +113,13 @@ fn said(reply: &Reply) -> Vec<Value> {
             ttl(h.remaining),
             h.meta.as_ref().map_or(Value::Nil, |m| bytes(m)),
         ],
+        Reply::Candidates(listed) => {
+            let mut all = vec![n(listed.len() as u64)];
+            for l in listed {
+                all.extend([text(l.owner.as_str()), ms(l.remaining), bytes(&l.entry)]);
+            }
+            all
+        }
         Reply::Claimed { fence, attempt, record: r, steps, .. } => {
             let mut all = vec![n(*fence), n((*attempt).into())];
             all.extend(record(r));
@@ -148,6 +156,18 @@ fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> 
             unsure: UNSURE,
         })
         .boxed()
+}
+
+fn candidates() -> BoxedStrategy<Reply> {
+    let owner = any::<u128>().prop_map(OwnerToken::from_random);
+    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
+    let text = proptest::collection::vec(any::<u8>(), 0..9).prop_map(Arc::<[u8]>::from);
+    let one = (owner, span, text).prop_map(|(owner, remaining, entry)| Listed {
+        owner,
+        remaining,
+        entry,
+    });
+    proptest::collection::vec(one, 0..4).prop_map(Reply::Candidates).boxed()
 }
 
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
@@ -195,6 +215,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 })
                 .boxed()
         }
+        'E' => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
         'C' => prop_oneof![
             claimed(proptest::option::of(stored()).boxed()),
             completed(),

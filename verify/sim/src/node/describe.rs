@@ -36,6 +36,7 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
         }
         Op::Release { keys, owner, .. } => (Verb::Release, number_of(keys.lock()), short(owner)),
         Op::Inspect { keys, .. } => (Verb::Inspect, number_of(keys.lock()), 0),
+        Op::Enlist(e) => (Verb::Enlist, number_of(&e.key), short(&e.owner)),
         Op::Claim(c) => (Verb::Claim, number_of(&c.key), short(&c.owner)),
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
         Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
@@ -55,7 +56,7 @@ pub(super) fn answer(reply: &Reply) -> Answer {
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,
         Reply::Absent => Answer::Absent,
-        Reply::Holder(_) | Reply::Record { .. } => Answer::Seen,
+        Reply::Holder(_) | Reply::Record { .. } | Reply::Candidates(_) => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
         Reply::Mismatch => Answer::Mismatch,

@@ -1,0 +1,259 @@
+//! What consumers are promised, on a real RabbitMQ. Deaths at every arrow are `broker-demo`'s.
+
+mod server;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use lapin::types::{AMQPValue, FieldTable};
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
+use palisade::idempotency::consumer::{Ended, Rules};
+use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_lapin::{Consumer, ConsumerBuilder, Message, Publisher, retry_queue};
+use server::Queue;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+fn handle(node: &MemoryNode) -> Redlock {
+    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
+}
+
+/// A namespace whose handlers recognise a repeat.
+fn repeatable(redlock: &Redlock) -> Idempotency {
+    redlock.idempotency("orders").at_least_once().build().unwrap()
+}
+
+fn builder(uri: &str, queue: &Queue, redlock: &Redlock) -> ConsumerBuilder {
+    Consumer::builder(uri, &queue.name, repeatable(redlock))
+}
+
+async fn publish(queue: &Queue, orders: impl Iterator<Item = (String, &str)>) {
+    let publisher = Publisher::new(&queue.uri, &queue.name);
+    for (key, body) in orders {
+        publisher.publish(&key, SystemTime::now(), body.as_bytes()).await.unwrap();
+    }
+}
+
+/// How often each key took effect, and a bell for each effect.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>, Arc<Notify>);
+
+impl Ledger {
+    fn book(&self, cx: &Context) {
+        *self.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+        self.1.notify_one();
+    }
+
+    fn effects(&self) -> Vec<u32> {
+        self.0.lock().unwrap().values().copied().collect()
+    }
+}
+
+/// Runs until `stop`; each message takes this long.
+async fn run(
+    consumer: ConsumerBuilder,
+    ledger: &Ledger,
+    takes: Duration,
+    stop: impl Future<Output = ()>,
+) -> Ended {
+    let books = ledger.clone();
+    let book = move |cx: Context, _: Arc<Message>| {
+        let books = books.clone();
+        async move {
+            sleep(takes).await;
+            books.book(&cx);
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = consumer.build().unwrap();
+    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
+}
+
+/// Resolves when so many effects are booked.
+async fn booked(ledger: &Ledger, effects: usize) {
+    while ledger.effects().len() < effects {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Everything but the dead letters, once no consumer is there any more.
+async fn left(queue: &Queue) -> u32 {
+    let mut left = queue.ready(&queue.name).await;
+    for n in 0..13 {
+        left += queue.ready(&retry_queue(&queue.name, 250 << n)).await;
+    }
+    left
+}
+
+/// Consumes what is left, for as long as something is.
+async fn rest(queue: &Queue, redlock: &Redlock, ledger: &Ledger) -> Ended {
+    let stop = async {
+        // What a consumer holds is not ready: it has to be quiet for a while.
+        let mut quiet = 0;
+        while quiet < 10 {
+            quiet = if left(queue).await == 0 { quiet + 1 } else { 0 };
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    run(builder(&queue.uri, queue, redlock), ledger, Duration::ZERO, stop).await
+}
+
+#[tokio::test]
+async fn duplicates_have_one_effect_and_all_are_acknowledged() {
+    let (queue, node) = (Queue::new("duplicates").await, MemoryNode::new());
+    let ledger = Ledger::default();
+    publish(&queue, (0..100).map(|n| (format!("order-{}", n % 25), "10 GBP"))).await;
+    let (one, other) = (handle(&node), handle(&node));
+    let a = rest(&queue, &one, &ledger);
+    let b = rest(&queue, &other, &ledger);
+    let (a, b) = tokio::join!(a, b);
+    assert_eq!((ledger.effects(), left(&queue).await), (vec![1; 25], 0));
+    assert_eq!((a.unsettled + b.unsettled, a.parked + b.parked), (0, 0), "{a:?} {b:?}");
+    assert_eq!(a.acked + b.acked, 100, "{a:?} {b:?}");
+}
+
+#[tokio::test]
+async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
+    let (queue, node) = (Queue::new("elsewhere").await, MemoryNode::new());
+    let redlock = handle(&node);
+    publish(&queue, std::iter::once(("order-1".to_owned(), "10 GBP"))).await;
+    let (claimed, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let elsewhere = {
+        let (of, claimed, go_on) = (repeatable(&redlock), claimed.clone(), go_on.clone());
+        tokio::spawn(async move {
+            let call = of.key("order-1").fingerprint_bytes(b"10 GBP");
+            let work = async |_: Context| {
+                claimed.notify_one();
+                go_on.notified().await;
+                Ok::<_, Failed>(())
+            };
+            call.run(work).await.unwrap()
+        })
+    };
+    claimed.notified().await;
+    let judge = async {
+        // Up to 2 s are left of the lease: the queues for 250 ms to 2 s.
+        let waits = async || {
+            let mut waits = 0;
+            for n in 0..4 {
+                waits += queue.ready(&retry_queue(&queue.name, 250 << n)).await;
+            }
+            waits
+        };
+        while waits().await == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+        go_on.notify_one();
+        let _ = elsewhere.await.unwrap();
+        while waits().await > 0 || queue.ready(&queue.name).await > 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+        // It has been taken; a stop waits for what is in hand.
+        sleep(Duration::from_millis(200)).await;
+    };
+    let never = |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("it ran")) };
+    let consumer = builder(&queue.uri, &queue, &redlock).build().unwrap();
+    let ended = timeout(HANG, consumer.run(never, judge)).await.expect("it ends").unwrap();
+    assert!(ended.retried >= 1, "{ended:?}");
+    let last = rest(&queue, &redlock, &Ledger::default()).await;
+    assert_eq!(ended.acked + last.acked, 1, "acknowledged as done elsewhere: {ended:?} {last:?}");
+    assert_eq!((ended.parked, left(&queue).await), (0, 0));
+}
+
+/// An acknowledgement that is lost or fails after the result was stored is harmless (lapin#434).
+#[tokio::test]
+async fn a_connection_that_breaks_before_the_acknowledgement_costs_no_second_effect() {
+    let (queue, node) = (Queue::new("broken").await, MemoryNode::new());
+    let (redlock, ledger) = (handle(&node), Ledger::default());
+    publish(&queue, (0..20).map(|n| (format!("order-{n}"), "10 GBP"))).await;
+    let (uri, line) = queue.through_a_line().await;
+    let books = ledger.clone();
+    let line = Arc::new(line);
+    // The fifth effect breaks the connection, with sixteen messages in hand.
+    let book = move |cx: Context, _: Arc<Message>| {
+        let (books, line) = (books.clone(), Arc::clone(&line));
+        async move {
+            books.book(&cx);
+            if books.effects().len() == 5 {
+                line.cut();
+            }
+            Ok::<_, Failed>(())
+        }
+    };
+    let consumer = builder(&uri, &queue, &redlock).build().unwrap();
+    let ended = timeout(HANG, consumer.run(book, booked(&ledger, 20))).await.expect("it ends");
+    let ended = ended.unwrap();
+    let last = rest(&queue, &redlock, &ledger).await;
+    assert!(ended.delivered > 20, "what was in hand came again: {ended:?}");
+    assert_eq!((ledger.effects(), left(&queue).await), (vec![1; 20], 0), "{ended:?} {last:?}");
+    assert!(queue.dead().await.is_none());
+}
+
+#[tokio::test]
+async fn what_cannot_be_handled_is_put_aside_with_its_reason() {
+    let (queue, node) = (Queue::new("aside").await, MemoryNode::new());
+    let bodies = [("refused", "a"), ("fails", "b"), ("fine", "c"), ("", "d")];
+    publish(&queue, bodies.into_iter().map(|(key, body)| (key.to_owned(), body))).await;
+    let (redlock, tries) = (handle(&node), Arc::new(AtomicU32::new(0)));
+    let seen = Arc::clone(&tries);
+    let handler = move |cx: Context, _: Arc<Message>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            match cx.key() {
+                "refused" => Err(Failed::permanent("no such customer")),
+                "fails" => {
+                    seen.fetch_add(1, SeqCst);
+                    Err(Failed::no_effect("the bank is closed"))
+                }
+                _ => Ok(()),
+            }
+        }
+    };
+    let rules = Rules::default().max_failures(3).retry(Duration::from_millis(50), LEASE);
+    let consumer = builder(&queue.uri, &queue, &redlock).rules(rules).build().unwrap();
+    let dead_letters = palisade_lapin::dead_letters(&queue.name);
+    let three = async {
+        while queue.ready(&dead_letters).await < 3 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(HANG, consumer.run(handler, three)).await.expect("it ends").unwrap();
+    assert_eq!((tries.load(SeqCst), left(&queue).await), (3, 0));
+    let mut dead = BTreeMap::new();
+    while let Some(letter) = queue.dead().await {
+        let headers = letter.delivery.properties.headers().as_ref().map(FieldTable::inner);
+        let text = |name: &str| match headers.and_then(|all| all.get(name)) {
+            Some(AMQPValue::LongString(text)) => text.to_string(),
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(text(ORIGIN), queue.name);
+        let body = String::from_utf8(letter.delivery.data.clone()).unwrap();
+        dead.insert(text(REASON), (body, text(DETAIL)));
+    }
+    assert_eq!(dead.keys().collect::<Vec<_>>(), ["exhausted", "refused", "unreadable"]);
+    assert_eq!((&*dead["refused"].0, &*dead["exhausted"].0), ("a", "b"));
+    assert!(dead["refused"].1.ends_with("no such customer"), "{dead:?}");
+    assert!(dead["unreadable"].1.contains("no `message_id`"), "{dead:?}");
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_runs_and_returns_the_rest() {
+    let (queue, node) = (Queue::new("stop").await, MemoryNode::new());
+    let (redlock, ledger) = (handle(&node), Ledger::default());
+    publish(&queue, (0..10).map(|n| (format!("order-{n}"), "10 GBP"))).await;
+    let few = builder(&queue.uri, &queue, &redlock).rules(Rules::default().concurrency(2));
+    let a = run(few, &ledger, Duration::from_millis(300), booked(&ledger, 1)).await;
+    assert_eq!((a.unfinished, a.unsettled), (0, 0), "{a:?}");
+    assert_eq!(ledger.effects().len() as u64, a.acked, "{a:?}");
+    assert!(a.acked < 10, "{a:?}");
+    let b = rest(&queue, &redlock, &ledger).await;
+    assert_eq!((a.acked + b.acked, ledger.effects()), (10, vec![1; 10]), "{a:?} {b:?}");
+}

@@ -1,0 +1,333 @@
+//! Who takes part in an election, and which of them leave an attempt to others (election 11, 12).
+//!
+//! A candidate that waits writes itself down on the nodes, and reads with the same request who else
+//! is there. The list decides nothing: candidates hold back for one another by it, and people read
+//! it.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::Election;
+use super::error::LeaderError;
+use super::value::{Identity, Leader};
+use crate::config::renew_every;
+use crate::lock::digest;
+use crate::op::{ENTRY_MAX, Enlist};
+use crate::time::Moment;
+use crate::token::{FencingToken, OwnerToken};
+
+/// Longest value that is listed, in bytes as JSON.
+const VALUE_MAX: usize = 256;
+/// What a candidate leaves to one of higher priority: a part of the ttl, and the least of it.
+const STEP: (u32, Duration) = (16, Duration::from_millis(25));
+/// Most steps that an attempt is held back.
+const STEPS_MAX: usize = 4;
+
+/// One that takes part in an election; see [`Election::candidates`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Which process it is.
+    pub identity: Identity,
+    /// The term if it leads, `None` if it does not.
+    pub term: Option<FencingToken>,
+    /// The leader: since when it leads. Others: since when they campaign. By its own wall clock.
+    pub since: SystemTime,
+    /// Its [priority](super::ElectionBuilder::priority).
+    pub priority: u8,
+    /// False if it does not attempt to lead ([`Election::set_eligible`]).
+    pub eligible: bool,
+    /// The leader's value, or the value that a candidate campaigns with. `None` if a candidate's is
+    /// too long for the list (256 bytes as JSON).
+    pub value: Option<String>,
+    /// Until it is listed no more, unless it renews.
+    pub remaining: Duration,
+}
+
+impl Election {
+    /// Who takes part: the leader first, then the candidates that wait, in the order in which they
+    /// are preferred (by priority, then by the time since when they campaign), then those that are
+    /// not eligible.
+    ///
+    /// It is for people and dashboards. What it does not promise: the list is as old as the answers
+    /// and merged from a majority of the nodes, one after the other. A candidate is listed from its
+    /// first refused attempt on; it stays listed for up to its ttl after it has died, and at most
+    /// 64 are listed in one election (one that finds no room campaigns unlisted). Times are those
+    /// of the candidates' own wall clocks. The first that waits need not be the next leader. Only
+    /// the leader and its [term](Candidate::term) are as certain as [`leader`](Self::leader) is.
+    ///
+    /// # Errors
+    /// As [`leader`](Self::leader).
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at any time.
+    pub async fn candidates(&self) -> Result<Vec<Candidate>, LeaderError> {
+        let closed = || LeaderError::Closed(self.resource());
+        let _verb = self.core.closing.enter().ok_or_else(closed)?;
+        let reader = OwnerToken::from_random(self.core.env.random());
+        let (leads, listed) = tokio::join!(
+            self.sight(false),
+            self.core.enlist(self.entry(reader, None), Entry::read)
+        );
+        let listed = listed.map_err(|outcomes| {
+            LeaderError::NoQuorum(self.core.no_quorum(outcomes).of(self.resource()))
+        })?;
+        let (mut all, mut seat) = (Vec::new(), None);
+        if let Some((metadata, remaining)) = leads? {
+            seat.clone_from(&metadata.candidate);
+            all.push(Candidate::leads(metadata.leader(remaining)));
+        }
+        // A leader's entry goes when it has won: that may still be under way.
+        let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
+        all.extend(waits.map(|c| c.words.candidate(c.remaining)));
+        all.sort_by_key(Candidate::rank);
+        Ok(all)
+    }
+
+    /// Whether this process attempts to lead. Clones of this election share it.
+    pub fn is_eligible(&self) -> bool {
+        self.course.is_eligible()
+    }
+
+    /// From now on this process attempts to lead, or does not. A campaign that waits goes on, or
+    /// stops attempting and stays listed. A leader goes on leading;
+    /// [`resign`](super::Leadership::resign) ends that.
+    pub fn set_eligible(&self, eligible: bool) {
+        self.course.set_eligible(eligible);
+    }
+
+    fn entry(&self, owner: OwnerToken, entry: Option<Arc<[u8]>>) -> Enlist {
+        Enlist { key: self.keys.candidates(), owner, ttl: self.ttl, entry }
+    }
+}
+
+impl Candidate {
+    fn leads(leader: Leader) -> Self {
+        Self {
+            identity: leader.identity,
+            term: Some(leader.term),
+            since: leader.since,
+            priority: leader.priority,
+            eligible: true,
+            value: Some(leader.value),
+            remaining: leader.remaining,
+        }
+    }
+
+    /// Orders who takes part.
+    fn rank(&self) -> impl Ord + use<> {
+        let Identity { host, pid, boot } = self.identity.clone();
+        let last = std::cmp::Reverse(self.priority);
+        (self.term.is_none(), !self.eligible, last, self.since, host, pid, boot)
+    }
+}
+
+/// What a candidate writes down.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    number: u64,
+    #[serde(default)]
+    value: Option<Arc<str>>,
+    since: u64,
+    host: String,
+    pid: u32,
+    boot: u64,
+    priority: u8,
+    eligible: bool,
+}
+
+impl Entry {
+    fn read(text: &[u8]) -> Option<(u64, Self)> {
+        let entry: Self = serde_json::from_slice(text).ok()?;
+        Some((entry.number, entry))
+    }
+
+    fn encode(&self) -> Arc<[u8]> {
+        // Strings and numbers: there is nothing in it that JSON cannot hold.
+        serde_json::to_vec(self).expect("strings and numbers are JSON").into()
+    }
+
+    fn candidate(self, remaining: Duration) -> Candidate {
+        let Self { host, pid, boot, .. } = self;
+        Candidate {
+            identity: Identity { host, pid, boot },
+            term: None,
+            since: UNIX_EPOCH + Duration::from_micros(self.since),
+            priority: self.priority,
+            eligible: self.eligible,
+            value: self.value.map(|value| value.to_string()),
+            remaining,
+        }
+    }
+}
+
+/// A candidate of higher priority that is listed until then.
+#[derive(Clone, Copy, Debug)]
+struct Rival {
+    priority: u8,
+    until: Moment,
+}
+
+/// A campaign's place in the list; given up on drop.
+pub(super) struct Seat<'a> {
+    of: &'a Election,
+    owner: OwnerToken,
+    since: u64,
+    value: Option<Arc<str>>,
+    /// Somebody else leads, so it waits from now on.
+    waits: Notify,
+    listed: AtomicBool,
+    number: AtomicU64,
+    /// Others of higher priority, as they were listed when it wrote last.
+    rivals: Mutex<Vec<Rival>>,
+}
+
+impl<'a> Seat<'a> {
+    pub(super) fn new(of: &'a Election, value: &str) -> Self {
+        let short = serde_json::to_vec(value).is_ok_and(|json| json.len() <= VALUE_MAX);
+        Self {
+            of,
+            owner: OwnerToken::from_random(of.core.env.random()),
+            since: of.core.env.wall_micros(),
+            value: short.then(|| value.into()),
+            waits: Notify::new(),
+            listed: AtomicBool::new(false),
+            number: AtomicU64::new(0),
+            rivals: Mutex::default(),
+        }
+    }
+
+    /// Names it, as the metadata of its leadership do.
+    pub(super) fn id(&self) -> String {
+        digest(self.owner)
+    }
+
+    /// An attempt was refused: it is listed from now on.
+    pub(super) fn wait(&self) {
+        self.waits.notify_one();
+    }
+
+    /// Writes itself down, and reads who else is there. Returns whether it was eligible then.
+    /// Without a quorum what was read before counts on, until it has run out.
+    ///
+    /// # Cancellation safety
+    /// If dropped, it may be listed, and is taken out when this is dropped.
+    pub(super) async fn write(&self) -> bool {
+        self.listed.store(true, Ordering::Relaxed);
+        let (here, eligible) = (Identity::here(), self.of.is_eligible());
+        let entry = Entry {
+            number: self.number.fetch_add(1, Ordering::Relaxed) + 1,
+            value: self.value.clone(),
+            since: self.since,
+            host: here.host,
+            pid: here.pid,
+            boot: here.boot,
+            priority: self.of.priority(),
+            eligible,
+        };
+        let text = entry.encode();
+        debug_assert!(text.len() <= ENTRY_MAX, "{} bytes", text.len());
+        self.read(Some(text)).await;
+        eligible
+    }
+
+    /// The same without being listed.
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at any time.
+    pub(super) async fn look(&self) {
+        self.read(None).await;
+    }
+
+    async fn read(&self, text: Option<Arc<[u8]>>) {
+        let core = &self.of.core;
+        let asked = core.env.now();
+        let Ok(all) = core.enlist(self.of.entry(self.owner, text), Entry::read).await else {
+            return;
+        };
+        let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
+            c.owner != self.owner && c.words.eligible && c.words.priority > self.of.priority()
+        };
+        let rival = |c: crate::quorum::candidates::Candidate<Entry>| Rival {
+            priority: c.words.priority,
+            until: asked + c.remaining,
+        };
+        let rivals = all.into_iter().filter(above).map(rival).collect();
+        *self.rivals.lock().unwrap_or_else(PoisonError::into_inner) = rivals;
+    }
+
+    /// How long the next attempt is left to others (election 12).
+    pub(super) fn hold_back(&self) -> Duration {
+        let rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if rivals.is_empty() {
+            return Duration::ZERO;
+        }
+        let now = self.of.core.env.now();
+        let live = rivals.iter().filter(|rival| rival.until > now).map(|rival| rival.priority);
+        let steps = live.collect::<BTreeSet<_>>().len().min(STEPS_MAX);
+        (self.of.ttl / STEP.0).max(STEP.1) * steps as u32
+    }
+
+    /// Keeps the entry, once an attempt was refused.
+    ///
+    /// # Cancellation safety
+    /// As [`write`](Self::write).
+    pub(super) async fn keep(&self) -> Infallible {
+        if !self.listed.load(Ordering::Relaxed) {
+            self.waits.notified().await;
+        }
+        loop {
+            let written = self.write().await;
+            tokio::select! {
+                biased;
+                () = self.of.course.eligible_is(!written) => {}
+                () = tokio::time::sleep(renew_every(self.of.ttl)) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if *self.listed.get_mut() {
+            self.of.core.strike(self.of.entry(self.owner, None));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_entry_has_room_and_comes_back() {
+        let longest = "x".repeat(VALUE_MAX - 2);
+        assert_eq!(serde_json::to_vec(&longest).unwrap().len(), VALUE_MAX);
+        for host in ["\u{10348}".repeat(64), "\"".repeat(64)] {
+            let entry = Entry {
+                number: u64::MAX,
+                value: Some(longest.as_str().into()),
+                since: u64::MAX >> 11,
+                host: host.clone(),
+                pid: u32::MAX,
+                boot: u64::MAX >> 11,
+                priority: u8::MAX,
+                eligible: false,
+            };
+            let text = entry.encode();
+            assert!(text.len() <= ENTRY_MAX, "{}", text.len());
+            let (number, read) = Entry::read(&text).unwrap();
+            let shown = read.candidate(Duration::from_secs(1));
+            assert_eq!((number, shown.identity.host), (u64::MAX, host));
+            assert_eq!(shown.value, Some(longest.clone()));
+            assert_eq!((shown.priority, shown.eligible, shown.term), (u8::MAX, false, None));
+        }
+        assert!(Entry::read(b"{").is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! Who takes part in an election, as a majority of nodes has it: a read, or the answer to a
+//! candidate that writes itself down.
+//!
+//! Whoever is written down on a majority of the nodes is in at least one answer of any majority,
+//! and so is shown. Who is on fewer may be shown, too: nothing is decided by the list.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::op::{Listed, Reply};
+use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
+use crate::token::OwnerToken;
+
+/// An entry, merged from the nodes that have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate<W> {
+    /// Whose.
+    pub owner: OwnerToken,
+    /// Until the last node has forgotten it, unless it is written again.
+    pub remaining: Duration,
+    /// The latest of what it says.
+    pub words: W,
+}
+
+/// The machine of one read.
+#[derive(Clone, Debug)]
+pub struct Listing<R> {
+    /// Until when answers are awaited.
+    by: Moment,
+    read: R,
+    answers: Vec<Option<Result<Vec<Listed>, NodeError>>>,
+}
+
+impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
+    /// A read over `n` nodes; answers are awaited until `by`. `read` understands an entry, with the
+    /// number that orders the entries of one owner; what it does not understand is left out.
+    pub fn new(n: usize, by: Moment, read: R) -> Self {
+        Self { by, read, answers: (0..n).map(|_| None).collect() }
+    }
+
+    fn merged(&self) -> Vec<Candidate<W>> {
+        let mut all: BTreeMap<OwnerToken, (u64, Candidate<W>)> = BTreeMap::new();
+        for Listed { owner, remaining, entry } in self.good().flatten() {
+            let Some((number, words)) = (self.read)(entry) else { continue };
+            let new = Candidate { owner: *owner, remaining: *remaining, words };
+            match all.get_mut(owner) {
+                Some((latest, seen)) => {
+                    seen.remaining = seen.remaining.max(*remaining);
+                    if number > *latest {
+                        (*latest, seen.words) = (number, new.words);
+                    }
+                }
+                None => drop(all.insert(*owner, (number, new))),
+            }
+        }
+        all.into_values().map(|(_, candidate)| candidate).collect()
+    }
+
+    fn good(&self) -> impl Iterator<Item = &Vec<Listed>> {
+        self.answers.iter().filter_map(|a| a.as_ref()?.as_ref().ok())
+    }
+
+    fn outcomes(&self) -> Vec<NodeOutcome> {
+        let outcome = |a: &Option<Result<_, NodeError>>| match a {
+            None => NodeOutcome::no_answer(),
+            Some(Ok(_)) => NodeOutcome::Granted,
+            Some(Err(e)) => NodeOutcome::Failed(e.clone()),
+        };
+        self.answers.iter().map(outcome).collect()
+    }
+}
+
+impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Machine for Listing<R> {
+    type Decision = Result<Vec<Candidate<W>>, Vec<NodeOutcome>>;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
+        self.answers[node] = Some(match reply {
+            Ok(Reply::Candidates(all)) => Ok(all.clone()),
+            Ok(_) => Err(NodeError::not_executed(
+                NodeFault::Protocol,
+                "not an answer to the question who takes part",
+            )),
+            Err(e) => Err(e.clone()),
+        });
+        self.on_time(now)
+    }
+
+    fn on_time(&mut self, now: Moment) -> Progress<Self::Decision> {
+        if self.good().count() >= majority(self.answers.len()) {
+            return Progress::Decided(Ok(self.merged()));
+        }
+        if now >= self.by || self.answers.iter().all(Option::is_some) {
+            return Progress::Decided(Err(self.outcomes()));
+        }
+        Progress::Wait(self.by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BY: Moment = Moment::from_nanos(1);
+
+    /// One word a node: `x` failed, `.` silent, `-` an empty list, else entries with a comma
+    /// between: a letter for the owner, then its number.
+    fn reply(cell: &str, node: usize) -> Option<Answer> {
+        let listed = |text: &str| Listed {
+            owner: OwnerToken::from_random(u128::from(text.as_bytes()[0])),
+            remaining: Duration::from_secs(10 + node as u64),
+            entry: text.as_bytes().into(),
+        };
+        match cell {
+            "." => None,
+            "x" => Some(Err(NodeError::not_executed(NodeFault::Unreachable, ""))),
+            "-" => Some(Ok(Reply::Candidates(Vec::new()))),
+            all => Some(Ok(Reply::Candidates(all.split(',').map(listed).collect()))),
+        }
+    }
+
+    fn read(entry: &[u8]) -> Option<(u64, String)> {
+        let text = String::from_utf8(entry.to_vec()).unwrap();
+        Some((text[1..].parse().ok()?, text))
+    }
+
+    fn shown(progress: Progress<Result<Vec<Candidate<String>>, Vec<NodeOutcome>>>) -> String {
+        match progress {
+            Progress::Decided(Ok(all)) => {
+                let one = |c: &Candidate<_>| format!("{} for {}", c.words, c.remaining.as_secs());
+                let mut all: Vec<_> = all.iter().map(one).collect();
+                all.sort();
+                all.join(", ")
+            }
+            Progress::Decided(Err(outcomes)) => format!("no quorum of {}", outcomes.len()),
+            _ => "pending".into(),
+        }
+    }
+
+    #[test]
+    fn what_a_majority_has_written_down() {
+        for (cells, early, late) in [
+            (".", "pending", "no quorum of 1"),
+            ("-", "", ""),
+            ("a1", "a1 for 10", "a1 for 10"),
+            ("x", "no quorum of 1", "no quorum of 1"),
+            ("a1 a1 .", "a1 for 11", "a1 for 11"),
+            ("a1 . a2", "a2 for 12", "a2 for 12"),
+            ("a2 a1 .", "a2 for 11", "a2 for 11"),
+            ("a1 - .", "a1 for 10", "a1 for 10"),
+            ("- a1,b3 .", "a1 for 11, b3 for 11", "a1 for 11, b3 for 11"),
+            ("a1,b1 b2,a1 .", "a1 for 11, b2 for 11", "a1 for 11, b2 for 11"),
+            ("a1 a? .", "a1 for 10", "a1 for 10"),
+            ("a1 . .", "pending", "no quorum of 3"),
+            ("a1 x .", "pending", "no quorum of 3"),
+            ("a1 x x", "no quorum of 3", "no quorum of 3"),
+            ("a1 x a1", "a1 for 12", "a1 for 12"),
+        ] {
+            let mut machine = Listing::new(cells.split(' ').count(), BY, read);
+            let mut seen = machine.on_time(Moment::default());
+            for (node, cell) in cells.split(' ').enumerate() {
+                if let Some(reply) = reply(cell, node) {
+                    seen = machine.on_reply(Moment::default(), node, &reply);
+                }
+            }
+            assert_eq!(shown(seen), early, "{cells}");
+            assert_eq!(shown(machine.on_time(BY)), late, "{cells} at the deadline");
+        }
+    }
+}
