@@ -4,6 +4,7 @@
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
 //! `test_util::contract` holds every node kind to them.
 
+mod place;
 mod stored;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use crate::name::LockKeys;
 use crate::receipt::Predecessor;
 use crate::token::{FencingToken, OwnerToken};
 
+pub use place::Place;
+
 /// A record's key on a node.
 pub type RecordKey = Arc<str>;
 
@@ -27,9 +30,9 @@ pub type FingerprintBytes = [u8; 32];
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take the lock if it is free. Grants only outside quarantine. Free → `lock := owner, ttl`,
-    /// `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with
-    /// the present fence. Else → `Held`, and if `wait`, the next release here publishes a hint.
+    /// Take the lock if it is free, or reserved for who asks. Grants only outside quarantine. Free
+    /// → `lock := owner, ttl`, `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same
+    /// owner → `Granted` with the present fence. Else → `Held`, and `wait` is in the queue.
     Acquire {
         /// The lock's keys.
         keys: LockKeys,
@@ -39,8 +42,8 @@ pub enum Op {
         ttl: Duration,
         /// The caller's wall clock or more, in microseconds.
         proposal: u64,
-        /// Ask for a hint on release.
-        wait: bool,
+        /// Where the caller waits, if it does: ask for a hint when it is its turn.
+        wait: Option<Place>,
     },
     /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
     /// and `token` is not further ahead than honest clocks and nodes can bring it (the node's own
@@ -76,7 +79,8 @@ pub enum Op {
         /// name since, here or by the server that this one replaced.
         reassert: Option<QuarantineId>,
     },
-    /// Delete the lock if it is the owner's; wake a waiter.
+    /// Delete the lock if it is the owner's. If it is free then, also if there was nothing to
+    /// delete, take the first [`Place`] out of the queue, wake it, and reserve the lock for it.
     Release {
         /// The lock's keys.
         keys: LockKeys,

@@ -29,6 +29,22 @@ impl OwnerToken {
         Self(out)
     }
 
+    /// What stands where an owner would while a lock is free and reserved for this waiter
+    /// ([`Place`](crate::op::Place)). No random token begins like it.
+    pub fn reserved_for(waiter: u64) -> Self {
+        let mut out = [b'-'; 22];
+        for (i, digit) in out[6..].iter_mut().enumerate() {
+            *digit = b"0123456789abcdef"[(waiter >> (60 - 4 * i)) as usize & 15];
+        }
+        Self(out)
+    }
+
+    /// Whether it is no owner, but a reservation.
+    pub(crate) fn is_reserved(&self) -> bool {
+        let (dashes, waiter) = self.0.split_at(6);
+        dashes == b"------" && waiter[0].is_ascii_hexdigit()
+    }
+
     /// Reads a token back from what a node stores; `None` if it is not one of ours.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let bytes: [u8; 22] = text.try_into().ok()?;
@@ -98,6 +114,12 @@ mod tests {
         assert_eq!(OwnerToken::parse(c.as_str().as_bytes()), Some(c));
         assert_eq!(OwnerToken::parse(b"short"), None);
         assert_eq!(OwnerToken::parse(&[b' '; 22]), None);
+        let reserved = OwnerToken::reserved_for(0x0123_4567_89ab_cdef);
+        assert_eq!(reserved.as_str(), "------0123456789abcdef");
+        assert!(reserved.is_reserved());
+        for bits in [u128::MAX, 1 << 126, 2 << 126] {
+            assert!(!OwnerToken::from_random(bits).as_str().starts_with('-'));
+        }
     }
 
     #[test]

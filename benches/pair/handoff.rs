@@ -6,63 +6,110 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Args;
-use super::contenders::Ours;
+use super::contenders::{Contender as _, Ours};
+use super::delay::delayed;
 use super::server::Server;
 use super::stats::quantile_us;
 
 const CLIENTS: usize = 16;
 const HOLD: Duration = Duration::from_millis(1);
 
+/// Who released last, and when.
+type Last = Arc<Mutex<Option<(usize, Instant)>>>;
+
 /// Each client is a handle with connections of its own, as in another process.
-pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str) -> String {
+/// `delay` passes each way between them and the servers: there the protocol is measured, and not
+/// how soon the machine runs whom.
+pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let at = |server: &Server| {
+        if delay.is_zero() { server.url() } else { delayed(&server.addr(), delay) }
+    };
+    let urls: Vec<String> = servers.iter().map(at).collect();
     let stop = Arc::new(AtomicBool::new(false));
-    // Who released last, and when.
-    let last: Arc<Mutex<Option<(usize, Instant)>>> = Arc::default();
+    let last = Last::default();
     let mut holders = Vec::new();
+    let lone = Ours::connect(&urls);
+    let mut trips = round_trips(&lone).await;
     for me in 0..CLIENTS {
         let (ours, stop, last) = (Ours::connect(&urls), Arc::clone(&stop), Arc::clone(&last));
-        holders.push(tokio::spawn(async move {
-            let (mut turns, mut waits) = (0_u32, Vec::new());
-            while !stop.load(Ordering::Relaxed) {
-                let guard =
-                    ours.0.mutex("wanted").build().unwrap().acquire().await.expect("a turn");
-                let got = Instant::now();
-                let before = *last.lock().expect("no panic");
-                if let Some((_, released)) = before.filter(|(who, _)| *who != me) {
-                    waits.push(got.saturating_duration_since(released));
-                }
-                turns += 1;
-                tokio::time::sleep(HOLD).await;
-                *last.lock().expect("no panic") = Some((me, Instant::now()));
-                let _ = guard.release().await;
-            }
-            (turns, waits)
-        }));
+        holders.push(tokio::spawn(client(me, ours, stop, last)));
     }
     tokio::time::sleep(Duration::from_secs_f64(args.seconds * 10.0)).await;
     stop.store(true, Ordering::Relaxed);
-    let (mut turns, mut waits) = (Vec::new(), Vec::new());
+    let (mut turns, mut waits, mut took) = (Vec::new(), Vec::new(), Vec::new());
     for holder in holders {
-        let (n, h) = holder.await.expect("a client");
+        let (n, h, t) = holder.await.expect("a client");
         turns.push(n);
         waits.extend(h);
+        took.extend(t);
     }
     waits.sort_unstable();
+    took.sort_unstable();
     let (fewest, most) = (turns.iter().min().copied(), turns.iter().max().copied());
     let share = f64::from(fewest.unwrap_or(0)) / f64::from(most.unwrap_or(0).max(1));
     let (half, rare) = (quantile_us(&waits, 0.5), quantile_us(&waits, 0.99));
     let all = turns.iter().sum::<u32>();
+    trips.extend(round_trips(&lone).await);
+    trips.sort_unstable();
+    let trip = quantile_us(&trips, 0.5);
+    // One request of these clients, which have slept before it: a lone caller's servers never do.
+    let release = quantile_us(&took, 0.5);
     if args.json {
         return format!(
-            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"clients\":{CLIENTS},\"turns\":{all},\
-             \"handoff_p50_us\":{half:.0},\"handoff_p99_us\":{rare:.0},\
-             \"turns_min_over_max\":{share:.2}}}"
+            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"delay_us\":{},\"clients\":{CLIENTS},\
+             \"turns\":{all},\
+             \"handoff_p50_us\":{half:.0},\"round_trip_us\":{trip:.0},\
+             \"release_p50_us\":{release:.0},\
+             \"handoff_p99_us\":{rare:.0},\
+             \"turns_min_over_max\":{share:.2}}}",
+            delay.as_micros()
         );
     }
     format!(
-        "{nodes} nodes, {CLIENTS} clients on one name: the next holder p50 {half:.0} µs, p99 \
-         {rare:.0} µs after the release began; {all} turns, least over most {share:.2}"
+        "{nodes} nodes, {delay:?} each way, {CLIENTS} clients on one name: the next holder p50 \
+         {half:.0} µs ({:.1} round trips of a lone caller, {trip:.0} µs; {:.1} releases of \
+         {release:.0} µs), p99 {rare:.0} µs after the release began; {all} turns, \
+         least over most {share:.2}",
+        half / trip,
+        half / release
     )
+}
+
+/// One client: how many turns it had, how long after another's release each began, and what its
+/// own releases took.
+async fn client(
+    me: usize,
+    ours: Ours,
+    stop: Arc<AtomicBool>,
+    last: Last,
+) -> (u32, Vec<Duration>, Vec<Duration>) {
+    let (mut turns, mut waits, mut took) = (0_u32, Vec::new(), Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let guard = ours.0.mutex("wanted").build().unwrap().acquire().await.expect("a turn");
+        let got = Instant::now();
+        let before = *last.lock().expect("no panic");
+        if let Some((_, released)) = before.filter(|(who, _)| *who != me) {
+            waits.push(got.saturating_duration_since(released));
+        }
+        turns += 1;
+        tokio::time::sleep(HOLD).await;
+        let begun = Instant::now();
+        *last.lock().expect("no panic") = Some((me, begun));
+        let _ = guard.release().await;
+        took.push(begun.elapsed());
+    }
+    (turns, waits, took)
+}
+
+/// What a lone caller's requests take, two to a pair.
+async fn round_trips(lone: &Ours) -> Vec<Duration> {
+    let mut took = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(500) {
+        let begun = Instant::now();
+        assert!(lone.pair("alone".to_owned()).await, "nobody else wants it");
+        took.push(begun.elapsed() / 2);
+    }
+    took
 }

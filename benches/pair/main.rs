@@ -62,6 +62,9 @@ struct Args {
     /// How long an election is without a leader after a resignation and after a kill.
     #[arg(long)]
     elections: bool,
+    /// Only how long a lock that everybody wants waits for its next holder.
+    #[arg(long)]
+    handoff: bool,
     /// What a process of a table does.
     #[arg(long, hide = true)]
     worker: Option<String>,
@@ -78,7 +81,7 @@ fn main() {
     if let Some(only) = &args.runtime {
         runtimes.retain(|r| r == only);
     }
-    let special = args.scale || args.receipts || args.elections;
+    let special = args.scale || args.receipts || args.elections || args.handoff;
     let special = special || args.worker.is_some() || args.frozen_for.is_some();
     if !args.json && !special {
         println!("{}", case::heading());
@@ -113,6 +116,9 @@ fn main() {
 async fn tables(args: &Args, runtime: &str) {
     let wanted = |want: Option<usize>, is: usize| want.is_none_or(|w| w == is);
     let plain = |nodes, tasks| Case { nodes, tasks, frozen: false, delay: Duration::ZERO };
+    if args.handoff {
+        return handoffs(args, runtime).await;
+    }
     let mut cases = Vec::new();
     for nodes in [1, 3, 5] {
         cases.extend([1, 8, 64, 512].map(|tasks| plain(nodes, tasks)));
@@ -133,12 +139,18 @@ async fn tables(args: &Args, runtime: &str) {
     if args.receipts || args.tasks.is_some() {
         return;
     }
-    for nodes in [1, 5] {
-        if wanted(args.nodes, nodes) {
-            println!("{}", handoff::measure(args, nodes, runtime).await);
-        }
-    }
+    handoffs(args, runtime).await;
     if wanted(args.nodes, 1) {
         println!("{}", replay::measure(args, runtime).await);
+    }
+}
+
+async fn handoffs(args: &Args, runtime: &str) {
+    for nodes in [1, 5] {
+        if args.nodes.is_none_or(|only| only == nodes) {
+            for delay in [Duration::ZERO, Duration::from_millis(2)] {
+                println!("{}", handoff::measure(args, nodes, runtime, delay).await);
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
-use crate::op::Op;
+use crate::op::{Op, Place};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -50,14 +50,14 @@ impl Core {
         }
     }
 
-    /// One attempt at this durability, with a fresh owner token. `wait` asks the nodes for a hint
-    /// if it is refused. It waits for a place among the attempts under way for `within`, and for
-    /// `node_deadline` at least.
+    /// One attempt at this durability, with a fresh owner token. With `wait` it takes that place in
+    /// the nodes' queues if it is refused. It waits to be among the attempts under way for `within`
+    /// and for `node_deadline` at least.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,
         ttl: Duration,
-        (wait, within): (bool, Duration),
+        (wait, within): (Option<Place>, Duration),
         level: Durability,
     ) -> Result<Won, Loss> {
         let timer = self.timer().map_err(Loss::NoQuorum)?;

@@ -1,24 +1,30 @@
 //! Wake-up hints: who waits for which key, and which node has spoken of it.
 //!
-//! A release reaches the nodes one after the other; waking a waiter at the first hint would make it
-//! meet the rest of the old lock. So one waiter is woken when a *majority* of nodes has hinted.
-//! Observers, who only read, are woken at each hint. Those who wait for the end of a claim are
-//! woken by a majority too, all at once: it is the same answer for all. Hints may be lost: every
-//! waiter has its own timer as well. And hints may be forged, so wake-ups that bring nothing are
-//! held apart.
+//! Each node keeps a queue of the handles that wait for a lock, and wakes the first. A release
+//! reaches the nodes one after the other; waking a waiter at the first hint would make it meet the
+//! rest of the old lock. So one waiter of the handle is woken when a *majority* of nodes hinted, or
+//! a little later than the first, because nodes may name different handles. Observers, who only
+//! read, are woken at each hint. Those who wait for the end of a claim are woken by a majority too,
+//! all at once: it is the same answer for all. Hints may be lost: every waiter has its own timer as
+//! well. And hints may be forged, so wake-ups that bring nothing are held apart.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::{Notified, OwnedNotified};
 
+use crate::op::Place;
 use crate::quorum::majority::majority;
 use crate::time::Moment;
+use crate::token::OwnerToken;
 
 /// On average wake-ups are so far apart at least, but for those that brought the lock.
 const APART: Duration = Duration::from_millis(10);
+/// What is added to the round trips for which a lock is reserved, because timers and the machine
+/// are no finer; and the longest time.
+const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// So many may come at once.
 const BURST: u32 = 16;
 
@@ -46,25 +52,29 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
+    /// Which handle this is in the queues of the nodes.
+    id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// How often each node hinted, and how often a majority did.
-    heard: Vec<u32>,
-    turns: u32,
-    waiters: usize,
-    queue: Arc<Notify>,
-    observers: Arc<Notify>,
+    /// Which nodes hinted since a waiter asked last.
+    heard: Vec<bool>,
+    /// Since when each waits, the longest first.
+    since: VecDeque<Moment>,
+    turn: Arc<Notify>,
+    first: Arc<Notify>,
+    news: Arc<Notify>,
     /// Those who wait for the end of the same claim.
     all: Arc<Notify>,
+    observers: usize,
     floor: Floor,
 }
 
 impl Hints {
-    pub(crate) fn new(n: usize) -> Self {
-        Self { n, keys: Mutex::default() }
+    pub(crate) fn new(n: usize, id: u64) -> Self {
+        Self { n, id, keys: Mutex::default() }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
@@ -73,52 +83,119 @@ impl Hints {
 
     /// A node said that something about the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
-        let mut keys = self.keys();
-        let Some(entry) = keys.get_mut(key) else { return };
-        entry.observers.notify_waiters();
-        // Counted node by node: a straggler's hint of the last release is none of the next.
-        entry.heard.resize(self.n, 0);
-        entry.heard[node] += 1;
-        let ahead = entry.heard.iter().filter(|heard| **heard > entry.turns).count();
-        if ahead >= majority(self.n) {
-            entry.turns += 1;
-            entry.queue.notify_one();
-            entry.all.notify_waiters();
+        if let Some(entry) = self.keys().get_mut(key) {
+            entry.news.notify_waiters();
+            entry.hear(node, self.n);
         }
     }
 
-    /// Takes a place among those who wait for the key.
-    pub(crate) fn wait(self: &Arc<Self>, key: &str) -> Waiting {
+    /// A node said that it is the turn of this handle, or another one. False if it is of this one
+    /// and nobody here waits any more.
+    pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> bool {
+        if waiter != self.id {
+            return true;
+        }
+        let mut keys = self.keys();
+        let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else { return false };
+        entry.hear(node, self.n);
+        true
+    }
+
+    /// What stands in a lock's key at a node that reserved it for this handle.
+    pub(crate) fn reservation(&self) -> OwnerToken {
+        OwnerToken::reserved_for(self.id)
+    }
+
+    /// Takes a place among those who watch the key, or wait for it since `since`.
+    pub(crate) fn wait(self: &Arc<Self>, key: &str, since: Option<Moment>) -> Waiting {
         let mut keys = self.keys();
         let key: Arc<str> = match keys.get_key_value(key) {
             Some((k, _)) => Arc::clone(k),
             None => Arc::from(key),
         };
         let entry = keys.entry(Arc::clone(&key)).or_default();
-        entry.waiters += 1;
-        let [queue, observers, all] = [&entry.queue, &entry.observers, &entry.all].map(Arc::clone);
+        entry.since.extend(since);
+        entry.observers += usize::from(since.is_none());
+        let [turn, first, news, all] =
+            [&entry.turn, &entry.first, &entry.news, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, queue, observers, all }
+        Waiting { hints: Arc::clone(self), key, since, turn, first, news, all }
     }
 }
 
-/// A place among the waiters; given up on drop.
+impl Entry {
+    fn hear(&mut self, node: usize, n: usize) {
+        self.heard.resize(n, false);
+        if std::mem::replace(&mut self.heard[node], true) {
+            return;
+        }
+        let heard = self.heard.iter().filter(|heard| **heard).count();
+        if heard == majority(n) {
+            self.turn.notify_one();
+            self.all.notify_waiters();
+        } else if heard == 1 {
+            self.first.notify_one();
+        }
+    }
+}
+
+/// A place among those who wait or watch; given up on drop.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
-    queue: Arc<Notify>,
-    observers: Arc<Notify>,
+    since: Option<Moment>,
+    turn: Arc<Notify>,
+    first: Arc<Notify>,
+    news: Arc<Notify>,
     all: Arc<Notify>,
 }
 
 impl Waiting {
-    /// Resolves when it is this waiter's turn to try. First come, first woken.
+    /// Resolves when it is this waiter's turn to try: when a majority of nodes says so, or `soon`
+    /// after the first that does. First come, first woken.
     ///
     /// # Cancellation safety
-    /// A turn that was given to a dropped future passes to the next waiter.
-    pub(crate) async fn turn(&self) {
-        self.queue.notified().await;
+    /// A turn that was given to a dropped future passes to the next waiter of this handle.
+    pub(crate) async fn turn(&self, soon: Duration) {
+        tokio::select! {
+            biased;
+            () = self.turn.notified() => {}
+            () = async {
+                self.first.notified().await;
+                tokio::time::sleep(soon).await;
+            } => {}
+        }
+    }
+
+    /// The place of this handle at the nodes, which are about to be asked: that of its first
+    /// waiter. Hints from before are of no more use.
+    pub(crate) fn place(&self, now: Moment, round_trip: Duration) -> Place {
+        let mut keys = self.hints.keys();
+        let entry = keys.get_mut(&self.key);
+        let since = entry.and_then(|entry| {
+            entry.heard.clear();
+            entry.since.front().copied()
+        });
+        // It hears after half a round trip, or of a minority two later, and asks in another half.
+        let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
+        Place { waiter: self.hints.id, waited: now.since(since.unwrap_or(now)), needs }
+    }
+
+    /// Whether nobody else of this handle waits.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.hints.keys().get(&self.key).is_some_and(|entry| entry.since.len() == 1)
+    }
+
+    /// Which nodes named this handle since it asked last, if nobody else here waits: what they
+    /// reserved is of no use to it.
+    pub(crate) fn unused(&self) -> Vec<usize> {
+        let mut keys = self.hints.keys();
+        let Some(entry) = keys.get_mut(&self.key).filter(|entry| entry.since.len() == 1) else {
+            return Vec::new();
+        };
+        let heard = std::mem::take(&mut entry.heard);
+        heard.iter().enumerate().filter_map(|(node, heard)| heard.then_some(node)).collect()
     }
 
     /// It was this waiter's turn at `now`: for how long it waits before it tries. All who wait for
@@ -140,33 +217,42 @@ impl Waiting {
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
     pub(crate) fn any(&self) -> Notified<'_> {
-        self.observers.notified()
+        self.news.notified()
     }
 
     /// Resolves when a majority of nodes has hinted after this call (not: after the first poll),
-    /// for everybody who waits: the end of a claim is news for all of them.
+    /// for everybody who waits: the end of a claim is news for all of them. Hints from before do
+    /// not count, so that of a straggler is none of the next end.
     ///
     /// # Cancellation safety
     /// Dropping it loses nothing but the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
+        if let Some(entry) = self.hints.keys().get_mut(&self.key) {
+            entry.heard.clear();
+        }
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Lets the next waiter try: it will be refused and so renew our request for hints at the
-    /// nodes, which forgot it when they hinted.
+    /// Lets the next waiter of this handle try: it will be refused and so take a place at the
+    /// nodes, where the handle lost its place when it was woken.
     pub(crate) fn pass_on(&self) {
-        self.queue.notify_one();
+        self.turn.notify_one();
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut keys = self.hints.keys();
-        if let Some(entry) = keys.get_mut(&self.key) {
-            entry.waiters -= 1;
-            if entry.waiters == 0 {
-                keys.remove(&self.key);
+        let Some(entry) = keys.get_mut(&self.key) else { return };
+        match self.since {
+            Some(since) => {
+                let at = entry.since.iter().position(|s| *s == since);
+                at.and_then(|at| entry.since.remove(at));
             }
+            None => entry.observers -= 1,
+        }
+        if entry.since.is_empty() && entry.observers == 0 {
+            keys.remove(&self.key);
         }
     }
 }

@@ -115,9 +115,10 @@ impl Core {
             witness: Arc::clone(&fates) as Arc<dyn Witness>,
         };
         let lane = |(i, node)| Lane::new(node, i, settings.clone());
+        let hints = Arc::new(Hints::new(nodes.len(), env.random() as u64));
         Self {
             env,
-            hints: Arc::new(Hints::new(nodes.len())),
+            hints,
             keeper,
             fates,
             closing: Closing::default(),
@@ -265,6 +266,11 @@ impl Core {
             let task = forward_hints(node, core, move |core, event| match event {
                 None => core.look_at(i),
                 Some(NodeEvent::Changed(key)) => core.hints.changed(i, &key),
+                Some(NodeEvent::Turn { key, waiter }) => {
+                    if !core.hints.turn(i, &key, waiter) {
+                        core.pass_on(i, &key);
+                    }
+                }
                 Some(event) => {
                     if let NodeEvent::Switched { history_id, predecessor } = event {
                         core.fates.hear(i, Server { history_id, predecessor });
@@ -280,6 +286,14 @@ impl Core {
     fn tell(&self, node: usize, event: NodeEvent) {
         // Nobody listening is no fault.
         let _ = self.events.send((Arc::clone(&self.names[node]), event));
+    }
+
+    /// Nobody here waits for the lock any more, and the node reserved it for this handle: the next
+    /// in its queue shall have it.
+    pub(crate) fn pass_on(&self, node: usize, key: &str) {
+        let owner = self.hints.reservation();
+        let op = Op::Release { keys: LockKeys::new(key), owner, words: false };
+        self.send(node, op, self.node_deadline(self.env.now()), &Mailbox::new(self.n()));
     }
 
     /// Hints of the node were missed, perhaps one that it is another server: reads something there

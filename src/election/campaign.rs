@@ -121,7 +121,7 @@ impl Election {
             verb.attempt();
             return match self
                 .core
-                .attempt(&self.keys, self.on_nodes(), (false, Duration::ZERO), self.level)
+                .attempt(&self.keys, self.on_nodes(), (None, Duration::ZERO), self.level)
                 .await
             {
                 Ok(won) => match self.take_office(won, value, None).await {

@@ -62,7 +62,7 @@ impl Election {
     /// Changes are read within milliseconds where the nodes give hints, and within about a third of
     /// the ttl (4 s at most) where they do not.
     pub fn observe(&self) -> Observer {
-        let waiting = self.core.hints.wait(self.keys.lock());
+        let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, floor) = (self.clone(), Floor::default());
         let seen = Seen { last: Last::Nothing, known: None, any: false };
         let vacancy = Vacancy::new(&self.core.meters.election(&self.name));

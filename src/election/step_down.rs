@@ -211,7 +211,7 @@ impl Leadership {
         let core = self.guard().core();
         let keys = self.keys().request();
         core.listen();
-        let waiting = core.hints.wait(keys.lock());
+        let waiting = core.hints.wait(keys.lock(), None);
         loop {
             // Listening begins before the read, so a change during the read is not missed.
             let hint = waiting.any();

@@ -260,7 +260,7 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
             // Asking for hints takes one refused claim: make it at once.
             None if retry_after > SETTLES => {
                 core.listen();
-                waiting = Some(core.hints.wait(&terms.key));
+                waiting = Some(core.hints.wait(&terms.key, None));
                 terms.wait = true;
             }
             _ => tokio::time::sleep(short(pause)).await,

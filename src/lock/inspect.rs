@@ -153,7 +153,7 @@ impl Mutex {
                 core.take_from(&self.keys, same.token);
                 from = Some(same);
             }
-            match core.attempt(&self.keys, self.ttl, (false, WAIT), self.level).await {
+            match core.attempt(&self.keys, self.ttl, (None, WAIT), self.level).await {
                 Ok(won) => {
                     let guard = self.guard(won);
                     guard.lease().set_meta(note(reason).into());

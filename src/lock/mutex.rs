@@ -97,7 +97,7 @@ impl Mutex {
     async fn try_it(&self, verb: &Call) -> Result<TryAcquire, AcquireError> {
         let _verb = self.begin()?;
         verb.attempt();
-        match self.core.attempt(&self.keys, self.ttl, (false, Duration::ZERO), self.level).await {
+        match self.core.attempt(&self.keys, self.ttl, (None, Duration::ZERO), self.level).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => {
@@ -185,17 +185,20 @@ pub(crate) async fn acquire_within(
     // The common case is free and needs no place in the queue.
     let mut sent = core.env.now();
     verb.attempt();
-    let mut loss = match core.attempt(keys, ttl, (false, wait.unwrap_or(WAIT)), level).await {
+    let mut loss = match core.attempt(keys, ttl, (None, wait.unwrap_or(WAIT)), level).await {
         Ok(won) => return Ok(won),
         Err(loss) => loss,
     };
     lost(&loss);
     core.listen();
     let started = core.env.now();
+    let waiting = core.hints.wait(keys.lock(), Some(started));
+    let queued = Queued { core, keys, waiting };
+    let waiting = &queued.waiting;
     let mut deadline = started + wait.unwrap_or(WAIT);
-    let waiting = core.hints.wait(keys.lock());
     let mut pauses = Pauses::new(retry.delays(core.env.random() as u64));
-    let (mut asked, mut crowd) = (false, 0);
+    // Where others of the handle wait it has its place, and they come first.
+    let (mut asked, mut splits) = (!waiting.is_alone(), 0);
     let mut ends = expiry(&loss, started);
     loop {
         let now = core.env.now();
@@ -221,32 +224,28 @@ pub(crate) async fn acquire_within(
         }
         let round_trip = now.since(sent);
         let pause = pauses.next(&loss, asked, core.env.random()).min(deadline.since(now));
-        let split = is_split(&loss);
-        let called = split
-            || tokio::select! {
+        // Nobody has it: those who collided try again after random pauses, over more round trips
+        // the more often they did, and nobody is woken for it.
+        splits = if is_split(&loss) { splits + 1 } else { 0 };
+        let woken = if splits > 0 {
+            let apart = spread(core.env.random(), round_trip, splits).min(pause);
+            if apart >= TICK {
+                tokio::time::sleep(apart).await;
+            }
+            false
+        } else {
+            tokio::select! {
                 biased;
                 () = core.closing.begun() => return Err(AcquireError::Closed(of.clone())),
-                called = tokio::time::timeout(pause, waiting.turn()) => called.is_ok(),
-            };
-        let woken = called && !split;
-        if woken {
-            keep_apart(core, &waiting, deadline).await;
-        }
-        // The roll-backs of colliding attempts are hints as well, and wake all of them at once, so
-        // they would collide for ever. Random pauses separate them, over more round trips the more
-        // often they collided.
-        crowd = if called && asked { crowd + 1 } else { 0 };
-        if crowd > 1 || is_split(&loss) {
-            let apart = spread(core.env.random(), round_trip, crowd);
-            if apart >= TICK {
-                tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+                woken = tokio::time::timeout(pause, waiting.turn(2 * round_trip)) => woken.is_ok(),
             }
-            // The attempt itself sees what changed until now.
-            let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
+        };
+        if woken {
+            keep_apart(core, waiting, deadline).await;
         }
         let span = hold_back().min(deadline.since(core.env.now()));
         if !span.is_zero() {
-            leave(core, span, (&waiting, called)).await;
+            queued.leave(span, woken).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
@@ -254,12 +253,13 @@ pub(crate) async fn acquire_within(
         sent = core.env.now();
         let within = deadline.since(sent);
         verb.attempt();
-        match core.attempt(keys, ttl, (true, within), level).await {
+        let place = Some(waiting.place(sent, round_trip));
+        match core.attempt(keys, ttl, (place, within), level).await {
             Ok(won) => {
                 if woken {
                     waiting.was_right();
                 }
-                waiting.pass_on();
+                queued.end();
                 return Ok(won);
             }
             Err(l) => loss = l,
@@ -271,6 +271,52 @@ pub(crate) async fn acquire_within(
         }
         ends = expiry(&loss, core.env.now());
         asked = true;
+    }
+}
+
+/// Waits for its turn. Dropped without the lock, it gives back what nodes reserved for it.
+struct Queued<'a> {
+    core: &'a Core,
+    keys: &'a LockKeys,
+    waiting: Waiting,
+}
+
+impl Queued<'_> {
+    /// It has the lock: the next waiter of the handle takes its place at the nodes, and what they
+    /// reserve for it is over.
+    fn end(&self) {
+        self.waiting.pass_on();
+        self.waiting.unused();
+    }
+}
+
+impl Queued<'_> {
+    /// What nodes reserved for the handle goes to the next in their queues.
+    fn give_back(&self) {
+        for node in self.waiting.unused() {
+            self.core.pass_on(node, self.keys.lock());
+        }
+    }
+
+    /// Leaves the attempt to others for so long, and a turn to the next on the same handle.
+    async fn leave(&self, span: Duration, woken: bool) {
+        if woken {
+            self.give_back();
+            self.waiting.pass_on();
+        }
+        tokio::select! {
+            biased;
+            () = self.core.closing.begun() => {}
+            () = tokio::time::sleep(span) => {}
+        }
+        // The attempt itself sees what changed until now.
+        let _ = tokio::time::timeout(Duration::ZERO, self.waiting.turn(Duration::ZERO)).await;
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -287,20 +333,6 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
         Loss::NoQuorum(outcomes) => Some(core.no_quorum(outcomes.clone())),
         Loss::Taken(_) => None,
     }
-}
-
-/// Leaves the attempt to others for so long, and a turn to the next on the same handle.
-async fn leave(core: &Core, span: Duration, (waiting, called): (&Waiting, bool)) {
-    if called {
-        waiting.pass_on();
-    }
-    tokio::select! {
-        biased;
-        () = core.closing.begun() => {}
-        () = tokio::time::sleep(span) => {}
-    }
-    // The attempt itself sees what changed until now.
-    let _ = tokio::time::timeout(Duration::ZERO, waiting.turn()).await;
 }
 
 /// A wake-up that may have been forged does not cost the nodes more than now and then a request.

@@ -34,6 +34,10 @@ impl Pauses {
             // Asking for hints takes one refused attempt: make it at once.
             Loss::Taken(t) if !asked && t.retry_after != Some(Duration::ZERO) => Duration::ZERO,
             Loss::Taken(Taken { retry_after: Some(d), .. }) if !d.is_zero() => {
+                #[cfg(feature = "sim-bugs")]
+                if crate::bugs::on(crate::bugs::Bug::WaitersTrustTheQueue) {
+                    return Duration::MAX;
+                }
                 // Hints can be lost, so never wait longer than a second for one.
                 (*d + delay.min(Duration::from_millis(20))).min(Duration::from_secs(1).max(delay))
             }

@@ -32,6 +32,7 @@ mod lists;
 mod locks;
 mod memory;
 mod ops;
+mod reservations;
 mod results;
 mod runs;
 mod steps;
@@ -206,6 +207,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(extends::cases());
     all.extend(hints::cases());
     all.extend(lists::cases());
+    all.extend(reservations::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());
     all.extend(barriers::cases());

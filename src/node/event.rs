@@ -7,16 +7,26 @@ use crate::receipt::Predecessor;
 
 /// Something that happened on a node.
 ///
-/// All but [`Changed`](Self::Changed) and [`Switched`](Self::Switched) are also logged through
-/// `tracing` by the nodes of this crate that are servers ([`KeysForgotten`](Self::KeysForgotten):
-/// by the handle), target `palisade::node`, with the fields `node` (its name), `event` (the name
-/// given at each variant) and those named there. These names are stable across versions.
+/// All but [`Changed`](Self::Changed), [`Turn`](Self::Turn) and [`Switched`](Self::Switched) are
+/// also logged through `tracing` by the nodes of this crate that are servers
+/// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
+/// fields `node` (its name), `event` (the name given at each variant) and those named there. These
+/// names are stable across versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
     /// A lock that somebody waits for was released, or its metadata changed. The main key of the
     /// lock.
     Changed(Arc<str>),
+    /// A lock is free, and this handle is the first of those who wait for it
+    /// ([`Place`](crate::node::spi::Place)).
+    #[non_exhaustive]
+    Turn {
+        /// The main key of the lock.
+        key: Arc<str>,
+        /// Which handle.
+        waiter: u64,
+    },
     /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
     /// failed.
     Down,
@@ -154,7 +164,7 @@ impl NodeEvent {
         match self {
             // Not logged here: hints are too many, the connection logs the cause of a loss, and a
             // lease logs the fate of its write after a switch.
-            Self::Changed(_) | Self::Down | Self::Switched { .. } => {}
+            Self::Changed(_) | Self::Turn { .. } | Self::Down | Self::Switched { .. } => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());

@@ -23,13 +23,14 @@ pub use self::builder::MemoryNodeBuilder;
 #[cfg(feature = "test-util")]
 pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
-use self::locks::Locks;
+use self::locks::{Locks, Wake};
 use self::quarantine::{Clock, Header, Marker, Nature, Windows};
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
+use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, Replies, Reply};
 use crate::receipt::Predecessor;
 use crate::time::Moment;
@@ -169,8 +170,8 @@ impl MemoryNode {
         inner.data.history = Some(history_id);
         let (predecessor, written) = (inner.predecessor, inner.data.written);
         drop(state);
-        for key in hints {
-            self.tell(NodeEvent::Changed(key));
+        for hint in hints {
+            self.tell(hint);
         }
         let facts = Facts {
             node_micros: h.micros,
@@ -206,7 +207,7 @@ impl State {
 }
 
 impl Data {
-    fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<Arc<str>>) -> Reply {
+    fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeEvent>) -> Reply {
         match op {
             Op::Acquire { keys, owner, ttl, proposal, wait } => {
                 self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *wait))
@@ -215,12 +216,12 @@ impl Data {
             Op::Extend { keys, owner, ttl, token, meta, reassert } => {
                 let words = (meta.as_ref(), *reassert);
                 let (reply, wake) = self.locks.extend(h, keys, *owner, (*ttl, *token), words);
-                hints.extend(wake.then(|| Arc::from(keys.lock())));
+                told(hints, keys, wake);
                 reply
             }
             Op::Release { keys, owner, .. } => {
                 let (reply, wake) = self.locks.release(h, keys, *owner);
-                hints.extend(wake.then(|| Arc::from(keys.lock())));
+                told(hints, keys, wake);
                 reply
             }
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
@@ -235,7 +236,7 @@ impl Data {
                 let accept = (*token, value.as_ref());
                 let (reply, wake) =
                     self.records.complete(h, key, *owner, accept, *fingerprint, *retention);
-                hints.extend(wake.then(|| Arc::clone(key)));
+                hints.extend(wake.then(|| NodeEvent::Changed(Arc::clone(key))));
                 reply
             }
             Op::Steps { key, owner, token, list, retention, fingerprint } => {
@@ -243,7 +244,7 @@ impl Data {
             }
             Op::Unclaim { key, owner, end } => {
                 let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
-                hints.extend(wake.then(|| Arc::clone(key)));
+                hints.extend(wake.then(|| NodeEvent::Changed(Arc::clone(key))));
                 reply
             }
             Op::Lookup { key, retention, fingerprint, born } => {
@@ -251,6 +252,13 @@ impl Data {
             }
         }
     }
+}
+
+/// What those are told who are to be woken.
+fn told(hints: &mut Vec<NodeEvent>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
+    let key = || Arc::from(keys.lock());
+    hints.extend(waiter.map(|waiter| NodeEvent::Turn { key: key(), waiter }));
+    hints.extend(watchers.then(|| NodeEvent::Changed(key())));
 }
 
 impl LockNode for MemoryNode {

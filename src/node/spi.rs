@@ -13,7 +13,8 @@ pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
     Batch, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, LISTED_MAX, Listed,
-    Op, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord, StoredSteps, Terms,
+    Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord, StoredSteps,
+    Terms,
 };
 pub use crate::receipt::Predecessor;
 pub use crate::token::OwnerToken;

@@ -171,8 +171,8 @@ pub(crate) const COMMANDS: &[&str] = &[
     "HSTRLEN palisade:doctor x",
     "GETRANGE palisade:doctor 0 1",
     "HDEL palisade:doctor x",
-    "PUBLISH palisade:changed x",
-    "SUBSCRIBE palisade:changed",
+    "PUBLISH palisade:changed:x x",
+    "SUBSCRIBE palisade:changed:x",
 ];
 
 /// The min-replicas check of a server, with what was read.

@@ -222,7 +222,7 @@ async fn a_missing_permission_is_named() {
         "+publish",
         "+subscribe",
     ];
-    let mut rule = vec!["ACL", "SETUSER", "palisade", "on", ">pw", "~*", "&palisade:changed"];
+    let mut rule = vec!["ACL", "SETUSER", "palisade", "on", ">pw", "~*", "&palisade:changed*"];
     rule.extend(grants);
     assert_eq!(trio.master.cli(&rule), "OK");
     let node = RedisNode::builder(trio.master.url()).username("palisade").password("pw");

@@ -12,3 +12,4 @@ mod run;
 mod runtimes;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;

@@ -14,10 +14,12 @@ use super::{Case, list};
 use crate::name::LockKeys;
 use crate::node::NodeEvent;
 use crate::op::{Claim, Op, Reply};
+use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: release_wakes_a_waiter,
+        Nothing: a_release_wakes_the_longest_waiter_and_no_other,
         Nothing: release_wakes_an_inspector,
         Nothing: new_metadata_wakes_an_inspector,
         Nothing: the_end_of_a_claim_wakes_who_waits_for_it,
@@ -27,18 +29,68 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A single hint may be lost; so the event is provoked a few times before the node is blamed.
 const TRIES: u32 = 3;
+/// In which nothing is heard if nobody is woken.
+const HUSH: Duration = Duration::from_millis(200);
 
-async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> bool {
+/// What the next event about the lock is: the handle whose turn it is, or nothing for all who
+/// watch. None if there is no such event for a while.
+async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
             match events.recv().await {
-                Ok(NodeEvent::Changed(k)) if *k == *key => return true,
+                Ok(NodeEvent::Changed(k)) if *k == *key => return Some(None),
+                Ok(NodeEvent::Turn { key: k, waiter }) if *k == *key => return Some(Some(waiter)),
                 Ok(_) | Err(RecvError::Lagged(_)) => (),
-                Err(RecvError::Closed) => return false,
+                Err(RecvError::Closed) => return None,
             }
         }
     };
-    timeout(Duration::from_secs(2), wait).await.unwrap_or(false)
+    timeout(Duration::from_secs(2), wait).await.ok().flatten()
+}
+
+/// Handles by how long they wait, in the order in which they say so.
+pub(super) const WAITERS: [(u64, Duration); 3] =
+    [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
+
+/// A lock held by `a`, and who waits for it.
+pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
+    let (k, a) = (b.lock(), b.owner());
+    b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+    for waiter in waiters {
+        let held = b.ask(acquire_waiting(&k, b.owner(), *waiter)).await;
+        b.check(matches!(held, Reply::Held { .. }), "a held lock is not granted", &held);
+    }
+    (k, a)
+}
+
+/// Hints are received: what was asked for until now may be answered by one for all who watch.
+pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeEvent>) {
+    let (k, a) = awaited(b, &WAITERS).await;
+    b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+    while timeout(Duration::from_millis(300), events.recv()).await.is_ok() {}
+}
+
+async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for _ in 0..TRIES {
+        let (k, a) = awaited(&b, &WAITERS).await;
+        // It asks again, and has the place that it had.
+        b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
+        b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+        got = vec![heard(&mut events, k.lock()).await];
+        // Who does not need its turn gives it back, and that wakes the next. If it comes too late
+        // it is a release of what is free, and does so too.
+        for waiter in [1, 2, 3] {
+            b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
+            got.push(timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None));
+        }
+        if got == [Some(Some(1)), Some(Some(2)), Some(Some(3)), None] {
+            return;
+        }
+    }
+    b.broken("releases wake who waits in their order, one at a time", &got);
 }
 
 fn inspect_waiting(keys: &LockKeys) -> Op {
@@ -47,13 +99,10 @@ fn inspect_waiting(keys: &LockKeys) -> Op {
 
 async fn release_wakes_a_waiter(b: Bench) {
     for _ in 0..TRIES {
-        let (k, (a, c)) = (b.lock(), b.owners());
         let mut events = b.events();
-        b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        let held = b.ask(acquire_waiting(&k, c, LONG)).await;
-        b.check(matches!(held, Reply::Held { .. }), "a held lock is not granted", &held);
+        let (k, a) = awaited(&b, &WAITERS[..1]).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-        if heard(&mut events, k.lock()).await {
+        if heard(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -68,7 +117,7 @@ async fn release_wakes_an_inspector(b: Bench) {
         b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-        if heard(&mut events, k.lock()).await {
+        if heard(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -88,7 +137,7 @@ async fn the_end_of_a_claim_wakes_who_waits_for_it(b: Bench) {
             b.check(matches!(said, Reply::InFlight { .. }), "a running claim keeps off", &said);
             let end = if gives_back { unclaim(&r, a) } else { complete(&r, a, t, b"ok") };
             b.expect(end, Reply::Done, "the owner ends its claim").await;
-            woken = heard(&mut events, &r).await;
+            woken = heard(&mut events, &r).await.is_some();
             if woken {
                 break;
             }
@@ -105,7 +154,7 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner speaks").await;
-        if heard(&mut events, k.lock()).await {
+        if heard(&mut events, k.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;
@@ -119,12 +168,12 @@ async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
         let mut events = b.events();
         b.all(held.iter().map(|(k, a)| acquire(k, *a, LONG)).collect()).await;
         let awaited = &held[4].0;
-        b.ask(acquire_waiting(awaited, b.owner(), LONG)).await;
+        b.ask(acquire_waiting(awaited, b.owner(), WAITERS[0])).await;
         let release =
             |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, words: false };
         let got = b.all(held.iter().map(release).collect()).await;
         b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
-        if heard(&mut events, awaited.lock()).await {
+        if heard(&mut events, awaited.lock()).await.is_some() {
             return;
         }
         sleep(Duration::from_millis(200)).await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::KEEP;
+use super::bench::{KEEP, LONG};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, QuarantineId, RecordKey};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, Place, QuarantineId, RecordKey};
 use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
@@ -13,11 +13,20 @@ pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
 }
 
 pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, proposal: u64) -> Op {
-    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: false }
+    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: None }
 }
 
-pub(super) fn acquire_waiting(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
-    Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 0, wait: true }
+/// How long a lock is reserved for each who waits: as long as is possible.
+pub(super) const RESERVED: Duration = Duration::from_millis(50);
+
+/// As the handle `waiter`, which has waited for so long.
+pub(super) fn acquire_waiting(
+    keys: &LockKeys,
+    owner: OwnerToken,
+    (waiter, span): (u64, Duration),
+) -> Op {
+    let wait = Some(Place { waiter, waited: span, needs: RESERVED });
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, wait }
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {

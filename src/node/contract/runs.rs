@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::bench::{Bench, LONG};
 use super::{Case, list};
 use crate::name::LockKeys;
-use crate::op::{Op, Reply};
+use crate::op::{Op, Place, Reply};
 use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -74,12 +74,13 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
             releasing ^= dice.below(4) == 0;
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
+            let place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
             let (keys, seldom) = (names[name].clone(), dice.below(8) == 0);
             let ttl = if dice.below(5) == 0 { LONG } else { LONG / 2 };
             let op = if releasing {
                 Op::Release { keys, owner, words: seldom }
             } else {
-                Op::Acquire { keys, owner, ttl, proposal, wait: seldom }
+                Op::Acquire { keys, owner, ttl, proposal, wait: seldom.then_some(place) }
             };
             asked.push((name, op));
         }
@@ -99,7 +100,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
         owner: *owner,
         ttl: *ttl,
         proposal: 0,
-        wait: false,
+        wait: None,
     };
     b.all(all.iter().map(acquire).collect()).await;
     let inspect = |(keys, ..): &(LockKeys, _, _)| Op::Inspect { keys: keys.clone(), wait: false };

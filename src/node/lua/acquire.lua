@@ -3,15 +3,19 @@
 -- It captures nothing, as it is made each time (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 how many  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
+--          reserved: what a lock holds that is free and reserved for who asks, if it waits (W)
 -- Returns  nothing if each has its proposal for a fence, else how many have, and for the next one,
 --          if it has the lock but not yet its fence, what the fence key held
-local function acquire(k, a, count)
+local function acquire(k, a, count, reserved)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local ttl, life = ARGV[a + 3], ARGV[a + 4]
   a = a + 4
   for i = 0, count - 1 do
     local proposal = ARGV[a + 2]
-    if not call('SET', KEYS[k + 1], ARGV[a + 1], 'NX', 'PX', ttl) then return i end
+    if not call('SET', KEYS[k + 1], ARGV[a + 1], 'NX', 'PX', ttl) then
+      if not reserved or try('GETRANGE', KEYS[k + 1], '0', '22') ~= reserved then return i end
+      call('SET', KEYS[k + 1], ARGV[a + 1], 'PX', ttl)
+    end
     local old = try('SET', KEYS[k + 2], proposal, 'PX', life, 'GET')
     -- Equal lengths: the order of digits is the order of numbers. A fault has length 0.
     if old and (#old ~= #proposal or old >= proposal) then return i, old end

@@ -2,9 +2,16 @@
 -- KEYS, ARGV  as handed in by the op
 -- Returns     per function what its comment says
 
+local sub = string.sub
+
 -- The value of a lock that is free, while it is kept for its holder; as long as
 -- an owner.
 local KEPT = '----------------------'
+
+-- Whether a lock is free and reserved for a waiter (release.lua): no owner token begins like that.
+local function is_reserved(value)
+  return type(value) == 'string' and find(value, '^%-%-%-%-%-%-%x') and #value == 22
+end
 
 -- The number in a fence key: 0 if there is none, nil if it is another program's value: a fence is
 -- a whole number that an answer can tell.
@@ -15,27 +22,45 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Tells waiters, if there are any. A hint may be lost, so a missing permission to publish is no
--- fault of the op. What another program keeps under that key is left alone.
+-- What a queue holds (release.lua); nothing if it is another program's.
+local function queued(queue)
+  local v = look(queue, '2275') or '0'
+  return type(v) == 'string' and #v % 35 == 1 and find(v, '^[01]') and v
+end
+
+-- Tells those who watch that the metadata are new.
 local function hint(queue, key)
-  if redis.pcall('GETRANGE', queue, '0', '1') == '1' then
-    redis.call('DEL', queue)
-    redis.pcall('PUBLISH', 'palisade:changed', key)
+  local v = queued(queue)
+  if v and sub(v, 1, 1) == '1' then
+    if v == '1' then call('DEL', queue) else call('SETRANGE', queue, '0', '0') end
+    try('PUBLISH', 'palisade:changed', key)
   end
 end
 
--- Asks for a hint, and has the marker say that somebody does: ahead, so that it is seldom written.
--- For an hour at most, however long another program's lock lasts: waiters ask again long before.
-local function wait_for_hint(queue, ms)
-  local v = look(queue, '1')
-  if v and v ~= '1' then return end
+-- Asks for a hint: who waits, with its place and for how many ms the lock is then reserved for it
+-- (50 at the most, whatever it says), or else one who watches. Has the marker say that
+-- somebody does: ahead, so that it is seldom written. For an hour at most, however long another
+-- program's lock lasts: waiters ask again long before. There are 64 places; the others ask again.
+local function wait_for_hint(queue, ms, waited, handle, needs)
+  local v = queued(queue)
+  if not v then return end
+  if handle then
+    local since = string.format('%016.0f', b.now_us - math.min(tonumber(waited), 3600000000))
+    local own = find(v, ':' .. handle, 1, true)
+    if own then v = sub(v, 1, own - 17) .. sub(v, own + 19) end
+    local at = 2
+    while at < #v and sub(v, at, at + 15) <= since do at = at + 35 end
+    needs = string.format('%02.0f', math.min(tonumber(needs), 50))
+    v = sub(sub(v, 1, at - 1) .. since .. ':' .. handle .. needs .. sub(v, at), 1, 2241)
+  else
+    v = '1' .. sub(v, 2)
+  end
   ms = math.min(ms, 3600000)
-  redis.call('SET', queue, '1', 'PX', ms)
+  call('SET', queue, v, 'PX', ms)
   if b.waited < b.now_ms + ms then
     b.waited = b.now_ms + ms + 10000
-    b.marker = string.sub(b.marker, 1, 96) .. string.format('%013.0f', b.waited)
-      .. string.sub(b.marker, 110)
-    redis.call('SET', KEYS[1], b.marker)
+    b.marker = sub(b.marker, 1, 96) .. string.format('%013.0f', b.waited) .. sub(b.marker, 110)
+    call('SET', KEYS[1], b.marker)
     out[2] = b.marker
   end
 end

@@ -1,7 +1,7 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before. Runs
 -- of acquires with one ttl and runs of releases are sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
---          A, W: how many, ttl, fence life, their arguments
+--          A, W: how many (W: one), ttl, fence life, their arguments
 --          D, Q: how many, their arguments      else: its arguments
 -- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
 --          acquire with its proposal for a fence): the clock in µs, negative if the server keeps a
@@ -26,8 +26,10 @@ while a < last do
   local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
   if kind == 'A' or kind == 'W' then
     count = tonumber(ARGV[a + 2])
-    keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
-    if expected then rest, found = acquire(k, a, count) end
+    keys, args, rest = 2 * count, 4 + 2 * count, 0
+    local reserved
+    if kind == 'W' then keys, args, reserved = 3, 9, '------' .. ARGV[a + 8] end
+    if expected then rest, found = acquire(k, a, count, reserved) end
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2
@@ -46,7 +48,7 @@ while a < last do
   if done then
     -- Its result is put.
   elseif rest then
-    rare(b, kind, k, a, count, rest, found)
+    rare(b, kind, k, a, count, rest, found, release)
   elseif b then
     b.out[#b.out + 1] = -9
   else

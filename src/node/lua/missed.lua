@@ -12,10 +12,9 @@ if kind == 'D' or kind == 'Q' then
     elseif value == ARGV[a + 2 + i] then
       gone[lock] = true
       put(DONE)
-    elseif value or call('EXISTS', lock) == 1 then -- what is no text is not shown
-      put(NOT_OWNER)
     else
-      put(ABSENT)
+      value = value or look(lock, '22') -- what is no text was not found
+      put(value and not is_reserved(value) and NOT_OWNER or ABSENT)
     end
   end
   return

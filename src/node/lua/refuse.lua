@@ -2,7 +2,8 @@
 -- hint. So many are as asked already (`rest`); if `found` is something, the one behind them has the
 -- lock and not yet its fence, whose key held that.
 -- KEYS  per op: 1 lock   2 fence   3 queue (W only)
--- ARGV  as in acquire.lua
+-- ARGV  as in acquire.lua; W also 3 for how many µs it has waited  4 which handle, in 16 digits
+--       5 for how many ms it wants a released lock to be reserved for it
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 if kind == 'A' or kind == 'W' then
@@ -37,6 +38,11 @@ if kind == 'A' or kind == 'W' then
     return true
   end
 
+  -- Reserved for who asks: as good as free.
+  if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
+    call('DEL', KEYS[k + 1])
+  end
+
   local ttl, old = ARGV[a + 3], found
   for i = 1, count do
     local lock, fence, owner, p = KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
@@ -65,7 +71,10 @@ if kind == 'A' or kind == 'W' then
         local ms = call('PTTL', lock)
         put(ours and HELD or FOREIGN)
         put(ms)
-        if kind == 'W' then wait_for_hint(KEYS[k + 3], ms >= 0 and ms + 1000 or 10000) end
+        if kind == 'W' then
+          ms = ms >= 0 and ms + 1000 or 10000
+          wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9])
+        end
       end
     end
     k, a = k + 2, a + 2

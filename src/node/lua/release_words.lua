@@ -5,9 +5,9 @@
 -- Puts  DONE | NOT_OWNER | ABSENT
 if kind == 'M' then
   local value = look(KEYS[k + 1], '22')
-  if value ~= ARGV[a + 1] then return put(value and NOT_OWNER or ABSENT) end
-  call('DEL', KEYS[k + 1])
-  if is_words(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
-  hint(KEYS[k + 2], KEYS[k + 1])
-  return put(DONE)
+  if value ~= ARGV[a + 1] and is_reserved(value) then value = false end
+  if value and value ~= ARGV[a + 1] then return put(NOT_OWNER) end
+  if value and is_words(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
+  release(k, a - 2, 1, 2)
+  return put(value and DONE or ABSENT)
 end

@@ -6,8 +6,23 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{Holder, QuarantineId, Reply};
+use crate::op::{Holder, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
+
+/// Most handles that have a place in the queue of one lock; others ask again now and then.
+const PLACES: usize = 64;
+/// What a handle that waited longer counts as.
+const WAITED_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest time for which a lock is reserved.
+const RESERVED_MAX: Duration = Duration::from_millis(50);
+
+/// Who is told of a change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wake {
+    pub(super) watchers: bool,
+    pub(super) waiter: Option<u64>,
+}
 
 /// Everything stored under one lock's keys.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +30,14 @@ pub(super) struct Entry {
     held: Option<Held>,
     fence: u64,
     fence_till: u64,
-    /// Until when somebody wants a hint.
-    waiter_till: u64,
+    /// Until when somebody watches it.
+    watched_till: u64,
+    /// Who waits, since when and what it needs: the longest first.
+    queue: Vec<(u64, Place)>,
+    /// Until when anybody in the queue still does.
+    queue_till: u64,
+    /// For which waiter it is reserved while nobody holds it, and until when.
+    reserved: Option<(u64, u64)>,
     /// Until when only its holder is admitted, and in which history: its lease may have ended early
     /// by the clock of a server that took over.
     kept: Option<(u64, u64)>,
@@ -36,7 +57,11 @@ impl Perish for Entry {
         if self.fence_till <= now {
             self.fence = 0;
         }
-        self.held.is_some() || self.fence_till > now || self.waiter_till > now
+        if self.queue_till <= now {
+            self.queue.clear();
+        }
+        self.reserved.take_if(|(_, till)| *till <= now);
+        self.held.is_some() || self.fence_till > now || self.watched_till.max(self.queue_till) > now
     }
 }
 
@@ -70,8 +95,48 @@ impl Entry {
         Some(h.until(till)).filter(|rest| !rest.is_zero())
     }
 
-    fn has_waiter(&self, h: &Header) -> bool {
-        self.waiter_till > h.now
+    /// For how long it is reserved for others than who asks.
+    fn reserved(&self, h: &Header, wait: Option<Place>) -> Option<Duration> {
+        let (waiter, till) = self.reserved?;
+        let by_waiter = wait.is_some_and(|place| place.waiter == waiter);
+        (!by_waiter).then(|| h.until(till))
+    }
+
+    /// Refuses, and takes a place in the queue, or another one than before.
+    fn refuse(
+        &mut self,
+        h: &Header,
+        wait: Option<Place>,
+        (remaining, foreign): (Option<Duration>, bool),
+    ) -> Reply {
+        if let Some(place) = wait {
+            self.wait(h, place);
+        }
+        Reply::Held { remaining, foreign }
+    }
+
+    fn wait(&mut self, h: &Header, place: Place) {
+        let since = h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64);
+        self.queue.retain(|(_, other)| other.waiter != place.waiter);
+        let at = self.queue.partition_point(|(other, _)| *other <= since);
+        self.queue.insert(at, (since, place));
+        self.queue.truncate(PLACES);
+        self.queue_till = h.fence_till();
+    }
+
+    /// It is free: who is to be woken. It is reserved for the first who waits.
+    fn wake(&mut self, h: &Header) -> Wake {
+        let watchers = std::mem::take(&mut self.watched_till) > h.now;
+        let first = (!self.queue.is_empty()).then(|| self.queue.remove(0).1);
+        let till = |place: Place| h.after(place.needs.min(RESERVED_MAX));
+        #[cfg(feature = "sim-bugs")]
+        let till = |place: Place| {
+            let stays = crate::bugs::on(crate::bugs::Bug::ReservationsStay);
+            if stays { u64::MAX } else { till(place) }
+        };
+        let reserved = first.filter(|place| !place.needs.is_zero());
+        self.reserved = reserved.map(|place| (place.waiter, till(place)));
+        Wake { watchers, waiter: first.map(|place| place.waiter) }
     }
 }
 
@@ -87,7 +152,8 @@ impl Locks {
     /// A foreign client's value under a lock's key.
     #[cfg(feature = "test-util")]
     pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
-        self.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
+        let entry = self.0.open(key, now);
+        entry.held = Some(Held { owner: None, till, meta: None });
     }
 
     pub(super) fn acquire(
@@ -96,29 +162,26 @@ impl Locks {
         keys: &LockKeys,
         owner: OwnerToken,
         ttl: Duration,
-        (proposal, wait): (u64, bool),
+        (proposal, wait): (u64, Option<Place>),
     ) -> Reply {
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
+        if let Some(rest) = entry.reserved(h, wait) {
+            return entry.refuse(h, wait, (Some(rest), false));
+        }
+        entry.reserved = None;
         if let Some(rest) = entry.kept(h) {
-            if wait {
-                entry.waiter_till = h.fence_till();
-            }
-            return Reply::Held { remaining: Some(rest), foreign: false };
+            return entry.refuse(h, wait, (Some(rest), false));
         }
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(held) = &entry.held {
-            let remaining = held.till.map(|t| h.until(t));
-            let foreign = held.owner.is_none();
-            if wait {
-                entry.waiter_till = h.fence_till();
-            }
-            return Reply::Held { remaining, foreign };
+            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
+            return entry.refuse(h, wait, (remaining, foreign));
         }
         entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
         let fence = h.next_fence(entry.fence, proposal);
@@ -154,7 +217,7 @@ impl Locks {
         }
     }
 
-    /// The answer, and whether a waiter has something new to read.
+    /// The answer, and whether those who watch have something new to read.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -162,23 +225,24 @@ impl Locks {
         owner: OwnerToken,
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
-    ) -> (Reply, bool) {
+    ) -> (Reply, Wake) {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::OvertakenRenewed) {
-            return (Reply::Done, false);
+            return (Reply::Done, Wake::default());
         }
         let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
         if held.is_some_and(|held| held.owner != Some(owner)) {
-            return (Reply::NotOwner, false);
+            return (Reply::NotOwner, Wake::default());
         }
         #[cfg(feature = "sim-bugs")]
         let by_copy = held.is_some_and(|held| h.counts_by_copy(held.till));
         #[cfg(not(feature = "sim-bugs"))]
         let by_copy = false;
         if !h.may_extend(reassert) && !by_copy {
-            return (h.quarantined(), false);
+            return (h.quarantined(), Wake::default());
         }
         let entry = self.0.open(keys.lock(), h.now);
+        entry.reserved = None;
         let held = entry.held.get_or_insert(Held { owner: Some(owner), till: None, meta: None });
         held.till = Some(h.after(ttl));
         let changed = meta.is_some() && held.meta.as_ref() != meta;
@@ -186,32 +250,44 @@ impl Locks {
             held.meta = meta.cloned();
         }
         entry.set_fence(h, entry.fence.max(token.get()));
-        (Reply::Done, changed && entry.has_waiter(h))
+        let watchers = changed && std::mem::take(&mut entry.watched_till) > h.now;
+        (Reply::Done, Wake { watchers, waiter: None })
     }
 
-    /// The answer, and whether somebody waits.
+    /// The answer, and who is to be woken.
     pub(super) fn release(
         &mut self,
         h: &Header,
         keys: &LockKeys,
         owner: OwnerToken,
-    ) -> (Reply, bool) {
-        let Some(entry) = self.0.live(keys.lock(), h.now) else { return (Reply::Absent, false) };
+    ) -> (Reply, Wake) {
+        let Some(entry) = self.0.live(keys.lock(), h.now) else {
+            return (Reply::Absent, Wake::default());
+        };
         if entry.held.is_none() {
-            return (Reply::Absent, false);
+            return match entry.reserved {
+                Some((waiter, _)) if owner == OwnerToken::reserved_for(waiter) => {
+                    (Reply::Done, entry.wake(h))
+                }
+                Some(_) => (Reply::Absent, Wake::default()),
+                None => (Reply::Absent, entry.wake(h)),
+            };
         }
         if !entry.is_owned_by(owner) {
-            return (Reply::NotOwner, false);
+            #[cfg(feature = "sim-bugs")]
+            if crate::bugs::on(crate::bugs::Bug::ReservedOverHolder) && !entry.queue.is_empty() {
+                entry.held = None;
+                return (Reply::NotOwner, entry.wake(h));
+            }
+            return (Reply::NotOwner, Wake::default());
         }
         entry.held = None;
-        let wake = entry.has_waiter(h);
-        entry.waiter_till = 0;
-        (Reply::Done, wake)
+        (Reply::Done, entry.wake(h))
     }
 
     pub(super) fn inspect(&mut self, h: &Header, keys: &LockKeys, wait: bool) -> Reply {
         if wait {
-            self.0.open(keys.lock(), h.now).waiter_till = h.fence_till();
+            self.0.open(keys.lock(), h.now).watched_till = h.fence_till();
         }
         let holder = self.0.live(keys.lock(), h.now).and_then(|e| {
             let held = e.held.as_ref()?;

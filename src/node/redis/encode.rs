@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
-use crate::op::{Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, QuarantineId, Terms};
+use crate::op::{Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, Place, QuarantineId, Terms};
 use crate::time::{FENCE_SLACK, token_lead};
 
 /// The node-wide marker (quarantine 2).
@@ -102,7 +102,7 @@ pub(super) fn micros(d: Duration) -> u64 {
 /// went as asked.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
-        (Op::Acquire { ttl, wait: false, .. }, Op::Acquire { ttl: other, wait: false, .. }) => {
+        (Op::Acquire { ttl, wait: None, .. }, Op::Acquire { ttl: other, wait: None, .. }) => {
             ttl == other
         }
         (Op::Release { words: false, .. }, Op::Release { words: false, .. }) => true,
@@ -114,7 +114,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
         Op::Acquire { ttl, wait, .. } => {
-            let kind = if *wait { "W" } else { "A" };
+            let kind = if wait.is_some() { "W" } else { "A" };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
         Op::Release { words: false, .. } => {
@@ -140,7 +140,7 @@ fn whole_millis(d: Duration) -> u64 {
 
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
-        Op::Acquire { wait, .. } => 2 + usize::from(*wait),
+        Op::Acquire { wait, .. } => 2 + usize::from(wait.is_some()),
         Op::Release { words: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
         Op::Raise { .. } => 2,
@@ -160,7 +160,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     match op {
         Op::Acquire { keys, wait, .. } => {
             let cmd = cmd.arg(keys.lock()).arg(keys.fence());
-            if *wait { cmd.arg(keys.queue()) } else { cmd }
+            if wait.is_some() { cmd.arg(keys.queue()) } else { cmd }
         }
         Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
@@ -205,7 +205,15 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
 
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
-        Op::Acquire { owner, proposal, .. } => cmd.arg(owner.as_str()).arg(*proposal),
+        Op::Acquire { owner, proposal, wait, .. } => {
+            let cmd = cmd.arg(owner.as_str()).arg(*proposal);
+            match wait {
+                Some(Place { waiter, waited, needs }) => {
+                    cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
+                }
+                None => cmd,
+            }
+        }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => named(
             cmd.arg("X")

@@ -10,11 +10,12 @@
 //! through, after which the request is forgotten, here and on the server. A hint that nobody here
 //! asked for, or a second one, costs one look-up and is dropped (overview 6).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
@@ -26,10 +27,12 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::dial::said::said;
 use crate::node::NodeEvent;
-use crate::op::Op;
+use crate::op::{Op, Place};
 
-/// The channel of hints.
+/// The channel of those who watch; behind it and a colon, that of one handle which waits.
 const CHANGED: &str = "palisade:changed";
+/// Most handles that share a node and have a channel; others ask again now and then.
+const HANDLES_MAX: usize = 64;
 /// Longest time to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Between the loss of a connection, or a failed try, and the next try.
@@ -54,33 +57,64 @@ struct Line {
     /// Keys for which hints were asked before that.
     early: Mutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
+    /// The handles that wait. Nearly always there is one.
+    handles: Mutex<Vec<u64>>,
+    /// There is another one: subscribe again.
+    joined: Notify,
 }
 
 /// Keys for which a hint was asked and none has come.
 #[derive(Debug, Default)]
-struct Awaited(Mutex<HashSet<Arc<str>>>);
+struct Awaited(Mutex<HashMap<Arc<str>, Asked>>);
+
+/// Who asked for a hint.
+#[derive(Debug, Default)]
+struct Asked {
+    watched: bool,
+    waiters: Vec<u64>,
+}
 
 impl Awaited {
-    fn keys(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
-        // Each change of it is one statement.
+    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Asked>> {
+        // Each change of it is one statement, or leaves hints out.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, key: &str) {
+    fn add(&self, key: &str, waiter: Option<u64>) {
         let mut keys = self.keys();
-        if keys.contains(key) {
-            return;
+        if !keys.contains_key(key) {
+            if keys.len() >= AWAITED_MAX {
+                keys.clear();
+            }
+            keys.insert(key.into(), Asked::default());
         }
-        if keys.len() >= AWAITED_MAX {
-            keys.clear();
+        let Some(asked) = keys.get_mut(key) else { return };
+        match waiter {
+            None => asked.watched = true,
+            Some(waiter) if asked.waiters.contains(&waiter) => {}
+            Some(waiter) if asked.waiters.len() < HANDLES_MAX => asked.waiters.push(waiter),
+            Some(_) => {}
         }
-        keys.insert(key.into());
     }
 
-    /// The key of a hint, if one was asked for.
-    fn take(&self, key: &[u8]) -> Option<Arc<str>> {
+    /// The key of a hint, if one was asked for: by this handle, or by anybody. One to all who watch
+    /// leaves the waiters their turns, if there was somebody who watched.
+    fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
-        self.keys().take(key)
+        let mut keys = self.keys();
+        let key = Arc::clone(keys.get_key_value(key)?.0);
+        let asked = keys.get_mut(&key)?;
+        match waiter {
+            None if std::mem::take(&mut asked.watched) => {}
+            None => asked.waiters.clear(),
+            Some(waiter) => {
+                asked.waiters.swap_remove(asked.waiters.iter().position(|w| *w == waiter)?);
+            }
+        }
+        if asked.waiters.is_empty() && !asked.watched {
+            keys.remove(&key);
+        }
+        Some(key)
     }
 }
 
@@ -88,7 +122,8 @@ impl Hints {
     /// Connects to nothing yet.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeEvent>) -> Self {
         let (settled, early) = (AtomicBool::new(false), Mutex::default());
-        let line = Line { endpoint, events, settled, early, awaited: Arc::default() };
+        let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
+        let line = Line { endpoint, events, settled, early, awaited, handles, joined };
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
@@ -98,9 +133,14 @@ impl Hints {
         if asked.peek().is_none() {
             return;
         }
-        for key in asked.clone() {
-            self.line.awaited.add(key);
+        for (key, place) in asked.clone() {
+            let waiter = place.map(|place| place.waiter);
+            self.line.awaited.add(key, waiter);
+            if let Some(waiter) = waiter {
+                self.line.join(waiter);
+            }
         }
+        let asked = asked.map(|(key, _)| key);
         if self.line.settled.load(Ordering::Acquire) || !self.line.note(asked) {
             return;
         }
@@ -119,13 +159,12 @@ impl Drop for Hints {
     }
 }
 
-/// The key for which the op asks for a hint.
-fn awaited(op: &Op) -> Option<&str> {
+/// The key for which the op asks for a hint, and who waits.
+fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
-        Op::Acquire { keys, wait: true, .. } | Op::Inspect { keys, wait: true } => {
-            Some(keys.lock())
-        }
-        Op::Claim(claim) if claim.wait => Some(&claim.key),
+        Op::Acquire { keys, wait: Some(place), .. } => Some((keys.lock(), Some(place))),
+        Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
+        Op::Claim(claim) if claim.wait => Some((&claim.key, None)),
         _ => None,
     }
 }
@@ -134,6 +173,19 @@ impl Line {
     fn early(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
         // Each change of it is one statement.
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handles(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This handle waits.
+    fn join(&self, handle: u64) {
+        let mut handles = self.handles();
+        if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
+            handles.push(handle);
+            self.joined.notify_one();
+        }
     }
 
     /// Remembers keys, unless hints are received by now.
@@ -167,9 +219,16 @@ impl Line {
             match timeout(LIMIT, self.subscribe(&lost)).await {
                 Ok(Ok(con)) => {
                     self.settle();
-                    lost.notified().await;
+                    let joined = tokio::select! {
+                        biased;
+                        () = lost.notified() => false,
+                        () = self.joined.notified() => true,
+                    };
                     drop(con);
                     self.settled.store(false, Ordering::Release);
+                    if joined {
+                        continue;
+                    }
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
                     // Without the permission waiters poll; nothing else changes.
@@ -191,6 +250,21 @@ impl Line {
         ));
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
+        let own: Vec<String> = {
+            // All that joined until now are among them.
+            let handles = self.handles();
+            let _ = self.joined.notified().now_or_never();
+            handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
+        };
+        // One at a time: the connection awaits one answer to each.
+        for channel in own {
+            if let Err(e) = ask(&con, redis::cmd("SUBSCRIBE").arg(channel)).await
+                && (e.is_io_error() || e.is_timeout())
+            {
+                return Err(e);
+            }
+        }
+        // Without the permission for those all hints come on the common channel.
         Ok(con)
     }
 }
@@ -206,17 +280,27 @@ fn listener(
         match push.kind {
             PushKind::Disconnection => lost.notify_one(),
             PushKind::Message => {
-                if let [_, Value::BulkString(key)] = push.data.as_slice()
-                    && let Some(key) = awaited.take(key)
-                {
-                    // No receiver, no interest.
-                    let _ = events.send(NodeEvent::Changed(key));
-                }
+                let [Value::BulkString(channel), Value::BulkString(key)] = push.data.as_slice()
+                else {
+                    return Ok(());
+                };
+                let waiter = waiter(channel);
+                // No receiver, no interest.
+                let _ = awaited.take(key, waiter).map(|key| match waiter {
+                    Some(waiter) => events.send(NodeEvent::Turn { key, waiter }),
+                    None => events.send(NodeEvent::Changed(key)),
+                });
             }
             _ => {}
         }
         Ok(())
     }
+}
+
+/// Whose channel it is.
+fn waiter(channel: &[u8]) -> Option<u64> {
+    let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
+    u64::from_str_radix(handle, 16).ok()
 }
 
 #[cfg(test)]
@@ -250,7 +334,7 @@ mod tests {
         let awaited = Arc::<Awaited>::default();
         let listen = listener(events, &awaited, Arc::default());
         for round in 0..3 {
-            awaited.add("mine");
+            awaited.add("mine", None);
             for i in 0..10_000 {
                 listen(hint(&format!("foreign {i}"))).unwrap();
                 listen(hint("mine")).unwrap();
@@ -264,7 +348,7 @@ mod tests {
     fn keys_that_were_waited_for_do_not_pile_up() {
         let awaited = Awaited::default();
         for i in 0..AWAITED_MAX + 10 {
-            awaited.add(&format!("k{i}"));
+            awaited.add(&format!("k{i}"), Some(1));
         }
         assert_eq!(awaited.keys().len(), 10);
     }
@@ -281,12 +365,14 @@ mod tests {
             if let Some(Value::BulkString(key)) = data.get(1)
                 && let Ok(key) = std::str::from_utf8(key)
             {
-                awaited.add(key);
+                awaited.add(key, Some(1));
             }
             let listen = listener(events, &awaited, Arc::default());
             listen(PushInfo { kind: PushKind::Message, data: data.clone() }).unwrap();
             match heard.try_recv() {
-                Ok(NodeEvent::Changed(key)) => prop_assert_eq!(&data[1], &text(&key)),
+                Ok(NodeEvent::Changed(key) | NodeEvent::Turn { key, .. }) => {
+                    prop_assert_eq!(&data[1], &text(&key));
+                }
                 other => prop_assert!(other.is_err(), "{other:?}"),
             }
         }

@@ -16,7 +16,7 @@ const TEXT: &str = concat!(
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",
-    "local function rare(b, kind, k, a, count, rest, found)\n",
+    "local function rare(b, kind, k, a, count, rest, found, release)\n",
     lua!("helpers"),
     "if find('AWDQMRXI', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),

@@ -46,7 +46,7 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
         "+select",
     ];
     let common = ["acl", "setuser", "joe", "on", ">pw", "~*", "-@all"];
-    let words = [&common[..], &["&palisade:changed"], &rights[..]].concat();
+    let words = [&common[..], &["&palisade:changed*"], &rights[..]].concat();
     assert_eq!(server.cli(&words), "OK");
     let joe = || {
         let b = RedisNode::builder(server.url()).username("joe").password("pw");

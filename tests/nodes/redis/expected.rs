@@ -80,7 +80,13 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
     match dice.below(16) {
-        0..5 => Op::Acquire { keys, owner, ttl: TTL, proposal, wait: dice.below(4) == 0 },
+        0..5 => Op::Acquire {
+            keys,
+            owner,
+            ttl: TTL,
+            proposal,
+            wait: (dice.below(4) == 0).then_some(PLACE),
+        },
         5..9 => Op::Release { keys, owner, words: dice.below(4) == 0 },
         9 => {
             let meta = dice.yes().then(|| Arc::from(&b"me"[..]));
@@ -140,6 +146,7 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
         if v[i] == 'fence' and tonumber(v[i + 1]) < tonumber(ARGV[2]) then v[i + 1] = 'F' end \
         v[i] = v[i] .. '=' .. v[i + 1] v[i + 1] = '' end \
         table.sort(v) v = table.concat(v, ' ') end \
+        v = string.gsub(v, '%d+:0', 'T:0') \
         if tonumber(v) and #v == 16 and tonumber(v) < tonumber(ARGV[2]) then v = 'F' end \
         all[#all + 1] = string.gsub(k, ARGV[1], '') .. ' ' .. v .. '|' .. redis.call('PTTL', k) \
         end table.sort(all) return table.concat(all, '\\n')";

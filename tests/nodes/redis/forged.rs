@@ -34,7 +34,7 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     let token = FencingToken::new(SystemEnv.wall_micros());
     let mut waiting = acquire(name, owner);
     if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = true;
+        *wait = Some(PLACE);
     }
     vec![
         acquire(name, owner),

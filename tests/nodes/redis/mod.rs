@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Claim, Facts, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, Claim, Facts, Op, Place, Replies, Reply, Terms};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
 use palisade::{FencingToken, node::spi::OwnerToken};
@@ -38,9 +38,11 @@ fn owner() -> OwnerToken {
     OwnerToken::from_random(SystemEnv.random())
 }
 
+const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
+
 fn acquire(name: &str, owner: OwnerToken) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: false }
+    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: None }
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
@@ -169,7 +171,7 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     assert_eq!(events.recv().await, Ok(NodeEvent::Up));
     let mut waiting = acquire("k", b);
     if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = true;
+        *wait = Some(PLACE);
     }
     one(&node, LONG, waiting).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();

@@ -4,7 +4,7 @@ use super::*;
 
 fn wait_for(name: &str) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner: owner(), ttl: TTL, proposal, wait: true }
+    Op::Acquire { keys: LockKeys::new(name), owner: owner(), ttl: TTL, proposal, wait: Some(PLACE) }
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     let plain = Op::Release { keys: LockKeys::new("k"), owner: a, words: false };
     assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
     let hint = tokio::time::timeout(Duration::from_secs(5), async {
-        while !matches!(events.recv().await, Ok(NodeEvent::Changed(key)) if &*key == "k") {}
+        while !matches!(events.recv().await, Ok(NodeEvent::Turn { key, .. }) if &*key == "k") {}
     });
     hint.await.expect("nobody woke who waits");
 }

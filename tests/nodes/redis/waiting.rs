@@ -13,7 +13,7 @@ fn marker(server: &Server) -> Vec<String> {
 
 fn waiting(name: &str, owner: OwnerToken) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: true }
+    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: Some(PLACE) }
 }
 
 fn release_plainly(name: &str, owner: OwnerToken) -> Op {
@@ -24,8 +24,9 @@ fn release_plainly(name: &str, owner: OwnerToken) -> Op {
 async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeEvent>) -> Arc<str> {
     let hint = async {
         loop {
-            if let NodeEvent::Changed(key) = events.recv().await.expect("the node is there") {
-                return key;
+            match events.recv().await.expect("the node is there") {
+                NodeEvent::Changed(key) | NodeEvent::Turn { key, .. } => return key,
+                _ => {}
             }
         }
     };
@@ -54,6 +55,39 @@ async fn a_client_that_does_not_know_that_somebody_waits_wakes_it_all_the_same()
     let got = batch(&mine, LONG, both, TTL).await;
     assert_eq!(got.items, [Ok(Reply::Done), Ok(Reply::Done)]);
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
+}
+
+/// A client of another library, which knows nothing of a queue.
+#[tokio::test]
+async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, b) = (owner(), owner());
+    let place = Place { needs: Duration::from_millis(50), ..PLACE };
+    let mut events = node.events();
+    let mut refused = false;
+    for turn in 0..40 {
+        let name = format!("k{turn}");
+        fence(one(&node, LONG, acquire(&name, a)).await);
+        let Op::Acquire { keys, owner, ttl, proposal, .. } = waiting(&name, b) else { return };
+        let waits = Op::Acquire { keys, owner, ttl, proposal, wait: Some(place) };
+        one(&node, LONG, waits.clone()).await.unwrap();
+        assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
+        // Nothing is reserved for who cannot be told, and a reservation is over soon.
+        if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
+            continue;
+        }
+        refused = true;
+        while *hinted(&mut events).await != *name {}
+        // Nothing else is left of it.
+        let gone = async {
+            while !server.cli(&["get", &name]).is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("it ends by itself");
+    }
+    assert!(refused, "a classic client takes the lock before the one that was woken");
 }
 
 #[tokio::test]

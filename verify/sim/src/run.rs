@@ -354,17 +354,19 @@ impl Stage {
             .enumerate()
             .map(|(client, (process, redlock, settings))| {
                 let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
+                let gives_up = client % 3 == 2;
+                let wait = ms(if gives_up { 2 } else { 5_000 });
                 process.run(async move {
                     let mutex = redlock
                         .mutex(names::calm(50))
                         .ttl(ttl)
-                        .acquire_timeout(ms(5_000))
+                        .acquire_timeout(wait)
                         .build()
                         .unwrap();
                     if let Ok(guard) = mutex.acquire().await {
                         sleep(ms(3)).await;
                         let _ = guard.release().await;
-                    } else {
+                    } else if !gives_up {
                         let name = names::number_of(&names::calm(50));
                         world.tell(Event::NotServed { client, name });
                     }

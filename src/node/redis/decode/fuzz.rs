@@ -19,7 +19,17 @@ fn op(kind: char) -> Op {
     let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
     match kind {
-        'A' | 'a' => Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, wait: kind == 'A' },
+        'A' | 'a' => Op::Acquire {
+            keys,
+            owner,
+            ttl: SECOND,
+            proposal: 1,
+            wait: (kind == 'A').then_some(crate::op::Place {
+                waiter: 1,
+                waited: Duration::ZERO,
+                needs: Duration::ZERO,
+            }),
+        },
         'R' => Op::Raise { keys, owner, token },
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
         'D' | 'd' => Op::Release { keys, owner, words: kind == 'D' },

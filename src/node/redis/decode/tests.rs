@@ -16,7 +16,11 @@ fn ops() -> Vec<Op> {
             owner,
             ttl: Duration::from_secs(1),
             proposal: 1,
-            wait: true,
+            wait: Some(crate::op::Place {
+                waiter: 1,
+                waited: Duration::ZERO,
+                needs: Duration::ZERO,
+            }),
         },
         Op::Release { keys: keys.clone(), owner, words: true },
         Op::Inspect { keys, wait: false },
@@ -118,7 +122,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     let owner = OwnerToken::from_random(1);
     let acquire = |proposal| {
         let ttl = Duration::from_secs(1);
-        Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: false }
+        Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: None }
     };
     let release = Op::Release { keys: keys.clone(), owner, words: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
@@ -149,7 +153,8 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
     let release = Op::Release { keys: keys.clone(), owner, words: false };
-    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, wait: true };
+    let wait = Some(crate::op::Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO });
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, wait };
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();
     let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();

@@ -89,7 +89,7 @@ fn verb(command: &str) -> String {
 /// What an ACL lacks: the command, its keys or its channel.
 fn rule(command: &str, why: &str) -> String {
     if why.contains("channel") {
-        "'&palisade:changed'".to_owned()
+        "'&palisade:changed*'".to_owned()
     } else if why.contains("key") && !why.contains("run the") {
         "'~*'".to_owned()
     } else {
@@ -123,7 +123,7 @@ mod tests {
         assert!(found.mend[0].ends_with("default '~*'"), "{found:?}");
         let found = told("SUBSCRIBE", "access the 'palisade:changed' channel");
         assert_eq!(found.verdict, Verdict::Warning);
-        assert!(found.mend[0].ends_with("default '&palisade:changed'"), "{found:?}");
+        assert!(found.mend[0].ends_with("default '&palisade:changed*'"), "{found:?}");
         let found = told("WAIT", "run the 'wait' command");
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.says.ends_with("no durability above `Primary` is possible"), "{found:?}");

@@ -1,0 +1,23 @@
+//! Where a handle waits.
+
+use std::time::Duration;
+
+/// A place among those who wait for a lock, one per handle. The one that has waited longest is the
+/// first.
+///
+/// A release wakes the first and reserves the lock for it: until it asks, or the time is over,
+/// others are refused as if it were held, but nobody is its owner. A handle that does not need its
+/// turn gives it back: it releases with [`OwnerToken::reserved_for`] itself as the owner, and that
+/// wakes the next.
+///
+/// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which handle waits; [`NodeEvent::Turn`](crate::node::NodeEvent::Turn) names it.
+    pub waiter: u64,
+    /// For how long. A span, not an instant, so that no two clocks are compared.
+    pub waited: Duration,
+    /// For how long a lock that was released is reserved for it when it is its turn, 50 ms at the
+    /// most: as long as it takes to hear of it and to ask. Zero: it is not reserved.
+    pub needs: Duration,
+}

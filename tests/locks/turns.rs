@@ -1,0 +1,88 @@
+//! Who gets a lock that several handles wait for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use palisade::node::spi::{Batch, LockKeys, LockNode as _, Op, OwnerToken, Place, Reply, Terms};
+use palisade::{MemoryNode, Moment, Redlock};
+
+fn handle(nodes: &[MemoryNode]) -> Redlock {
+    let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
+    builder.build().unwrap()
+}
+
+fn nodes(n: usize) -> Vec<MemoryNode> {
+    (0..n).map(|_| MemoryNode::new()).collect()
+}
+
+/// A holder that asks again at once is not always the next, although nobody asks sooner.
+#[tokio::test]
+async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
+    const HANDLES: usize = 4;
+    const TURNS: usize = 40;
+    for n in [1, 5] {
+        let nodes = nodes(n);
+        let order: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let tasks: Vec<_> = (0..HANDLES)
+            .map(|me| {
+                let (redlock, order) = (handle(&nodes), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let mutex = redlock.mutex("wanted").build().unwrap();
+                    for _ in 0..TURNS {
+                        let guard = mutex.acquire().await.unwrap();
+                        order.lock().unwrap().push(me);
+                        // The others are in the queue by then.
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        guard.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let order = order.lock().unwrap();
+        // While all of them want it.
+        let contended = &order[..HANDLES * TURNS / 2];
+        let again = contended.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(again < contended.len() / 4, "{n} nodes: {again} of {contended:?}");
+        for me in 0..HANDLES {
+            let turns = contended.iter().filter(|who| **who == me).count();
+            assert!(turns > TURNS / 8, "{n} nodes: {me} had {turns} turns of {contended:?}");
+        }
+    }
+}
+
+/// Nodes reserve the lock for three handles that never come, and only a minority of them for the
+/// one that does.
+#[tokio::test]
+async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
+    let nodes = nodes(5);
+    let (first, second) = (handle(&nodes), handle(&nodes));
+    let guard = first.mutex("wanted").build().unwrap().acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = second.mutex("wanted").build().unwrap();
+        async move { mutex.acquire().await }
+    });
+    for (ghost, node) in nodes.iter().take(3).enumerate() {
+        let place = Place {
+            waiter: ghost as u64,
+            waited: Duration::from_secs(600),
+            needs: Duration::from_secs(600),
+        };
+        let op = Op::Acquire {
+            keys: LockKeys::new("wanted"),
+            owner: OwnerToken::from_random(ghost as u128),
+            ttl: Duration::from_secs(1),
+            proposal: 0,
+            wait: Some(place),
+        };
+        let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
+        let batch = Batch { terms, not_after: None, ops: vec![op] };
+        let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;
+        assert!(matches!(replies.items[..], [Ok(Reply::Held { .. })]), "{:?}", replies.items);
+    }
+    guard.release().await.unwrap();
+    let guard = waiter.await.unwrap().expect("reservations end");
+    guard.release().await.unwrap();
+}
