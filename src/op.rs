@@ -4,8 +4,8 @@
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
 //! `test_util::contract` holds every node kind to them.
 
-mod place;
 mod stored;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::name::LockKeys;
 use crate::receipt::Predecessor;
 use crate::token::{FencingToken, OwnerToken};
 
-pub use place::Place;
+pub use wait::{Place, Wait};
 
 /// A record's key on a node.
 pub type RecordKey = Arc<str>;
@@ -32,7 +32,7 @@ pub type FingerprintBytes = [u8; 32];
 pub enum Op {
     /// Take the lock if it is free, or reserved for who asks. Grants only outside quarantine. Free
     /// → `lock := owner, ttl`, `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same
-    /// owner → `Granted` with the present fence. Else → `Held`, and `wait` is in the queue.
+    /// owner → `Granted` with the present fence. Else → `Held`, and the hint in `wait` is due.
     Acquire {
         /// The lock's keys.
         keys: LockKeys,
@@ -42,8 +42,8 @@ pub enum Op {
         ttl: Duration,
         /// The caller's wall clock or more, in microseconds.
         proposal: u64,
-        /// Where the caller waits, if it does: ask for a hint when it is its turn.
-        wait: Option<Place>,
+        /// Which hint the caller asks for, if any.
+        wait: Option<Wait>,
     },
     /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
     /// and `token` is not further ahead than honest clocks and nodes can bring it (the node's own
@@ -80,7 +80,8 @@ pub enum Op {
         reassert: Option<QuarantineId>,
     },
     /// Delete the lock if it is the owner's. If it is free then, also if there was nothing to
-    /// delete, take the first [`Place`] out of the queue, wake it, and reserve the lock for it.
+    /// delete, wake all who watch, take the first [`Place`] out of the queue, wake it, and reserve
+    /// the lock for it.
     Release {
         /// The lock's keys.
         keys: LockKeys,

@@ -15,7 +15,7 @@ use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Place};
+use crate::op::{Op, Wait};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -50,14 +50,14 @@ impl Core {
         }
     }
 
-    /// One attempt at this durability, with a fresh owner token. With `wait` it takes that place in
-    /// the nodes' queues if it is refused. It waits to be among the attempts under way for `within`
-    /// and for `node_deadline` at least.
+    /// One attempt at this durability, with a fresh owner token. With `wait` it asks the nodes for
+    /// that hint if it is refused. It waits to be among the attempts under way for `within` and for
+    /// `node_deadline` at least.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,
         ttl: Duration,
-        (wait, within): (Option<Place>, Duration),
+        (wait, within): (Option<Wait>, Duration),
         level: Durability,
     ) -> Result<Won, Loss> {
         let timer = self.timer().map_err(Loss::NoQuorum)?;

@@ -1,10 +1,11 @@
 //! Wake-up hints: who waits for which key, and which node has spoken of it.
 //!
-//! Each node keeps a queue of the handles that wait for a lock, and wakes the first. A release
-//! reaches the nodes one after the other; waking a waiter at the first hint would make it meet the
-//! rest of the old lock. So one waiter of the handle is woken when a *majority* of nodes hinted, or
-//! a little later than the first, because nodes may name different handles. Observers, who only
-//! read, are woken at each hint. Those who wait for the end of a claim are woken by a majority too,
+//! Each node keeps a queue of the handles that wait for a lock, and wakes the first; candidates of
+//! an election are not in it, and a release wakes the handles of all. A release reaches the nodes
+//! one after the other; waking somebody at the first hint would make it meet the rest of the old
+//! lock. So one waiter or candidate of the handle is woken when a *majority* of nodes hinted, and a
+//! waiter a little after the first hint, because nodes may name different handles. Observers, who
+//! only read, are woken at each hint. Those who wait for the end of a claim are woken by a majority too,
 //! all at once: it is the same answer for all. Hints may be lost: every waiter has its own timer as
 //! well. And hints may be forged, so wake-ups that bring nothing are held apart.
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::{Notified, OwnedNotified};
 
-use crate::op::Place;
+use crate::op::{Place, Wait};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -106,7 +107,7 @@ impl Hints {
         OwnerToken::reserved_for(self.id)
     }
 
-    /// Takes a place among those who watch the key, or wait for it since `since`.
+    /// Takes a place among those who watch the key, or wait in the queue for it since `since`.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, since: Option<Moment>) -> Waiting {
         let mut keys = self.keys();
         let key: Arc<str> = match keys.get_key_value(key) {
@@ -152,8 +153,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Resolves when it is this waiter's turn to try: when a majority of nodes says so, or `soon`
-    /// after the first that does. First come, first woken.
+    /// Resolves when it is time to try: when a majority of nodes says so, and in the queue also
+    /// `soon` after the first that does. First come, first woken.
     ///
     /// # Cancellation safety
     /// A turn that was given to a dropped future passes to the next waiter of this handle.
@@ -164,32 +165,41 @@ impl Waiting {
             () = async {
                 self.first.notified().await;
                 tokio::time::sleep(soon).await;
-            } => {}
+            }, if self.is_queued() => {}
         }
     }
 
-    /// The place of this handle at the nodes, which are about to be asked: that of its first
-    /// waiter. Hints from before are of no more use.
-    pub(crate) fn place(&self, now: Moment, round_trip: Duration) -> Place {
+    /// Whether it waits in the queue, and does not watch.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// What the nodes are asked for, which are about to be asked. In the queue it is the place of
+    /// this handle: that of its first waiter. Hints from before are of no more use.
+    pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> Wait {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
-        let since = entry.and_then(|entry| {
+        let first = entry.and_then(|entry| {
             entry.heard.clear();
             entry.since.front().copied()
         });
+        let Some(since) = first.filter(|_| self.is_queued()) else { return Wait::Watch };
         // It hears after half a round trip, or of a minority two later, and asks in another half.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
-        Place { waiter: self.hints.id, waited: now.since(since.unwrap_or(now)), needs }
+        Wait::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 
-    /// Whether nobody else of this handle waits.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.hints.keys().get(&self.key).is_some_and(|entry| entry.since.len() == 1)
+    /// Whether others of this handle are in the queue, so that it has its place.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
     /// Which nodes named this handle since it asked last, if nobody else here waits: what they
     /// reserved is of no use to it.
     pub(crate) fn unused(&self) -> Vec<usize> {
+        if !self.is_queued() {
+            return Vec::new();
+        }
         let mut keys = self.hints.keys();
         let Some(entry) = keys.get_mut(&self.key).filter(|entry| entry.since.len() == 1) else {
             return Vec::new();

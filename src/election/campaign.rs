@@ -226,14 +226,14 @@ impl Election {
             }
             Loss::NoQuorum(_) => {}
         };
-        let hold_back = || seat.hold_back();
+        let hold_back: Option<&(dyn Fn() -> Duration + Sync)> = Some(&|| seat.hold_back());
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
             self.leave(seat.hold_back().min(left)).await?;
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
-            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, hold_back: &hold_back, verb };
+            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, hold_back, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value, Some(seat.id())).await {

@@ -14,7 +14,7 @@ pub use guard::LockGuard;
 pub(crate) use guard::{failover, lost};
 pub use inspect::{Holder, Inspection, NodeView, TakenOver};
 pub(crate) use inspect::{digest, note};
-pub(crate) use mutex::{Bid, acquire_within, nobody};
+pub(crate) use mutex::{Bid, acquire_within};
 pub use mutex::{Mutex, TryAcquire};
 pub use run::WorkError;
 pub(crate) use run::while_held;

@@ -129,7 +129,7 @@ impl Mutex {
         let _verb = self.begin()?;
         let of = self.resource();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, hold_back: &nobody, verb };
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, hold_back: None, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -163,15 +163,11 @@ pub(crate) struct Bid<'a> {
     pub(crate) level: Durability,
     /// Hears of each attempt that was lost.
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
-    /// For how long the next attempt is left to others.
-    pub(crate) hold_back: &'a (dyn Fn() -> Duration + Sync),
+    /// A candidate's: for how long the next attempt is left to others. It has no place in the
+    /// queue: each release wakes all candidates, and they decide by this who is the first.
+    pub(crate) hold_back: Option<&'a (dyn Fn() -> Duration + Sync)>,
     /// On whose behalf.
     pub(crate) verb: &'a Call,
-}
-
-/// Where no attempt is left to anybody.
-pub(crate) fn nobody() -> Duration {
-    Duration::ZERO
 }
 
 /// Attempts until won or until `wait` has passed; without one as
@@ -192,13 +188,13 @@ pub(crate) async fn acquire_within(
     lost(&loss);
     core.listen();
     let started = core.env.now();
-    let waiting = core.hints.wait(keys.lock(), Some(started));
+    let waiting = core.hints.wait(keys.lock(), hold_back.is_none().then_some(started));
     let queued = Queued { core, keys, waiting };
     let waiting = &queued.waiting;
     let mut deadline = started + wait.unwrap_or(WAIT);
     let mut pauses = Pauses::new(retry.delays(core.env.random() as u64));
     // Where others of the handle wait it has its place, and they come first.
-    let (mut asked, mut splits) = (!waiting.is_alone(), 0);
+    let (mut asked, mut crowd) = (waiting.is_behind(), 0);
     let mut ends = expiry(&loss, started);
     loop {
         let now = core.env.now();
@@ -224,28 +220,30 @@ pub(crate) async fn acquire_within(
         }
         let round_trip = now.since(sent);
         let pause = pauses.next(&loss, asked, core.env.random()).min(deadline.since(now));
-        // Nobody has it: those who collided try again after random pauses, over more round trips
-        // the more often they did, and nobody is woken for it.
-        splits = if is_split(&loss) { splits + 1 } else { 0 };
-        let woken = if splits > 0 {
-            let apart = spread(core.env.random(), round_trip, splits).min(pause);
-            if apart >= TICK {
-                tokio::time::sleep(apart).await;
-            }
-            false
-        } else {
-            tokio::select! {
+        let split = is_split(&loss);
+        let woken = !split
+            && tokio::select! {
                 biased;
                 () = core.closing.begun() => return Err(AcquireError::Closed(of.clone())),
                 woken = tokio::time::timeout(pause, waiting.turn(2 * round_trip)) => woken.is_ok(),
-            }
-        };
+            };
         if woken {
             keep_apart(core, waiting, deadline).await;
         }
-        let span = hold_back().min(deadline.since(core.env.now()));
+        // Nobody has it, or all candidates are woken at once: those who collide try again after
+        // random pauses, over more round trips the more often they did.
+        crowd = if split || woken && !waiting.is_queued() { crowd + 1 } else { 0 };
+        if split || crowd > 1 {
+            let apart = spread(core.env.random(), round_trip, crowd);
+            if apart >= TICK {
+                tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+            }
+            // The attempt itself sees what changed until now.
+            let _ = tokio::time::timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
+        }
+        let span = hold_back.map_or(Duration::ZERO, |span| span());
         if !span.is_zero() {
-            queued.leave(span, woken).await;
+            leave(core, span.min(deadline.since(core.env.now())), (waiting, woken)).await;
         }
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
@@ -253,8 +251,8 @@ pub(crate) async fn acquire_within(
         sent = core.env.now();
         let within = deadline.since(sent);
         verb.attempt();
-        let place = Some(waiting.place(sent, round_trip));
-        match core.attempt(keys, ttl, (place, within), level).await {
+        let hint = Some(waiting.request(sent, round_trip));
+        match core.attempt(keys, ttl, (hint, within), level).await {
             Ok(won) => {
                 if woken {
                     waiting.was_right();
@@ -274,7 +272,7 @@ pub(crate) async fn acquire_within(
     }
 }
 
-/// Waits for its turn. Dropped without the lock, it gives back what nodes reserved for it.
+/// Waits for the lock. Dropped without it, it gives back what nodes reserved for it.
 struct Queued<'a> {
     core: &'a Core,
     keys: &'a LockKeys,
@@ -290,33 +288,12 @@ impl Queued<'_> {
     }
 }
 
-impl Queued<'_> {
-    /// What nodes reserved for the handle goes to the next in their queues.
-    fn give_back(&self) {
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        // It goes to the next in their queues.
         for node in self.waiting.unused() {
             self.core.pass_on(node, self.keys.lock());
         }
-    }
-
-    /// Leaves the attempt to others for so long, and a turn to the next on the same handle.
-    async fn leave(&self, span: Duration, woken: bool) {
-        if woken {
-            self.give_back();
-            self.waiting.pass_on();
-        }
-        tokio::select! {
-            biased;
-            () = self.core.closing.begun() => {}
-            () = tokio::time::sleep(span) => {}
-        }
-        // The attempt itself sees what changed until now.
-        let _ = tokio::time::timeout(Duration::ZERO, self.waiting.turn(Duration::ZERO)).await;
-    }
-}
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        self.give_back();
     }
 }
 
@@ -333,6 +310,20 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
         Loss::NoQuorum(outcomes) => Some(core.no_quorum(outcomes.clone())),
         Loss::Taken(_) => None,
     }
+}
+
+/// Leaves the attempt to others for so long, and a turn to the next candidate of this handle.
+async fn leave(core: &Core, span: Duration, (waiting, called): (&Waiting, bool)) {
+    if called {
+        waiting.pass_on();
+    }
+    tokio::select! {
+        biased;
+        () = core.closing.begun() => {}
+        () = tokio::time::sleep(span) => {}
+    }
+    // The attempt itself sees what changed until now.
+    let _ = tokio::time::timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
 }
 
 /// A wake-up that may have been forged does not cost the nodes more than now and then a request.

@@ -14,7 +14,7 @@ pub use crate::name::LockKeys;
 pub use crate::op::{
     Batch, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, LISTED_MAX, Listed,
     Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord, StoredSteps,
-    Terms,
+    Terms, Wait,
 };
 pub use crate::receipt::Predecessor;
 pub use crate::token::OwnerToken;

@@ -8,7 +8,8 @@ use tokio::time::{sleep, timeout};
 
 use super::bench::{Bench, LONG};
 use super::ops::{
-    acquire, acquire_waiting, claim, claim_terms, complete, extend_saying, release, unclaim,
+    acquire, acquire_waiting, acquire_watching, claim, claim_terms, complete, extend_saying,
+    release, unclaim,
 };
 use super::{Case, list};
 use crate::name::LockKeys;
@@ -21,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: release_wakes_a_waiter,
         Nothing: a_release_wakes_the_longest_waiter_and_no_other,
         Nothing: release_wakes_an_inspector,
+        Nothing: release_wakes_who_watches_and_who_waits,
         Nothing: new_metadata_wakes_an_inspector,
         Nothing: the_end_of_a_claim_wakes_who_waits_for_it,
         Nothing: a_run_wakes_the_waiter_of_one_of_its_locks,
@@ -123,6 +125,32 @@ async fn release_wakes_an_inspector(b: Bench) {
         sleep(Duration::from_millis(200)).await;
     }
     b.broken("a release wakes who inspected with `wait`", &"no hint");
+}
+
+async fn release_wakes_who_watches_and_who_waits(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for waiters in [&WAITERS[..0], &WAITERS[..1]] {
+        let want: Vec<_> = waiters.iter().map(|w| Some(w.0)).chain([None]).collect();
+        for _ in 0..TRIES {
+            let (k, a) = awaited(&b, waiters).await;
+            for _ in 0..2 {
+                let held = b.ask(acquire_watching(&k, b.owner())).await;
+                b.check(matches!(held, Reply::Held { .. }), "a held lock is not granted", &held);
+            }
+            b.expect(release(&k, a), Reply::Done, "the owner releases").await;
+            got.clear();
+            while let Some(hint) = timeout(HUSH, heard(&mut events, k.lock())).await.unwrap_or(None)
+            {
+                got.push(hint);
+            }
+            if got == want {
+                break;
+            }
+        }
+        b.check(got == want, "a release wakes all who watch, and one who waits", &got);
+    }
 }
 
 async fn the_end_of_a_claim_wakes_who_waits_for_it(b: Bench) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::{KEEP, LONG};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, Place, QuarantineId, RecordKey};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, Place, QuarantineId, RecordKey, Wait};
 use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
@@ -25,7 +25,13 @@ pub(super) fn acquire_waiting(
     owner: OwnerToken,
     (waiter, span): (u64, Duration),
 ) -> Op {
-    let wait = Some(Place { waiter, waited: span, needs: RESERVED });
+    let wait = Some(Wait::Queue(Place { waiter, waited: span, needs: RESERVED }));
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, wait }
+}
+
+/// As a candidate, which has no place in the queue.
+pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
+    let wait = Some(Wait::Watch);
     Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, wait }
 }
 

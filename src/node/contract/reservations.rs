@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::bench::{Bench, LONG};
 use super::hints::{WAITERS, awaited, listening};
-use super::ops::{RESERVED, acquire, acquire_waiting, extend, inspect, raise, release};
+use super::ops::{
+    RESERVED, acquire, acquire_waiting, acquire_watching, extend, inspect, raise, release,
+};
 use super::{Case, list};
 use crate::name::LockKeys;
 use crate::op::{Op, Reply};
@@ -19,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_reservation_that_is_given_back_passes_to_the_next,
         Nothing: a_reservation_is_over_soon,
         Nothing: a_lock_that_nobody_waits_for_is_not_reserved,
+        Nothing: a_lock_is_not_reserved_for_who_watches,
     ]
 }
 
@@ -129,4 +132,16 @@ async fn a_lock_that_nobody_waits_for_is_not_reserved(b: Bench) {
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "a released lock is free", &got);
+}
+
+async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let (k, a) = awaited(&b, &[]).await;
+    b.ask(acquire_watching(&k, b.owner())).await;
+    let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
+    b.check(matches!(got[1], Reply::Granted { .. }), "who asks first has it", &got);
+    // Where others wait for it, it is theirs.
+    let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
+    b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

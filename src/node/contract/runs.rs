@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::bench::{Bench, LONG};
 use super::{Case, list};
 use crate::name::LockKeys;
-use crate::op::{Op, Place, Reply};
+use crate::op::{Op, Place, Reply, Wait};
 use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -75,12 +75,13 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
             let place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
+            let waits = [Wait::Watch, Wait::Queue(place)][dice.below(2)];
             let (keys, seldom) = (names[name].clone(), dice.below(8) == 0);
             let ttl = if dice.below(5) == 0 { LONG } else { LONG / 2 };
             let op = if releasing {
                 Op::Release { keys, owner, words: seldom }
             } else {
-                Op::Acquire { keys, owner, ttl, proposal, wait: seldom.then_some(place) }
+                Op::Acquire { keys, owner, ttl, proposal, wait: seldom.then_some(waits) }
             };
             asked.push((name, op));
         }

@@ -1,12 +1,12 @@
--- Kind A, a run of acquires that are not all the common case, and W, one of who waits and wants a
--- hint. So many are as asked already (`rest`); if `found` is something, the one behind them has the
+-- Kind A, a run of acquires that are not all the common case, and one of who wants a hint: with
+-- all who watch (V), or in its turn (W). So many are as asked already (`rest`); if `found` is something, the one behind them has the
 -- lock and not yet its fence, whose key held that.
--- KEYS  per op: 1 lock   2 fence   3 queue (W only)
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W)
 -- ARGV  as in acquire.lua; W also 3 for how many µs it has waited  4 which handle, in 16 digits
 --       5 for how many ms it wants a released lock to be reserved for it
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
-if kind == 'A' or kind == 'W' then
+if find('AVW', kind, 1, true) then
   -- The fence stood at `old` or a stranger's value stands there: what is given then.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
@@ -71,8 +71,9 @@ if kind == 'A' or kind == 'W' then
         local ms = call('PTTL', lock)
         put(ours and HELD or FOREIGN)
         put(ms)
+        ms = ms >= 0 and ms + 1000 or 10000
+        if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end
         if kind == 'W' then
-          ms = ms >= 0 and ms + 1000 or 10000
           wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9])
         end
       end

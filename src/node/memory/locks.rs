@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{Holder, Place, QuarantineId, Reply};
+use crate::op::{Holder, Place, QuarantineId, Reply, Wait};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Most handles that have a place in the queue of one lock; others ask again now and then.
@@ -96,26 +96,29 @@ impl Entry {
     }
 
     /// For how long it is reserved for others than who asks.
-    fn reserved(&self, h: &Header, wait: Option<Place>) -> Option<Duration> {
+    fn reserved(&self, h: &Header, wait: Option<Wait>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
-        let by_waiter = wait.is_some_and(|place| place.waiter == waiter);
-        (!by_waiter).then(|| h.until(till))
+        let place = wait.as_ref().and_then(Wait::place);
+        (place.is_none_or(|place| place.waiter != waiter)).then(|| h.until(till))
     }
 
-    /// Refuses, and takes a place in the queue, or another one than before.
+    /// Refuses, and notes which hint is due.
     fn refuse(
         &mut self,
         h: &Header,
-        wait: Option<Place>,
+        wait: Option<Wait>,
         (remaining, foreign): (Option<Duration>, bool),
     ) -> Reply {
-        if let Some(place) = wait {
-            self.wait(h, place);
+        match wait {
+            Some(Wait::Watch) => self.watched_till = h.fence_till(),
+            Some(Wait::Queue(place)) => self.queue(h, place),
+            None => {}
         }
         Reply::Held { remaining, foreign }
     }
 
-    fn wait(&mut self, h: &Header, place: Place) {
+    /// Takes a place in the queue, or another one than before.
+    fn queue(&mut self, h: &Header, place: Place) {
         let since = h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64);
         self.queue.retain(|(_, other)| other.waiter != place.waiter);
         let at = self.queue.partition_point(|(other, _)| *other <= since);
@@ -162,7 +165,7 @@ impl Locks {
         keys: &LockKeys,
         owner: OwnerToken,
         ttl: Duration,
-        (proposal, wait): (u64, Option<Place>),
+        (proposal, wait): (u64, Option<Wait>),
     ) -> Reply {
         if !h.quarantine.is_zero() {
             return h.quarantined();

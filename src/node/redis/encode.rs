@@ -6,7 +6,9 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
-use crate::op::{Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, Place, QuarantineId, Terms};
+use crate::op::{
+    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, Place, QuarantineId, Terms, Wait,
+};
 use crate::time::{FENCE_SLACK, token_lead};
 
 /// The node-wide marker (quarantine 2).
@@ -114,7 +116,11 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
         Op::Acquire { ttl, wait, .. } => {
-            let kind = if wait.is_some() { "W" } else { "A" };
+            let kind = match wait {
+                None => "A",
+                Some(Wait::Watch) => "V",
+                Some(Wait::Queue(_)) => "W",
+            };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
         Op::Release { words: false, .. } => {
@@ -203,16 +209,16 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
+/// A place in a queue, if there is one.
+fn place<'c>(cmd: &'c mut Cmd, place: Option<&Place>) -> &'c mut Cmd {
+    let Some(Place { waiter, waited, needs }) = place else { return cmd };
+    cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
+}
+
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
         Op::Acquire { owner, proposal, wait, .. } => {
-            let cmd = cmd.arg(owner.as_str()).arg(*proposal);
-            match wait {
-                Some(Place { waiter, waited, needs }) => {
-                    cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
-                }
-                None => cmd,
-            }
+            place(cmd.arg(owner.as_str()).arg(*proposal), wait.as_ref().and_then(Wait::place))
         }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => named(

@@ -162,7 +162,7 @@ impl Drop for Hints {
 /// The key for which the op asks for a hint, and who waits.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
-        Op::Acquire { keys, wait: Some(place), .. } => Some((keys.lock(), Some(place))),
+        Op::Acquire { keys, wait: Some(wait), .. } => Some((keys.lock(), wait.place())),
         Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
         Op::Claim(claim) if claim.wait => Some((&claim.key, None)),
         _ => None,

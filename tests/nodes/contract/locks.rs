@@ -65,6 +65,17 @@ async fn wrong_deeds_on_locks_are_caught() {
     )
     .await;
     caught(
+        "gives a candidate no hint",
+        |op| {
+            if let Op::Acquire { wait: wait @ Some(Wait::Watch), .. } = op {
+                *wait = None;
+            }
+        },
+        truly,
+        "release_wakes_who_watches_and_who_waits",
+    )
+    .await;
+    caught(
         "ignores the ttl of an extension",
         |op| {
             if let Op::Extend { keys, .. } = op {

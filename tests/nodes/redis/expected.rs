@@ -85,7 +85,8 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
             owner,
             ttl: TTL,
             proposal,
-            wait: (dice.below(4) == 0).then_some(PLACE),
+            wait: [None, None, None, Some(Wait::Watch), Some(Wait::Queue(PLACE))]
+                [dice.below(5) as usize],
         },
         5..9 => Op::Release { keys, owner, words: dice.below(4) == 0 },
         9 => {

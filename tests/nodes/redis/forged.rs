@@ -34,7 +34,7 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     let token = FencingToken::new(SystemEnv.wall_micros());
     let mut waiting = acquire(name, owner);
     if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = Some(PLACE);
+        *wait = Some(Wait::Queue(PLACE));
     }
     vec![
         acquire(name, owner),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Claim, Facts, Op, Place, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, Claim, Facts, Op, Place, Replies, Reply, Terms, Wait};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
 use palisade::{FencingToken, node::spi::OwnerToken};
@@ -171,7 +171,7 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     assert_eq!(events.recv().await, Ok(NodeEvent::Up));
     let mut waiting = acquire("k", b);
     if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = Some(PLACE);
+        *wait = Some(Wait::Queue(PLACE));
     }
     one(&node, LONG, waiting).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();

@@ -4,7 +4,13 @@ use super::*;
 
 fn wait_for(name: &str) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner: owner(), ttl: TTL, proposal, wait: Some(PLACE) }
+    Op::Acquire {
+        keys: LockKeys::new(name),
+        owner: owner(),
+        ttl: TTL,
+        proposal,
+        wait: Some(Wait::Queue(PLACE)),
+    }
 }
 
 #[tokio::test]

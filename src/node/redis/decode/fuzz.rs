@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, Enlist};
+use crate::op::{Claim, ClaimEnd, Enlist, Wait};
 
 /// `a` and `d` may be in runs.
 const KINDS: &str = "ARXDIECrxcsuLaaadd";
@@ -19,17 +19,10 @@ fn op(kind: char) -> Op {
     let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
     match kind {
-        'A' | 'a' => Op::Acquire {
-            keys,
-            owner,
-            ttl: SECOND,
-            proposal: 1,
-            wait: (kind == 'A').then_some(crate::op::Place {
-                waiter: 1,
-                waited: Duration::ZERO,
-                needs: Duration::ZERO,
-            }),
-        },
+        'A' | 'a' => {
+            let wait = (kind == 'A').then_some(Wait::Watch);
+            Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, wait }
+        }
         'R' => Op::Raise { keys, owner, token },
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
         'D' | 'd' => Op::Release { keys, owner, words: kind == 'D' },

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::name::LockKeys;
+use crate::op::Wait;
 
 fn ops() -> Vec<Op> {
     let keys = LockKeys::new("k");
@@ -16,11 +17,7 @@ fn ops() -> Vec<Op> {
             owner,
             ttl: Duration::from_secs(1),
             proposal: 1,
-            wait: Some(crate::op::Place {
-                waiter: 1,
-                waited: Duration::ZERO,
-                needs: Duration::ZERO,
-            }),
+            wait: Some(Wait::Watch),
         },
         Op::Release { keys: keys.clone(), owner, words: true },
         Op::Inspect { keys, wait: false },
@@ -153,7 +150,7 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
     let release = Op::Release { keys: keys.clone(), owner, words: false };
-    let wait = Some(crate::op::Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO });
+    let wait = Some(Wait::Watch);
     let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, wait };
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();

@@ -1,6 +1,17 @@
-//! Where a handle waits.
+//! How a caller that is refused hears that a lock is free.
 
 use std::time::Duration;
+
+/// Which hint a refused caller asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The next release wakes it with everybody else who watches, and reserves nothing for it: it
+    /// has no place in the queue. Candidates of an election ask so, because they decide among
+    /// themselves who attempts first.
+    Watch,
+    /// Releases wake those in the queue one after the other.
+    Queue(Place),
+}
 
 /// A place among those who wait for a lock, one per handle. The one that has waited longest is the
 /// first.
@@ -20,4 +31,14 @@ pub struct Place {
     /// For how long a lock that was released is reserved for it when it is its turn, 50 ms at the
     /// most: as long as it takes to hear of it and to ask. Zero: it is not reserved.
     pub needs: Duration,
+}
+
+impl Wait {
+    /// The place in the queue, if it has one.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Queue(place) => Some(place),
+            Self::Watch => None,
+        }
+    }
 }
