@@ -71,9 +71,9 @@ pub enum Bug {
     NoLockDelay,
     /// A waiter asks again only when it is its turn (overview 6).
     WaitersTrustTheQueue,
-    /// A reservation does not end by itself (locks 10).
+    /// A reservation does not end by itself (locks 11).
     ReservationsStay,
-    /// A release that deletes nothing reserves a lock that is held (locks 10).
+    /// A release that deletes nothing reserves a lock that is held (locks 11).
     ReservedOverHolder,
     /// A batch arrives before one that was sent earlier (overview 2).
     BatchesOvertake,

@@ -40,6 +40,7 @@ impl OwnerToken {
     }
 
     /// Whether it is no owner, but a reservation.
+    #[cfg(any(test, feature = "doctor"))]
     pub(crate) fn is_reserved(&self) -> bool {
         let (dashes, waiter) = self.0.split_at(6);
         dashes == b"------" && waiter[0].is_ascii_hexdigit()

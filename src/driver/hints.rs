@@ -5,9 +5,9 @@
 //! one after the other; waking somebody at the first hint would make it meet the rest of the old
 //! lock. So one waiter or candidate of the handle is woken when a *majority* of nodes hinted, and a
 //! waiter a little after the first hint, because nodes may name different handles. Observers, who
-//! only read, are woken at each hint. Those who wait for the end of a claim are woken by a majority too,
-//! all at once: it is the same answer for all. Hints may be lost: every waiter has its own timer as
-//! well. And hints may be forged, so wake-ups that bring nothing are held apart.
+//! only read, are woken at each hint. Those who wait for the end of a claim are woken by a majority
+//! too, all at once: it is the same answer for all. Hints may be lost: every waiter has its own
+//! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -56,9 +56,9 @@ impl Election {
     /// After this process was [asked to step down](Leadership::asked_to_resign) it begins one ttl
     /// later.
     ///
-    /// When it returns, a majority of the nodes shows `value` under the new term. Candidates are
-    /// woken one at a time when a leader resigns. Without a quorum it keeps trying (and logs one
-    /// warning), unless the fault of every node needs a person.
+    /// When it returns, a majority of the nodes shows `value` under the new term. All candidates
+    /// are woken when a leader resigns, of each handle one at a time. Without a quorum it keeps
+    /// trying (and logs one warning), unless the fault of every node needs a person.
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take

@@ -3,7 +3,7 @@
 -- It captures nothing, as it is made each time (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 how many  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
---          reserved: what a lock holds that is free and reserved for who asks, if it is in the queue (W)
+--          reserved: what a lock holds that is free and reserved for who asks (W)
 -- Returns  nothing if each has its proposal for a fence, else how many have, and for the next one,
 --          if it has the lock but not yet its fence, what the fence key held
 local function acquire(k, a, count, reserved)
