@@ -12,7 +12,6 @@ use super::server::Server;
 use super::stats::quantile_us;
 
 const CLIENTS: usize = 16;
-const HOLD: Duration = Duration::from_millis(1);
 
 /// Who released last, and when.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
@@ -33,7 +32,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     let mut trips = round_trips(&lone).await;
     for me in 0..CLIENTS {
         let (ours, stop, last) = (Ours::connect(&urls), Arc::clone(&stop), Arc::clone(&last));
-        holders.push(tokio::spawn(client(me, ours, stop, last)));
+        let hold = Duration::from_micros(args.hold_us);
+        holders.push(tokio::spawn(client((me, hold), ours, stop, last)));
     }
     tokio::time::sleep(Duration::from_secs_f64(args.seconds * 10.0)).await;
     stop.store(true, Ordering::Relaxed);
@@ -79,7 +79,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
 /// One client: how many turns it had, how long after another's release each began, and what its
 /// own releases took.
 async fn client(
-    me: usize,
+    (me, hold): (usize, Duration),
     ours: Ours,
     stop: Arc<AtomicBool>,
     last: Last,
@@ -93,7 +93,9 @@ async fn client(
             waits.push(got.saturating_duration_since(released));
         }
         turns += 1;
-        tokio::time::sleep(HOLD).await;
+        if !hold.is_zero() {
+            tokio::time::sleep(hold).await;
+        }
         let begun = Instant::now();
         *last.lock().expect("no panic") = Some((me, begun));
         let _ = guard.release().await;

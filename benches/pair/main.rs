@@ -65,6 +65,9 @@ struct Args {
     /// Only how long a lock that everybody wants waits for its next holder.
     #[arg(long)]
     handoff: bool,
+    /// For how long each holder of that lock has it.
+    #[arg(long, default_value_t = 1_000)]
+    hold_us: u64,
     /// What a process of a table does.
     #[arg(long, hide = true)]
     worker: Option<String>,
