@@ -28,8 +28,8 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// For how long all brokers are gone, and for how long of it they are asked in vain.
-const AWAY: Duration = Duration::from_millis(2_000);
+/// For how long all brokers are gone, and for how long after that they are asked in vain.
+const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Who dies is thrown out of the group as soon as the mock cluster can. A session outlives the 3 s
@@ -71,7 +71,7 @@ impl Kafka {
         for broker in 1..=BROKERS {
             self.cluster.broker_down(broker)?;
         }
-        sleep(AWAY - ASKED).await;
+        sleep(AWAY).await;
         let seen = block_in_place(|| {
             self.observer()?.fetch_metadata(Some(TOPIC), ASKED).map_err(Failure::from)
         });
