@@ -72,7 +72,7 @@ impl Mutex {
         &self.name
     }
 
-    /// One attempt.
+    /// One attempt. A lock that was just released and is reserved for one who waits is taken, too.
     ///
     /// # Errors
     /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.
@@ -108,7 +108,8 @@ impl Mutex {
 
     /// Attempts until the lock is held or [`acquire_timeout`](super::MutexBuilder::acquire_timeout)
     /// has passed. Woken by the nodes when the lock is released; polls with growing, jittered
-    /// pauses where there are no hints. A fresh owner token and a roll-back for each attempt.
+    /// pauses where there are no hints. A fresh owner token and a roll-back for each attempt. Of
+    /// several handles that wait, the one that has waited longest is the next, as a rule.
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if it stayed taken, [`AcquireError::NoQuorum`] if too few nodes
