@@ -151,7 +151,7 @@ async fn tables(args: &Args, runtime: &str) {
 async fn handoffs(args: &Args, runtime: &str) {
     for nodes in [1, 5] {
         if args.nodes.is_none_or(|only| only == nodes) {
-            for delay in [Duration::ZERO, Duration::from_millis(2)] {
+            for delay in [0, 200, 2_000].map(Duration::from_micros) {
                 println!("{}", handoff::measure(args, nodes, runtime, delay).await);
             }
         }
