@@ -236,12 +236,17 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let is_taken = asked[3..first.min(asked.len())].iter().any(|key| key == TAKEN.as_bytes());
     while at < asked.len() {
         let (code, skip) = match text(at) {
-            "A" | "W" if is_taken => {
-                // Somebody else's, for so many milliseconds more.
-                codes.push(integer(-3));
-                (9_000, 6)
+            kind @ ("A" | "V" | "W") => {
+                // One who waits says with which place.
+                let size = if kind == "W" { 9 } else { 4 + 2 * number(at + 1) };
+                if is_taken {
+                    // Somebody else's, for so many milliseconds more.
+                    codes.push(integer(-3));
+                    (9_000, size)
+                } else {
+                    (-9, size)
+                }
             }
-            "A" | "W" => (-9, 4 + 2 * number(at + 1)),
             "D" | "Q" => (-9, 2 + number(at + 1)),
             "M" => (1, 2),
             "R" => (1, 3),
