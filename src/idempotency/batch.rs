@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::run::{self, Came};
+use super::run::{self, Came, Granted};
 use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
@@ -140,7 +140,7 @@ impl Idempotency {
     ) -> Vec<Result<Claimed<T>, RunError>> {
         let groups = by_key(calls.into_iter().map(|call| (call, ())));
         let claims = join_all(groups.into_iter().map(claim_group::<T>)).await;
-        in_order(claims).into_iter().map(Asked::answer).collect()
+        in_order(claims).into_iter().map(Asked::hand_out).collect()
     }
 
     /// Stores the results of claimed keys together, in as few requests to each node as their sizes
@@ -162,8 +162,9 @@ impl Idempotency {
         E: Into<Failed>,
     {
         let complete = |(claim, came_to): (Claim<T>, Result<T, E>)| async move {
-            let outcome = claim.granted.finish(&claim.call, came_to).await;
-            claim.call.of.counters.over(&outcome);
+            let (call, granted) = claim.into_inner();
+            let outcome = granted.finish(&call, came_to).await;
+            call.of.counters.over(&outcome);
             outcome
         };
         join_all(done.into_iter().map(complete)).await
@@ -172,29 +173,28 @@ impl Idempotency {
 
 /// A call of a batch, after its key was asked for.
 enum Asked<T> {
-    /// Its key is another one's, too, at this place.
-    SameAs(usize),
-    Came(Call, Result<Came<T>, RunError>),
+    Ours(Box<(Call, Granted)>),
+    Answered(Result<Claimed<T>, RunError>),
 }
 
 impl<T> Asked<T> {
-    /// The caller gets it now, and may begin.
-    fn answer(self) -> Result<Claimed<T>, RunError> {
-        let (call, came) = match self {
-            Self::SameAs(place) => return Ok(Claimed::SameAs(place)),
-            Self::Came(call, came) => (call, came),
-        };
-        let outcome = match came {
-            Ok(Came::Ours(granted)) if granted.begin(&call) => {
-                return Ok(Claimed::Ours(Claim::new(call, granted)));
-            }
-            // Lost while others were asked: its drop gives back what is left of it.
-            Ok(Came::Ours(_)) => Ok(Outcome::InFlight { retry_after: Duration::ZERO }),
-            Ok(Came::Answered(outcome)) => Ok(outcome),
-            Err(e) => Err(e),
-        };
+    /// There is nothing to run.
+    fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
-        outcome.map(Claimed::Answered)
+        Self::Answered(outcome.map(Claimed::Answered))
+    }
+
+    /// The caller gets it now, and may begin.
+    fn hand_out(self) -> Result<Claimed<T>, RunError> {
+        match self {
+            Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
+            // Lost while others were asked: its drop gives back what is left of it.
+            Self::Ours(ours) => {
+                let gone = Outcome::InFlight { retry_after: Duration::ZERO };
+                Self::answered(&ours.0, Ok(gone)).hand_out()
+            }
+            Self::Answered(answer) => answer,
+        }
     }
 }
 
@@ -207,16 +207,20 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     for (place, call, ()) in group {
         let same = first.iter().find(|(said, _)| *said == call.fingerprint);
         if let Some((_, place_of_first)) = same {
-            asked.push((place, Asked::SameAs(*place_of_first)));
+            asked.push((place, Asked::Answered(Ok(Claimed::SameAs(*place_of_first)))));
             continue;
         }
         first.push((call.fingerprint.clone(), place));
         let no_probe = None::<fn(Context) -> Ready<Probed<T>>>;
-        let came = run::claim(&call, no_probe, None).await;
-        if let Ok(Came::Ours(granted)) = &came {
-            granted.keep();
-        }
-        asked.push((place, Asked::Came(call, came)));
+        let came = match run::claim(&call, no_probe, None).await {
+            Ok(Came::Ours(granted)) => {
+                granted.keep();
+                Asked::Ours(Box::new((call, granted)))
+            }
+            Ok(Came::Answered(outcome)) => Asked::answered(&call, Ok(outcome)),
+            Err(e) => Asked::answered(&call, Err(e)),
+        };
+        asked.push((place, came));
     }
     asked
 }

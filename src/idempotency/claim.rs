@@ -29,18 +29,21 @@ pub enum Claimed<T> {
 #[derive(Debug)]
 #[must_use = "a claim that is dropped lapses"]
 pub struct Claim<T> {
-    pub(super) call: Call,
-    pub(super) granted: Granted,
+    inner: Box<(Call, Granted)>,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Claim<T> {
-    pub(super) fn new(call: Call, granted: Granted) -> Self {
-        Self { call, granted, of: PhantomData }
+    pub(super) fn new(inner: Box<(Call, Granted)>) -> Self {
+        Self { inner, of: PhantomData }
+    }
+
+    pub(super) fn into_inner(self) -> (Call, Granted) {
+        *self.inner
     }
 
     /// What a handler gets: fencing token, child keys, steps, and whether the claim is lost.
     pub fn context(&self) -> &Context {
-        &self.granted.cx
+        &self.inner.1.cx
     }
 }

@@ -141,10 +141,12 @@ where
             call.of.cache.put(&terms, &kept);
             return replayed(call, kept.as_deref()).map(Came::Answered);
         }
-        Begun::InFlight(retry_after) => return answered(Outcome::InFlight { retry_after }),
-        Begun::Mismatch => return answered(Outcome::Mismatch),
-        Begun::TooOld => return answered(Outcome::TooOld),
-        Begun::Parked(parked) => return answered(Outcome::Parked(parked)),
+        Begun::InFlight(retry_after) => {
+            return Ok(Came::Answered(Outcome::InFlight { retry_after }));
+        }
+        Begun::Mismatch => return Ok(Came::Answered(Outcome::Mismatch)),
+        Begun::TooOld => return Ok(Came::Answered(Outcome::TooOld)),
+        Begun::Parked(parked) => return Ok(Came::Answered(Outcome::Parked(parked))),
     };
     let number = promise.attempt;
     if let Some(verb) = verb {
@@ -160,20 +162,16 @@ where
             Past::Clear => {}
             Past::Effect(value) => {
                 let recorded = record(call, &terms, held, value, number).await?;
-                return answered(of_an_earlier_attempt(recorded));
+                return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(reason) => {
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
-                return answered(Outcome::Parked(parked(call, doubt, reason)));
+                return Ok(Came::Answered(Outcome::Parked(parked(call, doubt, reason))));
             }
         }
     }
     Ok(Came::Ours(Granted { terms, held, cx, doubt }))
-}
-
-fn answered<T>(outcome: Outcome<T>) -> Result<Came<T>, RunError> {
-    Ok(Came::Answered(outcome))
 }
 
 impl Granted {

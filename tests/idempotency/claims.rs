@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::idempotency::{Claim, Claimed, Status};
+use palisade::test_util::fault::FaultControl;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use tokio::time::sleep;
 
@@ -211,9 +212,9 @@ async fn a_claim_that_was_lost_meanwhile_is_no_claim() {
     let calls = [orders.key("free"), others.key("busy").in_flight_timeout(secs(60))];
     let (claims, ()) = tokio::join!(orders.claim_many::<u32>(calls), async {
         sleep(secs(1)).await;
-        handle.faults.iter().for_each(|fault| fault.cut());
+        handle.faults.iter().for_each(FaultControl::cut);
         sleep(secs(20)).await;
-        handle.faults.iter().for_each(|fault| fault.heal());
+        handle.faults.iter().for_each(FaultControl::heal);
         let done = busy.into_iter().map(|claim| (claim, Ok::<_, Failed>(9)));
         assert!(others.complete_many(done).await[0].is_ok());
     });
@@ -225,13 +226,13 @@ async fn a_result_that_comes_after_another_attempts_does_not_change_it() {
     let w = World::new(3);
     let handle = w.handle(0);
     let claims = ours(claim(&handle.orders(), &["k"]).await);
-    handle.faults.iter().for_each(|fault| fault.cut());
+    handle.faults.iter().for_each(FaultControl::cut);
     sleep(secs(11)).await;
     assert!(!claims[0].context().is_valid());
     let e = Effects::default();
     let again = w.orders().key("k").rerun(|_| e.act(Duration::ZERO)).await.unwrap();
     assert!(matches!(again, Outcome::Executed { value: 1, attempt: 2, .. }), "{again:?}");
-    handle.faults.iter().for_each(|fault| fault.heal());
+    handle.faults.iter().for_each(FaultControl::heal);
     let orders = handle.orders();
     let done = claims.into_iter().map(|claim| (claim, Ok::<_, Failed>(2)));
     let done = orders.complete_many(done).await;
@@ -245,7 +246,7 @@ async fn nodes_that_are_away_are_an_error_of_each_call_and_nothing_is_sent_befor
     let orders = handle.orders();
     drop(orders.claim_many::<u32>([orders.key("k")]));
     assert!(handle.faults.iter().all(|fault| fault.calls() == 0));
-    handle.faults.iter().for_each(|fault| fault.cut());
+    handle.faults.iter().for_each(FaultControl::cut);
     let claims = claim(&orders, &["a", "b", "a"]).await;
     for one in [&claims[0], &claims[1]] {
         assert!(matches!(one, Err(RunError::NoQuorum { .. })), "{one:?}");
