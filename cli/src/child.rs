@@ -25,6 +25,7 @@ use crate::capture::Capture;
 use crate::codes::{INTERNAL, LOST};
 use crate::say::Say;
 use crate::signals::Signals;
+use crate::warnings;
 use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
 /// How often the lease is looked at.
@@ -136,7 +137,8 @@ enum Ending {
 }
 
 /// Runs a command to its end. Processes that it leaves in its process group are killed, too.
-/// After an error nothing was started.
+/// After an error nothing was started. From then on what the library warns of is said: before, an
+/// error that ends the program says it all.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -144,6 +146,7 @@ pub(crate) async fn run(
     (signals, say): (&Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
+    warnings::listen(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
     // One that came until now ends this program, and is not for a command that it would start.

@@ -1,20 +1,25 @@
 //! Warnings of the library, as messages of the program.
 
 use std::fmt;
+use std::sync::Once;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::codes::{Fail, INTERNAL};
 use crate::say::Say;
 
-/// From here on what the library warns of is written by `say`.
-pub(crate) fn listen(say: Say) -> Result<(), Fail> {
-    let listening = tracing_subscriber::registry().with(Warnings(say)).try_init();
-    listening.map_err(|e| Fail::new(INTERNAL, format!("cannot show warnings: {e}")))
+/// From here on what the library warns of is written by `say`; once for each process.
+pub(crate) fn listen(say: Say) {
+    static LISTENS: Once = Once::new();
+    LISTENS.call_once(|| {
+        if let Err(e) = tracing_subscriber::registry().with(Warnings(say)).try_init() {
+            let text = format!("the library's warnings cannot be shown: {e}");
+            say.warn("no_warnings", json!({ "why": e.to_string() }), &text);
+        }
+    });
 }
 
 struct Warnings(Say);

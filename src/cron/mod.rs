@@ -70,7 +70,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::driver::Core;
-use crate::election::{Election, Leadership};
+use crate::election::{CampaignError, Election, Leadership};
 use crate::idempotency::{Failed, Idempotency, Status};
 use crate::lock::LostSignal;
 use crate::redlock::Redlock;
@@ -279,17 +279,34 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Ends when the handle is closed, or by a setting that `run` has refused.
+    /// Ends when the handle is closed. Where the nodes refuse this process it asks again: `run`
+    /// says so of the job, and a password that is changed may be put right.
     async fn go_on(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
-        while let Ok(leadership) = election.campaign(&*value).await {
+        let mut warned = false;
+        loop {
+            let won = election.campaign(&*value).await;
             let Some(core) = self.core.upgrade() else { return };
-            let why = self.lead(&leadership, &core).await;
-            drop(core);
-            self.term.send_replace(None);
-            let outcome = leadership.resign().await;
-            tracing::debug!(target: "palisade::cron", why, ?outcome, "no longer leads");
-            tokio::time::sleep(LEAVE).await;
+            match won {
+                Ok(leadership) => {
+                    warned = false;
+                    let why = self.lead(&leadership, &core).await;
+                    drop(core);
+                    self.term.send_replace(None);
+                    let outcome = leadership.resign().await;
+                    tracing::debug!(target: "palisade::cron", why, ?outcome, "no longer leads");
+                    tokio::time::sleep(LEAVE).await;
+                }
+                Err(CampaignError::Closed(_)) => return,
+                Err(why) => {
+                    drop(core);
+                    if !warned {
+                        tracing::warn!(target: "palisade::cron", %why, "cannot lead; asks again");
+                    }
+                    warned = true;
+                    tokio::time::sleep(engine::pause(why.advice())).await;
+                }
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod clocks;
 mod policies;
+mod refused;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

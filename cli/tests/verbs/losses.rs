@@ -31,6 +31,8 @@ fn a_server_that_dies_ends_the_command_within_the_lease() {
     assert!(last < died + TTL, "{last:?} {died:?}");
     assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
     assert!(ended.err.contains("cannot be renewed"), "{}", ended.err);
+    // Also why, as the library logs it.
+    assert!(ended.err.contains("palisade: node lost"), "{}", ended.err);
 }
 
 #[test]

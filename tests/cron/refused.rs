@@ -1,0 +1,60 @@
+//! Nodes that refuse this process for a while, on a real server.
+
+use std::time::Duration;
+
+use palisade::cron::{Cron, Job, Tick};
+use palisade::error::Advice;
+use palisade::node::RedisNode;
+use palisade::{Failed, Redlock};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::support::server::Server;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whoever changes the password at the server before the processes know the new one takes it back.
+#[tokio::test]
+async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
+    let server = Server::start_with_users(
+        "user default on >right ~* &* +@all\nuser admin on >admin ~* &* +@all\n",
+        &[],
+        ("admin", "admin"),
+    );
+    let node = RedisNode::builder(server.url()).password("right").build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(2)).build().unwrap();
+    let cron = Cron::new(&redlock);
+    let mut leading = cron.leading();
+    let job = Job::new("job", "* * * * * *").zone("UTC");
+    let ran = Notify::new();
+    let run = cron.run(job, |_: Tick| async {
+        ran.notify_one();
+        Ok::<_, Failed>(())
+    });
+    let passwords = async {
+        timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();
+        // A refusal of the first request would end `run`.
+        timeout(PATIENCE, ran.notified()).await.expect("a tick is run");
+        server.cli(&["acl", "setuser", "default", "resetpass", ">other"]);
+        server.cli(&["client", "kill", "user", "default"]);
+        let probe = redlock.mutex("probe").build().unwrap();
+        let refused = async {
+            while probe.try_acquire().await.err().map(|e| e.advice()) != Some(Advice::Misconfigured)
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, refused).await.expect("the node refuses");
+        timeout(PATIENCE, leading.wait_for(Option::is_none)).await.expect("it is over").unwrap();
+        // Its candidate was refused, too.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.cli(&["acl", "setuser", "default", "resetpass", ">right"]);
+        timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();
+        ran.notified().await;
+        timeout(PATIENCE, ran.notified()).await.expect("ticks are run again");
+    };
+    tokio::select! {
+        ended = run => panic!("{ended:?}"),
+        () = passwords => {}
+    }
+}
