@@ -1,5 +1,5 @@
-//! A PgBouncer of its own in front of a server: in transaction mode, on a free loopback port, in the
-//! server's directory, ended by pid with its test, also when the test process is killed.
+//! A PgBouncer of its own in front of a server: in transaction mode, on a free loopback port, in
+//! the server's directory, ended by pid with its test, also when the test process is killed.
 
 use std::io::Write as _;
 use std::path::Path;
