@@ -17,7 +17,7 @@ impl Idempotency {
     /// Makes all these calls together, each with an item for its handler, and answers in their
     /// order. At most `concurrency` handlers run at once.
     ///
-    /// The keys are claimed together, in as few requests to each node as their sizes allow, and
+    /// The keys are claimed together, in one request to each node, or a few if they are many, and
     /// results that are ready at the same time are stored together. A claim whose handler waits for
     /// its turn is renewed. Calls with the same key run one after the other, in their order: a
     /// duplicate inside the batch is answered by the result of the first, and never finds it in
@@ -86,7 +86,7 @@ impl Idempotency {
     /// [`complete_many`](Self::complete_many). Where each item has work of its own, use
     /// [`run_each`](Self::run_each): it completes each claim by itself.
     ///
-    /// The keys are claimed in as few requests to each node as their sizes allow. The answers are
+    /// The keys are claimed in one request to each node, or a few if they are many. The answers are
     /// in the order of the calls. A call with the same key and fingerprint as an earlier one is not
     /// made, and is answered by the place of that one. Policies apply as to [`Call::run`]. A call
     /// with an [`in_flight_timeout`](Call::in_flight_timeout) holds up the whole batch; what is
@@ -143,9 +143,9 @@ impl Idempotency {
         in_order(claims).into_iter().map(Asked::hand_out).collect()
     }
 
-    /// Stores the results of claimed keys together, in as few requests to each node as their sizes
-    /// allow, and answers in their order as [`Call::run`] does after its handler. An error decides
-    /// about its key as a handler's does.
+    /// Stores the results of claimed keys together, in one request to each node, or a few if they
+    /// are many or large, and answers in their order as [`Call::run`] does after its handler. An
+    /// error decides about its key as a handler's does.
     ///
     /// # Errors
     /// One for each claim, as of [`Call::run`]: `Handler` with the error that was handed in,
