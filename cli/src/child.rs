@@ -31,7 +31,7 @@ use crate::watchdog::{MARGIN, Report, Watchdog, now};
 /// How often the lease is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long processes that were killed may take to be gone.
-const DIES: Duration = Duration::from_millis(250);
+pub(crate) const DIES: Duration = Duration::from_millis(250);
 
 /// A lease that a command runs under.
 pub(crate) trait Held {

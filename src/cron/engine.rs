@@ -12,6 +12,8 @@
 //!         claim, run, complete
 //! ```
 
+mod attend;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,11 +30,11 @@ use super::overlap::Overlaps;
 use super::rules::{millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
-use super::tick::{Cancelled, End, Run, Skipped, Tick};
+use super::tick::{End, Run, Skipped, Tick};
 use super::{Cron, CronError, Running};
 use crate::driver::WATCH;
 use crate::error::{AcquireError, Advice};
-use crate::idempotency::{Call, Context, Effect, Failed, Idempotency, Outcome, RunError, Status};
+use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
 use crate::span::{self, verb};
@@ -379,9 +381,7 @@ where
             let token = guard.map_or(cx.fencing_token(), LockGuard::fencing_token);
             let end = match skipped {
                 Some(why) => End::Skipped(why),
-                None => {
-                    self.attend(Tick { at: tick, backfilled, token, cx: cx.clone() }, guard).await?
-                }
+                None => self.attend(Tick::new(tick, backfilled, token, cx.clone()), guard).await?,
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
             // The wall clock may have been set: then it does not say how long the run took.
@@ -403,59 +403,6 @@ where
             Ok::<_, Failed>(run)
         };
         call(&self.records, self.job, tick).run(work).await
-    }
-
-    /// Runs the job until it ends, or may not go on.
-    async fn attend(&self, tick: Tick, guard: Option<&LockGuard>) -> Result<End, Failed> {
-        let cx = tick.cx.clone();
-        let next = self.schedule.after(tick.at).map(millis);
-        let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
-        let next = next.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
-        let run = (self.handler)(tick);
-        let lost = async {
-            match guard {
-                Some(guard) => guard.lost().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = cx.lost() => Err(Failed::unknown("the claim of the tick was lost")),
-            () = lost => Err(Failed::unknown("the lock of the job was lost")),
-            () = self.passed(next) => Ok(End::Cancelled(Cancelled::NextTick)),
-            () = self.passed(self.job.at_most) => Ok(End::Cancelled(Cancelled::TooLong)),
-            ended = run => match ended.map_err(Into::into) {
-                Ok(()) => Ok(End::Done),
-                Err(failed) => match failed.effect() {
-                    Effect::Unknown => Ok(End::Failed(failed.to_string())),
-                    Effect::None | Effect::Repeatable => Err(failed),
-                },
-            },
-        }
-    }
-
-    /// Keeps the lock for as long as the job counts as running.
-    async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
-        let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
-        tokio::select! {
-            biased;
-            () = self.passed(Some(self.job.at_least.saturating_sub(ran))) => {}
-            () = guard.lost() => {}
-        }
-    }
-
-    /// Resolves when so much time has passed, also while the machine sleeps and whatever the wall
-    /// clock is set to; never without.
-    async fn passed(&self, span: Option<Duration>) {
-        let Some(span) = span else { return std::future::pending().await };
-        let began = self.moment();
-        loop {
-            let rest = span.saturating_sub(self.moment().since(began));
-            if rest.is_zero() {
-                return;
-            }
-            tokio::time::sleep(rest.min(WATCH).max(Duration::from_millis(1))).await;
-        }
     }
 
     /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.

@@ -68,6 +68,7 @@ pub struct Job {
     pub(super) jitter: Duration,
     pub(super) at_least: Duration,
     pub(super) at_most: Option<Duration>,
+    pub(super) grace: Duration,
 }
 
 impl Job {
@@ -90,6 +91,7 @@ impl Job {
             jitter: Duration::ZERO,
             at_least: Duration::ZERO,
             at_most: None,
+            grace: Duration::ZERO,
         }
     }
 
@@ -146,6 +148,15 @@ impl Job {
     /// A run is cancelled after so long. Default: never.
     pub fn at_most(mut self, span: Duration) -> Self {
         self.at_most = Some(span);
+        self
+    }
+
+    /// How long a cancelled run goes on before its future is dropped, so that it can end by itself
+    /// when [`Tick::cancelled`](super::Tick::cancelled) says so. If it returns `Ok` within that
+    /// time its tick is done. Under [`Overlap::CancelPrevious`] the next tick begins when it has
+    /// ended. Default: none.
+    pub fn grace(mut self, span: Duration) -> Self {
+        self.grace = span;
         self
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::idempotency::Context;
 use crate::token::FencingToken;
@@ -14,9 +15,14 @@ pub struct Tick {
     pub(super) backfilled: bool,
     pub(super) token: FencingToken,
     pub(super) cx: Context,
+    pub(super) cancel: watch::Sender<Option<Cancelled>>,
 }
 
 impl Tick {
+    pub(super) fn new(at: i64, backfilled: bool, token: FencingToken, cx: Context) -> Self {
+        Self { at, backfilled, token, cx, cancel: watch::Sender::new(None) }
+    }
+
     /// When the tick was due. The same for every attempt at it.
     pub fn at(&self) -> SystemTime {
         at(self.at)
@@ -67,6 +73,22 @@ impl Tick {
     /// May be dropped and asked again at will.
     pub async fn lost(&self) {
         self.cx.lost().await;
+    }
+
+    /// Resolves when the run is cancelled, with the reason: from then on it has the job's
+    /// [grace](super::Job::grace) to end by itself.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and asked again at will.
+    pub async fn cancelled(&self) -> Cancelled {
+        let mut cancel = self.cancel.subscribe();
+        loop {
+            if let Some(why) = *cancel.borrow_and_update() {
+                return why;
+            }
+            // This tick keeps the sender.
+            let _ = cancel.changed().await;
+        }
     }
 }
 

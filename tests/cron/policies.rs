@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use palisade::Failed;
 use palisade::cron::{Cancelled, End, Job, Missed, Overlap, Skipped, Tick, TickReport, TickState};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
@@ -128,6 +129,46 @@ async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
     let run = report.iter().find_map(over).unwrap_or_else(|| panic!("{report:?}"));
     assert_eq!(run.end, End::Cancelled(Cancelled::TooLong));
     assert!((10_000..10_500).contains(&(run.ended - run.started)), "{run:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_run_is_told_and_has_its_grace() {
+    let world = World::new();
+    let grace = Duration::from_millis(400);
+    let job = || Job::new("job", "*/5 * * * * *").overlap(Overlap::CancelPrevious).grace(grace);
+    // Every third tick's run is deaf, every third ends well, every third says that it was stopped.
+    let process = world.process_with(job(), |tick: Tick| async move {
+        if tick.unix_seconds() % 3 == 0 {
+            std::future::pending::<()>().await;
+        }
+        assert_eq!(tick.cancelled().await, Cancelled::NextTick);
+        sleep(Duration::from_millis(100)).await;
+        if tick.unix_seconds() % 3 == 1 { Ok(()) } else { Err(Failed::unknown("stopped")) }
+    });
+    world.sleep(MINUTE).await;
+    let report = process.cron.history(&job(), 10).await.unwrap();
+    let mut seen = [0; 3];
+    for tick in &report[1..] {
+        let TickState::Over(run) = &tick.state else { panic!("{tick:?}") };
+        let at = tick.at.duration_since(at(0)).unwrap().as_millis() as u64;
+        let kind = (at / 1_000 % 3) as usize;
+        let (end, last) = match kind {
+            0 => (End::Cancelled(Cancelled::NextTick), 5_400),
+            1 => (End::Done, 5_100),
+            _ => (End::Cancelled(Cancelled::NextTick), 5_100),
+        };
+        assert_eq!(run.end, end, "{run:?}");
+        assert!((last..last + 60).contains(&(run.ended - at)), "{run:?}");
+        seen[kind] += 1;
+    }
+    assert_eq!(seen, [3; 3]);
+    let began: Vec<_> = world.runs().iter().map(|run| (run.at, run.began)).collect();
+    let over = |at: i64| {
+        let found = report.iter().find(|t| t.at == crate::world::at(at))?;
+        if let TickState::Over(run) = &found.state { Some(run.ended) } else { None }
+    };
+    let after = |(at, began): &(i64, u64)| over(at - 5).is_none_or(|ended| *began >= ended);
+    assert!(began.iter().all(after), "never two at a time");
 }
 
 #[tokio::test(start_paused = true)]

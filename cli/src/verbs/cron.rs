@@ -5,7 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use palisade::cron::{
-    Cron, CronError, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport, TickState,
+    Cancelled, Cron, CronError, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport,
+    TickState,
 };
 use palisade::{Failed, RunError};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::lock::environment;
 use super::{CommandArgs, SayArgs, unavailable};
 use crate::access::{HandleArgs, Sets};
-use crate::child::{self, Ended, Held};
+use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::settings::Span;
@@ -87,7 +88,7 @@ enum OverlapArg {
     Skip,
     /// The first of them is run afterwards
     BufferOne,
-    /// The running command is ended
+    /// The running command gets TERM, and after --grace KILL; the tick runs when it has ended
     CancelPrevious,
 }
 
@@ -133,6 +134,7 @@ impl CronArgs {
             return Ok(0);
         }
         let command = self.command.command(ground.lease())?;
+        let job = job.grace(command.grace + DIES);
         let (say, runs, stopping) = (ground.say, Runs::default(), Cell::new(None));
         let work = cron.run(job, |tick| {
             let (command, name, runs, stopping) = (&command, &self.name, &runs, &stopping);
@@ -216,7 +218,8 @@ fn came_to(ended: Ended) -> Result<(), Failed> {
         Ended::Code(code) => Err(Failed::unknown(format!("exit code {code}"))),
         Ended::Signal(signal) => Err(Failed::unknown(format!("ended by signal {signal}"))),
         Ended::TooLong => Err(Failed::unknown("ran for too long")),
-        Ended::Lost | Ended::Asked => Err(Failed::unknown("the lease was lost")),
+        Ended::Lost => Err(Failed::unknown("the lease was lost")),
+        Ended::Asked => Err(Failed::unknown("the next tick was due")),
     }
 }
 
@@ -255,5 +258,11 @@ impl Held for Tick {
     }
     fn lost(&self) -> impl Future<Output = ()> {
         self.lost()
+    }
+    async fn asked(&self) -> String {
+        match self.cancelled().await {
+            Cancelled::NextTick => "the next tick is due".to_owned(),
+            other => format!("{other:?}"),
+        }
     }
 }

@@ -184,3 +184,22 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     let before = runs(&ground).len();
     until("more runs", 2 * SOON, || runs(&ground).len() >= before + 3);
 }
+
+#[test]
+fn a_command_that_the_next_tick_ends_is_asked_first() {
+    let ground = Ground::new();
+    let script = "trap 'sleep 0.1; echo $PALISADE_TICK >>asked; exit 0' TERM; \
+                  echo $PALISADE_TICK >>began; while :; do sleep 0.02; done";
+    let args = ["cron", "--overlap", "cancel-previous", "*/2 * * * * *", "job", "-c", script];
+    let run = ground.spawn(&args);
+    let ticks = |file: &str| -> Vec<u64> {
+        text(&ground.file(file)).lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    until("three are asked", 3 * SOON, || ticks("asked").len() >= 3);
+    // Each had the time that its answer takes, and the next one began only then.
+    let (began, asked) = (ticks("began"), ticks("asked"));
+    assert_eq!(asked[..3], began[..3], "none was killed before it had ended");
+    let history = ground.run(&["cron", "*/2 * * * * *", "job", "--history", "8"]);
+    assert!(history.out.contains(&format!("{} cancelled: nexttick", asked[0])), "{}", history.out);
+    drop(run);
+}

@@ -1,0 +1,96 @@
+//! One run of a job: until it ends, is cancelled, or may not go on.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::super::job::Overlap;
+use super::super::rules::millis;
+use super::super::tick::{Cancelled, End, Tick};
+use super::Engine;
+use crate::driver::WATCH;
+use crate::idempotency::{Effect, Failed};
+use crate::lock::LockGuard;
+use crate::time::Moment;
+
+impl<F, Fut, E> Engine<'_, F>
+where
+    F: Fn(Tick) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: Into<Failed>,
+{
+    /// Runs the job until it ends, or may not go on. A cancelled run is told, and has its grace.
+    pub(super) async fn attend(
+        &self,
+        tick: Tick,
+        guard: Option<&LockGuard>,
+    ) -> Result<End, Failed> {
+        let (cx, at, cancel) = (tick.cx.clone(), tick.at, tick.cancel.clone());
+        let run = (self.handler)(tick);
+        let lost = async {
+            match guard {
+                Some(guard) => guard.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        let stopped = async {
+            let why = self.to_be_cancelled(at).await;
+            cancel.send_replace(Some(why));
+            self.passed(Some(self.job.grace)).await;
+            why
+        };
+        let ended = tokio::select! {
+            biased;
+            () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
+            () = lost => return Err(Failed::unknown("the lock of the job was lost")),
+            // Without a grace it comes before an end at the same moment.
+            why = stopped => return Ok(End::Cancelled(why)),
+            ended = run => ended.map_err(Into::into),
+        };
+        let why = *cancel.borrow();
+        match (ended, why) {
+            (Ok(()), _) => Ok(End::Done),
+            (Err(_), Some(why)) => Ok(End::Cancelled(why)),
+            (Err(failed), None) => match failed.effect() {
+                Effect::Unknown => Ok(End::Failed(failed.to_string())),
+                Effect::None | Effect::Repeatable => Err(failed),
+            },
+        }
+    }
+
+    /// Resolves when the run of this tick is cancelled, with the reason.
+    async fn to_be_cancelled(&self, tick: i64) -> Cancelled {
+        let next = self.schedule.after(tick).map(millis);
+        let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
+        let next = next.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
+        tokio::select! {
+            biased;
+            () = self.passed(next) => Cancelled::NextTick,
+            () = self.passed(self.job.at_most) => Cancelled::TooLong,
+        }
+    }
+
+    /// Keeps the lock for as long as the job counts as running.
+    pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
+        let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
+        tokio::select! {
+            biased;
+            () = self.passed(Some(self.job.at_least.saturating_sub(ran))) => {}
+            () = guard.lost() => {}
+        }
+    }
+
+    /// Resolves when so much time has passed, also while the machine sleeps and whatever the wall
+    /// clock is set to; never without.
+    async fn passed(&self, span: Option<Duration>) {
+        let Some(span) = span else { return std::future::pending().await };
+        let began = self.moment();
+        loop {
+            let rest = span.saturating_sub(self.moment().since(began));
+            if rest.is_zero() {
+                return;
+            }
+            tokio::time::sleep(rest.min(WATCH).max(Duration::from_millis(1))).await;
+        }
+    }
+}
