@@ -11,7 +11,6 @@ mod markers;
 mod order;
 mod reconnect;
 mod records;
-mod step;
 mod strangers;
 mod waiting;
 
