@@ -93,7 +93,7 @@ test-faults:
 	@echo 'make test-faults: everything passed'
 
 test-adapters:
-	@scripts/need cargo redis kafka nats rabbitmq postgres mariadb
+	@scripts/need cargo redis kafka nats rabbitmq postgres pgbouncer mariadb
 	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
 

@@ -199,6 +199,8 @@ struct Replays {
     /// Processor time of one in µs: of this process, of the server. Other programs do not change it
     /// much.
     cpu: (f64, f64),
+    /// How many leave in one request, on average.
+    together: f64,
 }
 
 impl Replays {
@@ -208,14 +210,15 @@ impl Replays {
         row(&what, &format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
         let cpu = format!("{:.1} + {:.1} µs", self.cpu.0, self.cpu.1);
         row("  processor time of one, client + server", &cpu, "");
+        row("  in one request", &format!("{:.1}", self.together), "");
     }
 
     fn json(&self) -> String {
         let Spread { median, min, max } = self.per_s;
         format!(
             "{{\"per_s\":{median:.0},\"min\":{min:.0},\"max\":{max:.0},\"client_cpu_us\":{:.1},\
-             \"server_cpu_us\":{:.1}}}",
-            self.cpu.0, self.cpu.1
+             \"server_cpu_us\":{:.1},\"in_one_request\":{:.1}}}",
+            self.cpu.0, self.cpu.1, self.together
         )
     }
 }
@@ -237,7 +240,7 @@ async fn replays(args: &Args) -> Replays {
         lab.call(format!("order-{caller}")).await;
     }
     let spent = || (cpu(std::process::id()), cpu(lab.server.pid()));
-    let (before, mut all) = (spent(), 0);
+    let (before, mut all, trips) = (spent(), 0, lab.trips());
     let mut rates = Vec::new();
     for _ in 0..args.rounds {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -265,7 +268,8 @@ async fn replays(args: &Args) -> Replays {
     }
     let (after, all) = (spent(), all as f64);
     let cpu = ((after.0 - before.0) / all, (after.1 - before.1) / all);
-    Replays { per_s: Spread::of(rates), cpu }
+    let together = all / (lab.trips() - trips) as f64;
+    Replays { per_s: Spread::of(rates), cpu, together }
 }
 
 /// Bytes of Redis for each completed record.

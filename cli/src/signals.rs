@@ -20,7 +20,7 @@ const ALL: [Signal; 6] = [
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
     /// Where SIGCHLD is ignored, as a parent may leave it, nobody learns how a command ended.
-    _children: unix::Signal,
+    _children: Option<unix::Signal>,
 }
 
 impl Signals {
@@ -30,7 +30,13 @@ impl Signals {
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
         let hear = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
         let heard = heard.map(hear).collect::<io::Result<_>>()?;
-        Ok(Self { heard: RefCell::new(heard), _children: unix::signal(SignalKind::child())? })
+        let children = Some(unix::signal(SignalKind::child())?);
+        Ok(Self { heard: RefCell::new(heard), _children: children })
+    }
+
+    /// Receives none: each does to this program what it does to any other.
+    pub(crate) fn none() -> Self {
+        Self { heard: RefCell::default(), _children: None }
     }
 
     /// The next one.

@@ -1,21 +1,23 @@
 //! Many calls together: claimed in one request to each node, each with an outcome of its own.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, Ready};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::{Call, Context, Failed, Idempotency, Outcome, RunError};
+use super::run::{self, Came, Granted};
+use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
     /// Makes all these calls together, each with an item for its handler, and answers in their
     /// order. At most `concurrency` handlers run at once.
     ///
-    /// The keys are claimed together, in as few requests to each node as their sizes allow, and
+    /// The keys are claimed together, in one request to each node, or a few if they are many, and
     /// results that are ready at the same time are stored together. A claim whose handler waits for
     /// its turn is renewed. Calls with the same key run one after the other, in their order: a
     /// duplicate inside the batch is answered by the result of the first, and never finds it in
@@ -56,12 +58,8 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // By key, so that what is the same runs one after the other.
-        let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
-        for (place, (call, item)) in calls.into_iter().enumerate() {
-            let key = (Arc::clone(&call.of.namespace), Arc::clone(&call.key));
-            groups.entry(key).or_default().push((place, call, item));
-        }
+        // What is the same runs one after the other.
+        let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
@@ -80,9 +78,166 @@ impl Idempotency {
             }
             came_to
         };
-        let done = join_all(groups.into_values().map(run)).await;
-        let mut done: Vec<_> = done.into_iter().flatten().collect();
-        done.sort_by_key(|(place, _)| *place);
-        done.into_iter().map(|(_, outcome)| outcome).collect()
+        in_order(join_all(groups.into_iter().map(run)).await)
     }
+
+    /// Claims the keys of all these calls together, for work that is done on all of them at once:
+    /// one insert of many rows, one request to another service. What it came to is stored by
+    /// [`complete_many`](Self::complete_many). Where each item has work of its own, use
+    /// [`run_each`](Self::run_each): it completes each claim by itself.
+    ///
+    /// The keys are claimed in one request to each node, or a few if they are many. The answers are
+    /// in the order of the calls. A call with the same key and fingerprint as an earlier one is not
+    /// made, and is answered by the place of that one. Policies apply as to [`Call::run`]. A call
+    /// with an [`in_flight_timeout`](Call::in_flight_timeout) holds up the whole batch; what is
+    /// claimed by then is renewed.
+    ///
+    /// The calls may be of several namespaces.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use palisade::idempotency::Claimed;
+    /// # use palisade::{Failed, MemoryNode, Redlock};
+    /// # async fn insert(rows: &[String]) -> Result<Vec<u64>, std::io::Error> {
+    /// #     Ok((0..).take(rows.len()).collect())
+    /// # }
+    /// # let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+    /// let orders = redlock.idempotency("orders").at_most_once().build()?;
+    /// let (mut ours, mut rows) = (Vec::new(), Vec::new());
+    /// for claimed in orders.claim_many(["a", "b", "a"].map(|id| orders.key(id))).await {
+    ///     match claimed? {
+    ///         Claimed::Ours(claim) => {
+    ///             let cx = claim.context();
+    ///             rows.push(format!("{} {}", cx.key(), cx.fencing_token()));
+    ///             ours.push(claim);
+    ///         }
+    ///         Claimed::Answered(outcome) => println!("nothing to do: {outcome:?}"),
+    ///         Claimed::SameAs(place) => println!("as the call at {place}"),
+    ///     }
+    /// }
+    /// let done: Vec<_> = match insert(&rows).await {
+    ///     Ok(ids) => ours.into_iter().zip(ids.into_iter().map(Ok)).collect(),
+    ///     Err(e) => {
+    ///         let rolled_back = || Failed::no_effect(e.to_string());
+    ///         ours.into_iter().map(|claim| (claim, Err(rolled_back()))).collect()
+    ///     }
+    /// };
+    /// for outcome in orders.complete_many(done).await {
+    ///     println!("{:?}", outcome?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// One for each call, as of [`Call::run`]: nothing of it is claimed then.
+    ///
+    /// # Cancellation safety
+    /// If dropped, what was claimed is given back, and no attempt counts.
+    pub async fn claim_many<T: Serialize + DeserializeOwned>(
+        &self,
+        calls: impl IntoIterator<Item = Call>,
+    ) -> Vec<Result<Claimed<T>, RunError>> {
+        let groups = by_key(calls.into_iter().map(|call| (call, ())));
+        let claims = join_all(groups.into_iter().map(claim_group::<T>)).await;
+        in_order(claims).into_iter().map(Asked::hand_out).collect()
+    }
+
+    /// Stores the results of claimed keys together, in one request to each node, or a few if they
+    /// are many or large, and answers in their order as [`Call::run`] does after its handler. An
+    /// error decides about its key as a handler's does.
+    ///
+    /// # Errors
+    /// One for each claim, as of [`Call::run`]: `Handler` with the error that was handed in,
+    /// `NotRecorded` and `Codec`.
+    ///
+    /// # Cancellation safety
+    /// If dropped, the requests are already sent: a result is stored if it can be.
+    pub async fn complete_many<T, E>(
+        &self,
+        done: impl IntoIterator<Item = (Claim<T>, Result<T, E>)>,
+    ) -> Vec<Result<Outcome<T>, RunError>>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Into<Failed>,
+    {
+        let complete = |(claim, came_to): (Claim<T>, Result<T, E>)| async move {
+            let (call, granted) = claim.into_inner();
+            let outcome = granted.finish(&call, came_to).await;
+            call.of.counters.over(&outcome);
+            outcome
+        };
+        join_all(done.into_iter().map(complete)).await
+    }
+}
+
+/// A call of a batch, after its key was asked for.
+enum Asked<T> {
+    Ours(Box<(Call, Granted)>),
+    Answered(Result<Claimed<T>, RunError>),
+}
+
+impl<T> Asked<T> {
+    /// There is nothing to run.
+    fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
+        call.of.counters.over(&outcome);
+        Self::Answered(outcome.map(Claimed::Answered))
+    }
+
+    /// The caller gets it now, and may begin.
+    fn hand_out(self) -> Result<Claimed<T>, RunError> {
+        match self {
+            Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
+            // Lost while others were asked: its drop gives back what is left of it.
+            Self::Ours(ours) => {
+                let gone = Outcome::InFlight { retry_after: Duration::ZERO };
+                Self::answered(&ours.0, Ok(gone)).hand_out()
+            }
+            Self::Answered(answer) => answer,
+        }
+    }
+}
+
+/// Claims for calls with one key. Those that say the same of their request are asked once.
+async fn claim_group<T: Serialize + DeserializeOwned>(
+    group: Vec<(usize, Call, ())>,
+) -> Vec<(usize, Asked<T>)> {
+    let mut asked = Vec::with_capacity(group.len());
+    let mut first = Vec::new();
+    for (place, call, ()) in group {
+        let same = first.iter().find(|(said, _)| *said == call.fingerprint);
+        if let Some((_, place_of_first)) = same {
+            asked.push((place, Asked::Answered(Ok(Claimed::SameAs(*place_of_first)))));
+            continue;
+        }
+        first.push((call.fingerprint.clone(), place));
+        let no_probe = None::<fn(Context) -> Ready<Probed<T>>>;
+        let came = match run::claim(&call, no_probe, None).await {
+            Ok(Came::Ours(granted)) => {
+                granted.keep();
+                Asked::Ours(Box::new((call, granted)))
+            }
+            Ok(Came::Answered(outcome)) => Asked::answered(&call, Ok(outcome)),
+            Err(e) => Asked::answered(&call, Err(e)),
+        };
+        asked.push((place, came));
+    }
+    asked
+}
+
+/// Those with the same key together, each with its place.
+fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
+    let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
+    for (place, (call, item)) in calls.into_iter().enumerate() {
+        let key = (Arc::clone(&call.of.namespace), Arc::clone(&call.key));
+        groups.entry(key).or_default().push((place, call, item));
+    }
+    groups.into_values().collect()
+}
+
+/// What all groups came to, by place.
+fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
+    let mut all: Vec<_> = groups.into_iter().flatten().collect();
+    all.sort_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, one)| one).collect()
 }

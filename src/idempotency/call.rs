@@ -30,7 +30,7 @@ pub struct Call {
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
     pub(super) in_flight_timeout: Duration,
-    fingerprint: Result<Option<FingerprintBytes>, CodecError>,
+    pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
     created: Option<u64>,
     bad: Option<ConfigError>,

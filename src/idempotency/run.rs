@@ -47,6 +47,22 @@ enum Begun {
     Parked(Parked),
 }
 
+/// What a claim came to.
+pub(super) enum Came<T> {
+    Ours(Granted),
+    /// No handler runs for it.
+    Answered(Outcome<T>),
+}
+
+/// A claim under which a handler may run.
+#[derive(Debug)]
+pub(super) struct Granted {
+    terms: ClaimTerms,
+    held: Held,
+    pub(super) cx: Context,
+    doubt: Option<Doubt>,
+}
+
 /// What is known of a key's past, and what it means for the handler.
 enum Past<T> {
     /// It may run.
@@ -90,25 +106,53 @@ where
     P: FnOnce(Context) -> PF,
     PF: Future<Output = Probed<T>>,
 {
+    let granted = match claim(call, probe, Some(verb)).await? {
+        Came::Ours(granted) => granted,
+        Came::Answered(outcome) => return Ok(outcome),
+    };
+    if !granted.begin(call) {
+        // The claim is given back by its drop.
+        return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
+    }
+    let came_to = handler(granted.cx.clone()).await;
+    granted.finish(call, came_to).await
+}
+
+/// Claims the key, and decides by the probe or the policies whether a handler may run. Until
+/// [`Granted::begin`] nothing is begun: dropped, the claim is given back.
+pub(super) async fn claim<T, P, PF>(
+    call: &Call,
+    probe: Option<P>,
+    verb: Option<&span::Call>,
+) -> Result<Came<T>, RunError>
+where
+    T: Serialize + DeserializeOwned,
+    P: FnOnce(Context) -> PF,
+    PF: Future<Output = Probed<T>>,
+{
     let terms = call.terms()?;
     if let Some(kept) = call.of.cache.get(&terms) {
-        return replayed(call, kept.as_deref());
+        return replayed(call, kept.as_deref()).map(Came::Answered);
     }
     let core = &call.of.core;
     let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
         Begun::Stored(kept) => {
             call.of.cache.put(&terms, &kept);
-            return replayed(call, kept.as_deref());
+            return replayed(call, kept.as_deref()).map(Came::Answered);
         }
-        Begun::InFlight(retry_after) => return Ok(Outcome::InFlight { retry_after }),
-        Begun::Mismatch => return Ok(Outcome::Mismatch),
-        Begun::TooOld => return Ok(Outcome::TooOld),
-        Begun::Parked(parked) => return Ok(Outcome::Parked(parked)),
+        Begun::InFlight(retry_after) => {
+            return Ok(Came::Answered(Outcome::InFlight { retry_after }));
+        }
+        Begun::Mismatch => return Ok(Came::Answered(Outcome::Mismatch)),
+        Begun::TooOld => return Ok(Came::Answered(Outcome::TooOld)),
+        Begun::Parked(parked) => return Ok(Came::Answered(Outcome::Parked(parked))),
     };
     let number = promise.attempt;
-    verb.token(promise.token);
-    verb.attempts(number);
+    if let Some(verb) = verb {
+        verb.token(promise.token);
+        verb.attempts(number);
+    }
     let names = (&call.of.namespace, &call.key);
     let record_of = (&terms.key, promise.steps.as_ref());
     let cx = Context::new(core, &held.lease, record_of, names, number);
@@ -118,31 +162,56 @@ where
             Past::Clear => {}
             Past::Effect(value) => {
                 let recorded = record(call, &terms, held, value, number).await?;
-                return Ok(of_an_earlier_attempt(recorded));
+                return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(reason) => {
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
-                return Ok(Outcome::Parked(parked(call, doubt, reason)));
+                return Ok(Came::Answered(Outcome::Parked(parked(call, doubt, reason))));
             }
         }
     }
-    if !cx.is_valid() {
-        // Paused between the promise and here: somebody else may hold the key by now. The
-        // claim is given back by its drop.
-        return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
+    Ok(Came::Ours(Granted { terms, held, cx, doubt }))
+}
+
+impl Granted {
+    /// Renews the claim from here on.
+    pub(super) fn keep(&self) {
+        self.held.keep();
     }
-    if let Some(doubt) = &doubt {
-        call.of.counters.started(doubt);
+
+    /// From here on there may be an effect: dropped, the claim lapses. False if there was a pause
+    /// between the promise and here, so that somebody else may hold the key by now.
+    pub(super) fn begin(&self, call: &Call) -> bool {
+        if !self.cx.is_valid() {
+            return false;
+        }
+        if let Some(doubt) = &self.doubt {
+            call.of.counters.started(doubt);
+        }
+        self.held.keep();
+        self.held.begin();
+        true
     }
-    held.keep();
-    held.begin();
-    match handler(cx.clone()).await {
-        Ok(value) => match cx.unfinished() {
-            None => record(call, &terms, held, value, number).await,
-            Some(missing) => fail(call, held, number, missing.into()).await,
-        },
-        Err(e) => fail(call, held, number, e.into()).await,
+
+    /// Stores the handler's result, or ends the claim as its error says.
+    pub(super) async fn finish<T, E>(
+        self,
+        call: &Call,
+        came_to: Result<T, E>,
+    ) -> Result<Outcome<T>, RunError>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Into<Failed>,
+    {
+        let Self { terms, held, cx, .. } = self;
+        match came_to {
+            Ok(value) => match cx.unfinished() {
+                None => record(call, &terms, held, value, cx.attempt()).await,
+                Some(missing) => fail(call, held, cx.attempt(), missing.into()).await,
+            },
+            Err(e) => fail(call, held, cx.attempt(), e.into()).await,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod batch;
 mod births;
 #[cfg(feature = "cache")]
 mod cache;
+mod claims;
 mod crashes;
 mod failover;
 mod first_day;

@@ -27,6 +27,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgQueryResult;
 
 use crate::error::{self, Changed, Stale};
+use crate::pooled::keeps_statements;
 
 /// The token as PostgreSQL has it. Tokens are microseconds since 1970, so they fit for 290 000
 /// years.
@@ -75,6 +76,7 @@ pub async fn raise(
     )
     .bind(resource)
     .bind(value(token))
+    .persistent(keeps_statements(conn))
     .execute(&mut *conn)
     .await?;
     if raised.rows_affected() > 0 {
@@ -83,6 +85,7 @@ pub async fn raise(
     let seen: Option<i64> =
         sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = $1")
             .bind(resource)
+            .persistent(keeps_statements(conn))
             .fetch_optional(conn)
             .await?;
     Ok(Err(Stale { resource: resource.to_owned(), token, seen }))

@@ -11,10 +11,11 @@ use palisade::Probed;
 use palisade::idempotency::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 
 use crate::error::InboxError;
 use crate::fence;
+use crate::pooled::keeps_statements;
 use crate::row::{self, Found, Rows};
 
 /// Runs `effect` unless the key's row is there, and writes the row with its result. If it is there,
@@ -80,6 +81,7 @@ pub async fn purge(
     older_than: Duration,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
+    let mut tx = conn.begin().await?;
     let done = sqlx::query(
         "DELETE FROM palisade_inbox WHERE namespace = $1 AND key IN \
          (SELECT key FROM palisade_inbox WHERE namespace = $1 \
@@ -89,8 +91,10 @@ pub async fn purge(
     .bind(namespace)
     .bind(older_than.as_secs_f64())
     .bind(i64::from(at_most))
-    .execute(conn)
+    .persistent(keeps_statements(&tx))
+    .execute(&mut *tx)
     .await?;
+    tx.commit().await?;
     Ok(done.rows_affected())
 }
 
@@ -104,20 +108,24 @@ impl Rows for Postgres {
         .bind(cx.key())
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
+        .persistent(keeps_statements(conn))
         .execute(conn)
         .await?;
         Ok(entered.rows_affected() > 0)
     }
 
-    async fn find(conn: &mut PgConnection, cx: &Context, _: bool) -> Result<Found, sqlx::Error> {
-        let found: Option<Option<String>> = sqlx::query_scalar(
-            "SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2",
-        )
-        .bind(cx.namespace())
-        .bind(cx.key())
-        .fetch_optional(conn)
-        .await?;
-        Ok(found.map(|result| result.map(String::into_bytes)))
+    async fn find(
+        conn: &mut PgConnection,
+        cx: &Context,
+        entered: bool,
+    ) -> Result<Found, sqlx::Error> {
+        if entered {
+            return row_of(conn, cx).await;
+        }
+        let mut tx = conn.begin().await?;
+        let found = row_of(&mut tx, cx).await?;
+        tx.rollback().await?;
+        Ok(found)
     }
 
     async fn finish(
@@ -127,6 +135,14 @@ impl Rows for Postgres {
     ) -> Result<(), sqlx::Error> {
         let set = "UPDATE palisade_inbox SET result = $3 WHERE namespace = $1 AND key = $2";
         let set = sqlx::query(set).bind(cx.namespace()).bind(cx.key()).bind(json);
-        set.execute(conn).await.map(drop)
+        set.persistent(keeps_statements(conn)).execute(conn).await.map(drop)
     }
+}
+
+async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Found, sqlx::Error> {
+    let find = "SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2";
+    let find = sqlx::query_scalar(find).bind(cx.namespace()).bind(cx.key());
+    let find = find.persistent(keeps_statements(conn));
+    let found: Option<Option<String>> = find.fetch_optional(conn).await?;
+    Ok(found.map(|result| result.map(String::into_bytes)))
 }

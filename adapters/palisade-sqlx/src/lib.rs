@@ -5,6 +5,7 @@ pub mod fence;
 pub mod inbox;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod pooled;
 mod row;
 mod schema;
 

@@ -2,6 +2,8 @@
 
 use sqlx::{Connection as _, PgConnection};
 
+use crate::pooled::keeps_statements;
+
 /// The tables as SQL, to copy into your own migrations. It may be run again.
 pub const MIGRATION: &str = include_str!("../migrations/postgres.sql");
 
@@ -17,7 +19,8 @@ const LOCK: i64 = 0x7061_6c69_7361_6465;
 /// Dropped, the tables are all made or none; it may be called again.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *tx).await?;
+    let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK);
+    lock.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
     sqlx::raw_sql(MIGRATION).execute(&mut *tx).await?;
     tx.commit().await
 }

@@ -5,6 +5,8 @@ mod fences;
 mod http;
 mod inboxes;
 mod oversell;
+mod pooled;
+mod pooler;
 mod server;
 
 use std::time::Duration;

@@ -31,7 +31,7 @@ impl Postgres {
             let owned = Command::new("chown").arg("postgres").arg(dir).status();
             assert!(owned.expect("chown").success(), "the user postgres is missing");
         }
-        let made = as_postgres("initdb")
+        let made = as_postgres(&program("initdb"))
             .args(["-D", "data", "-A", "trust", "-U", "palisade", "-E", "UTF8"])
             .args(["--no-sync", "--no-locale"])
             .current_dir(dir)
@@ -45,6 +45,14 @@ impl Postgres {
             }
         }
         panic!("PostgreSQL did not start: {}", server.log());
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(crate) fn url(&self) -> String {
@@ -75,7 +83,7 @@ impl Postgres {
 read _
 kill -QUIT $p 2>/dev/null
 wait $p 2>/dev/null"#;
-        let server = as_postgres("postgres");
+        let server = as_postgres(&program("postgres"));
         let (port, dir) = (self.port.to_string(), self.dir.display().to_string());
         let shell = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -129,9 +137,8 @@ fn program(name: &str) -> PathBuf {
     all.pop().unwrap_or_else(|| Path::new(name).to_owned())
 }
 
-/// PostgreSQL refuses to run as root.
-fn as_postgres(name: &str) -> Command {
-    let program = program(name);
+/// PostgreSQL and PgBouncer refuse to run as root.
+pub(crate) fn as_postgres(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }
@@ -145,7 +152,7 @@ fn is_root() -> bool {
     id.stdout.starts_with(b"0")
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
     listener.local_addr().expect("an address").port()
 }

@@ -163,9 +163,15 @@ async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result
         }
         let (object, text) = shown(&seen);
         let line = if json { object.to_string() } else { text } + "\n";
-        if out.write_all(line.as_bytes()).await.is_err() || out.flush().await.is_err() {
+        let written = async {
+            out.write_all(line.as_bytes()).await?;
+            out.flush().await
+        };
+        tokio::select! {
+            biased;
+            signal = ground.signals.next() => return Ok(128 + signal as u8),
             // Nobody reads it any more.
-            return Ok(0);
+            written = written => if written.is_err() { return Ok(0) },
         }
     }
 }

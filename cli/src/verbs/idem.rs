@@ -77,7 +77,7 @@ impl IdemArgs {
 
 impl ShowArgs {
     async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let status = self.key.call(&ground.redlock, false)?.lookup::<Record>().await;
         let object = match status.map_err(failed)? {
             Status::Stored(record) => json!({ "state": "stored", "result": record }),
@@ -99,7 +99,7 @@ impl ShowArgs {
 
 impl ResolveArgs {
     async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let call = self.key.call(&ground.redlock, false)?;
         let audit = self.audit.audit()?;
         let key = self.key.key();

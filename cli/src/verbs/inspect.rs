@@ -46,7 +46,7 @@ pub(crate) struct ForceArgs {
 impl InspectArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let json = self.say.json;
-        let ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.is_free();

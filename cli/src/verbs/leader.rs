@@ -58,7 +58,7 @@ pub(crate) struct CandidatesArgs {
 impl CandidatesArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<Done, Fail> {
         let json = self.say.json;
-        let ground = Ground::new(self.handle, sets, self.say)?;
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let election = ground.redlock.election(&self.name).build();
         let election = election.map_err(|e| Fail::from(e.to_string()))?;
         let all = match election.candidates().await {

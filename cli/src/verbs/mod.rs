@@ -88,13 +88,25 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) fn new(handle: HandleArgs, sets: Sets, say: SayArgs) -> Result<Self, Fail> {
+        let mut ground = Self::without_signals(handle, sets, say)?;
+        ground.signals = Signals::new()?;
+        Ok(ground)
+    }
+
+    /// For a verb that has nothing to end in order: a signal ends the program, also while nobody
+    /// reads what it writes.
+    pub(crate) fn without_signals(
+        handle: HandleArgs,
+        sets: Sets,
+        say: SayArgs,
+    ) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
         let (redlock, embedded) = handle.redlock(sets)?;
         if embedded {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
         }
-        Ok(Self { redlock, signals: Signals::new()?, say })
+        Ok(Self { redlock, signals: Signals::none(), say })
     }
 
     /// A lock.

@@ -130,11 +130,21 @@ impl OnceArgs {
         };
         // The result is stored, so this may take as long as somebody takes to read.
         let interrupted = tokio::select! {
-            () = capture.written() => None,
+            () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
         };
         let code = came_to(outcome, ended.get(), self.conflict_exit_code, &ground)?;
         Ok(interrupted.unwrap_or(code))
+    }
+}
+
+/// All output is written to our own streams: what the command wrote now, or the recorded one.
+async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
+    capture.written().await;
+    if let Ok(Outcome::Replayed(record)) = outcome {
+        let text = "it was run before; its output and exit code are replayed";
+        say.progress("replayed", json!({ "code": record.code }), text);
+        replay(record, say).await;
     }
 }
 
@@ -170,7 +180,7 @@ async fn run(
     }
 }
 
-/// The exit code, after a recorded output is written out.
+/// The exit code.
 fn came_to(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
@@ -178,13 +188,7 @@ fn came_to(
     ground: &Ground,
 ) -> Result<u8, Fail> {
     match outcome {
-        Ok(Outcome::Executed { value, .. }) => Ok(value.code),
-        Ok(Outcome::Replayed(record)) => {
-            let text = "it was run before; its output and exit code are replayed";
-            ground.say.progress("replayed", json!({ "code": record.code }), text);
-            replay(&record, ground);
-            Ok(record.code)
-        }
+        Ok(Outcome::Executed { value: record, .. } | Outcome::Replayed(record)) => Ok(record.code),
         Ok(Outcome::InFlight { retry_after }) => {
             let why = format!(
                 "the command runs elsewhere; its lease ends in {retry_after:.1?} \
@@ -212,18 +216,20 @@ fn came_to(
 }
 
 /// Writes out the recorded output.
-pub(crate) fn replay(record: &Record, ground: &Ground) {
-    use std::io::Write as _;
+async fn replay(record: &Record, say: Say) {
+    use tokio::io::AsyncWriteExt as _;
+    let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
     // The reader may close the pipe.
-    drop(std::io::stdout().write_all(record.stdout.bytes()));
-    drop(std::io::stdout().flush());
-    drop(std::io::stderr().write_all(record.stderr.bytes()));
+    drop(out.write_all(record.stdout.bytes()).await);
+    drop(out.flush().await);
+    drop(err.write_all(record.stderr.bytes()).await);
+    drop(err.flush().await);
     if record.cut {
         let text = format!(
             "the output is incomplete: at most {KEPT} bytes of each stream are kept, and nothing \
              that another process writes there after the command's end"
         );
-        ground.say.warn("cut", json!({}), &text);
+        say.warn("cut", json!({}), &text);
     }
 }
 

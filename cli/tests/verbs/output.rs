@@ -52,6 +52,42 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 }
 
 #[test]
+fn a_signal_ends_the_program_while_nobody_reads_what_was_recorded() {
+    let ground = Ground::new();
+    assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).code, 0);
+    for stream in ["once k", "once err", "idem show k"] {
+        let errors = format!("{LETTERS} >&2");
+        let args: Vec<_> = match stream {
+            "once k" => vec!["once", "k", "-c", LETTERS],
+            "once err" => {
+                assert_eq!(ground.run(&["once", "err", "-c", &errors]).err.len(), 79_006);
+                vec!["once", "err", "-c", &errors]
+            }
+            _ => vec!["idem", "show", "k"],
+        };
+        let run = ground.spawn(&args);
+        // It has more to write than the pipe takes.
+        until("it waits for its reader", SOON, || pipe_is_full(run.pid()));
+        run.signal("TERM");
+        let ended = run.end(SOON);
+        // By the signal itself, or with the code that says so.
+        assert!([143, -1].contains(&ended.code), "{stream}: {ended:?}");
+        assert!(ended.out.len() + ended.err.len() < 79_006, "{stream}");
+    }
+    // What is recorded is whole.
+    assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).out.len(), 79_006);
+}
+
+/// Whether one of its threads waits in a write to a pipe.
+fn pipe_is_full(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().any(|thread| {
+        let waits = std::fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
+        waits.contains("pipe_write")
+    })
+}
+
+#[test]
 fn output_that_is_still_held_open_is_marked_as_cut() {
     let ground = Ground::new();
     let run = ground.run(&["once", "k", "-c", HOLDS]);

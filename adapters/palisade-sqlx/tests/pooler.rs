@@ -1,0 +1,95 @@
+//! A PgBouncer of its own in front of a server: in transaction mode, on a free loopback port, in
+//! the server's directory, ended by pid with its test, also when the test process is killed.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+
+use crate::server::{Postgres, as_postgres, free_port};
+
+const START: Duration = Duration::from_mins(1);
+/// Its clients wait in turn for its few server connections.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) struct Pooler {
+    port: u16,
+    /// The shell that watches over it.
+    shell: Child,
+}
+
+impl Pooler {
+    /// In front of this server, with so many connections to it.
+    pub(crate) fn start(server: &Postgres, connections: u32) -> Self {
+        for _ in 0..5 {
+            if let Some(pooler) = run(server, connections) {
+                return pooler;
+            }
+        }
+        panic!("PgBouncer did not start: {}", log(server.dir()));
+    }
+
+    /// A client with so many connections, as the README says it.
+    pub(crate) async fn client(&self, connections: u32) -> PgPool {
+        let options: PgConnectOptions = self.url().parse().expect("a URL");
+        let options = options.statement_cache_capacity(0).extra_float_digits(None);
+        let options = options.application_name("pooled");
+        let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE);
+        pool.connect_with(options).await.expect("it takes clients")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://palisade@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+fn log(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("pooler.log")).unwrap_or_default()
+}
+
+/// None if it ends at once: somebody else took the port.
+fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
+    let (port, dir) = (free_port(), server.dir());
+    let settings = format!(
+        "[databases]\npostgres = host=127.0.0.1 port={} user=palisade\n\
+         [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+         auth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n\
+         max_client_conn = 100\n",
+        server.port()
+    );
+    let ini = dir.join("pooler.ini");
+    let mut file = std::fs::File::create(&ini).expect("a file in the server's directory");
+    file.write_all(settings.as_bytes()).expect("written");
+    // The shell's standard input ends with this process, however that ends.
+    let script = r#"
+"$@" </dev/null >pooler.log 2>&1 & p=$!
+read _
+kill -TERM $p 2>/dev/null
+wait $p 2>/dev/null"#;
+    let debian = Path::new("/usr/sbin/pgbouncer");
+    let program = as_postgres(if debian.exists() { debian } else { Path::new("pgbouncer") });
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(program.get_program()).args(program.get_args());
+    let shell = shell.arg(&ini).current_dir(dir).stdin(Stdio::piped()).spawn().expect("a shell");
+    let mut pooler = Pooler { port, shell };
+    let end = Instant::now() + START;
+    while Instant::now() < end {
+        if log(dir).contains(&format!("listening on 127.0.0.1:{port}")) {
+            return Some(pooler);
+        }
+        if log(dir).contains("FATAL") || matches!(pooler.shell.try_wait(), Ok(Some(_))) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    None
+}
