@@ -111,6 +111,20 @@ fn a_signal_reaches_the_command_and_then_ends_the_program() {
 }
 
 #[test]
+fn a_program_that_a_signal_ends_leaves_the_jobs_lock_to_the_others() {
+    let ground = Ground::new();
+    let line = ["cron", EACH, "job", "--at-least", "10m", "-c", "echo $PALISADE_TICK 1 >>ran"];
+    let run = ground.spawn(&line);
+    until("a run", SOON, || !runs(&ground).is_empty());
+    run.signal("TERM");
+    let ended = run.end(SOON);
+    assert_eq!(ended.code, 143);
+    assert!(!ended.err.contains("still held"), "{}", ended.err);
+    let free = ground.run(&["lock", "cron:job", "-n", "--", "true"]);
+    assert_eq!(free.code, 0, "{}", free.err);
+}
+
+#[test]
 fn what_cannot_be_is_wrong_use() {
     let ground = Ground::new();
     for wrong in [
