@@ -203,6 +203,16 @@ async fn a_batch_that_is_dropped_while_it_waits_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_does_not_wait_for_its_own_claim() {
+    let w = World::new(3);
+    let orders = w.orders();
+    let call = || orders.key("k").in_flight_timeout(secs(60));
+    let claims = orders.claim_many::<u32>([call(), call().fingerprint("x")]);
+    let claims = tokio::time::timeout(secs(30), claims).await.expect("it need not wait");
+    assert_eq!(short(&claims), ["ours k", "in flight"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_was_lost_meanwhile_is_no_claim() {
     let w = World::new(3);
     let handle = w.handle(0);
