@@ -229,11 +229,13 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     asked
 }
 
-/// Those with the same key together, each with its place.
+/// Those with the same key together, each with its place. What has the same name at other nodes is
+/// another key.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {
-        let key = (Arc::clone(&call.of.namespace), Arc::clone(&call.key));
+        let at = Arc::as_ptr(&call.of.core);
+        let key = (at, Arc::clone(&call.of.namespace), Arc::clone(&call.key));
         groups.entry(key).or_default().push((place, call, item));
     }
     groups.into_values().collect()
