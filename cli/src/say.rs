@@ -55,7 +55,7 @@ impl Say {
 
     fn line(self, event: &str, fields: Value, text: &str) -> String {
         if !self.json {
-            return format!("palisade: {text}");
+            return format!("palisade: {}", plain(text));
         }
         let mut all = Map::from_iter([("event".to_owned(), event.into())]);
         if let Value::Object(fields) = fields {
@@ -71,6 +71,20 @@ pub(crate) fn end() {
     if let Some(writer) = Writer::get() {
         writer.written(LAST);
     }
+}
+
+/// Text as a terminal may get it. Parts of it are another process's or a server's words: they
+/// command no terminal, and no line of theirs looks like a message.
+fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push_str("\n  "),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
 }
 
 fn put(line: &str) {
