@@ -294,6 +294,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
     }
+    let _killed = Killed(group);
     let text = "the command left processes behind; they are killed";
     say.progress("clearing", json!({}), text);
     send(group, Signal::SIGTERM);
@@ -306,6 +307,15 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
              program cannot end them (process group {group})"
         );
         say.warn("still_runs", json!({ "group": group.as_raw() }), &text);
+    }
+}
+
+/// Kills what is left of the group on drop: its watchdog has ended, and nobody else would.
+struct Killed(Pid);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        send(self.0, Signal::SIGKILL);
     }
 }
 

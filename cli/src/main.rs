@@ -43,19 +43,21 @@ fn main() -> ExitCode {
         }
     };
     let say = Say::new(line.json, false);
-    match line.run() {
+    let code = match line.run() {
         Ok(done) => {
             // The reader may close the pipe. What a command wrote may still be on its way there.
             if !done.text.is_empty() {
                 let _ = std::io::stdout().write_all(done.text.as_bytes());
             }
-            ExitCode::from(done.code)
+            done.code
         }
         Err(Fail { code, why }) => {
             say.warn("error", json!({ "code": code }), &why);
-            ExitCode::from(code)
+            code
         }
-    }
+    };
+    say::end();
+    ExitCode::from(code)
 }
 
 /// Runs it to its end on this thread: a command is killed with the thread that started it.

@@ -1,8 +1,23 @@
 //! Messages of the program: on standard error, because standard output belongs to the command.
+//!
+//! They are written by a thread of their own: a reader who does not read must not keep a lease from
+//! being renewed, a command from being ended or a signal from being seen.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+/// How long the program waits for a message to be written, so that it comes before what follows.
+const AT_ONCE: Duration = Duration::from_millis(50);
+/// How long the last messages may take to be written.
+const LAST: Duration = Duration::from_secs(2);
+/// How many messages may wait for their reader.
+const WAITING: usize = 256;
 
 /// The form of messages.
 #[derive(Clone, Copy, Debug)]
@@ -27,17 +42,107 @@ impl Say {
 
     /// Reports something that a person has to know.
     pub(crate) fn warn(self, event: &str, fields: Value, text: &str) {
-        let line = if self.json {
-            let mut all = Map::from_iter([("event".to_owned(), event.into())]);
-            if let Value::Object(fields) = fields {
-                all.extend(fields);
-            }
-            all.insert("text".to_owned(), text.into());
-            Value::Object(all).to_string()
-        } else {
-            format!("palisade: {text}")
+        let Some(writer) = Writer::get() else {
+            return put(&self.line(event, fields, text));
         };
-        // The reader may close the pipe.
-        drop(writeln!(std::io::stderr(), "{line}"));
+        let left_out = writer.left_out.swap(0, Ordering::Relaxed);
+        if left_out > 0 {
+            let text = format!("{left_out} messages are left out here, because nobody read them");
+            writer.write(self.line("left_out", json!({ "messages": left_out }), &text), left_out);
+        }
+        writer.write(self.line(event, fields, text), 1);
+    }
+
+    fn line(self, event: &str, fields: Value, text: &str) -> String {
+        if !self.json {
+            return format!("palisade: {}", plain(text));
+        }
+        let mut all = Map::from_iter([("event".to_owned(), event.into())]);
+        if let Value::Object(fields) = fields {
+            all.extend(fields);
+        }
+        all.insert("text".to_owned(), text.into());
+        Value::Object(all).to_string()
+    }
+}
+
+/// Waits until the messages are written, as long as that may take at the end.
+pub(crate) fn end() {
+    if let Some(writer) = Writer::get() {
+        writer.written(LAST);
+    }
+}
+
+/// Text as a terminal may get it. Parts of it are another process's or a server's words: they
+/// command no terminal, and no line of theirs looks like a message.
+fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push_str("\n  "),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn put(line: &str) {
+    // The reader may close the pipe.
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
+/// Hands lines to the thread that writes them.
+struct Writer {
+    lines: SyncSender<String>,
+    /// How many are not written yet.
+    waiting: Arc<(Mutex<usize>, Condvar)>,
+    /// How many found no room.
+    left_out: AtomicUsize,
+}
+
+impl Writer {
+    /// The program's; none if it could not be started.
+    fn get() -> Option<&'static Self> {
+        static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
+        WRITER.get_or_init(Self::start).as_ref()
+    }
+
+    fn start() -> Option<Self> {
+        let (lines, handed) = sync_channel::<String>(WAITING);
+        let waiting = Arc::<(Mutex<usize>, Condvar)>::default();
+        let of = Arc::clone(&waiting);
+        let work = move || {
+            for line in handed {
+                put(&line);
+                *of.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                of.1.notify_all();
+            }
+        };
+        thread::Builder::new().name("messages".to_owned()).spawn(work).ok()?;
+        Some(Self { lines, waiting, left_out: AtomicUsize::new(0) })
+    }
+
+    /// Without room for it, so many messages are left out.
+    fn write(&self, line: String, messages: usize) {
+        let first = {
+            let mut waiting = self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.lines.try_send(line).is_err() {
+                self.left_out.fetch_add(messages, Ordering::Relaxed);
+                return;
+            }
+            *waiting += 1;
+            *waiting == 1
+        };
+        // Where an earlier one already waits for its reader, this one does not hold anything up.
+        if first {
+            self.written(AT_ONCE);
+        }
+    }
+
+    fn written(&self, within: Duration) {
+        let (waiting, less) = &*self.waiting;
+        let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(less.wait_timeout_while(waiting, within, |waiting| *waiting > 0));
     }
 }

@@ -204,13 +204,17 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
 ) -> Vec<(usize, Asked<T>)> {
     let mut asked = Vec::with_capacity(group.len());
     let mut first = Vec::new();
-    for (place, call, ()) in group {
+    for (place, mut call, ()) in group {
         let same = first.iter().find(|(said, _)| *said == call.fingerprint);
         if let Some((_, place_of_first)) = same {
             asked.push((place, Asked::Answered(Ok(Claimed::SameAs(*place_of_first)))));
             continue;
         }
         first.push((call.fingerprint.clone(), place));
+        if asked.iter().any(|(_, one)| matches!(one, Asked::Ours(_))) {
+            // It would wait for this batch itself.
+            call.in_flight_timeout = Duration::ZERO;
+        }
         let no_probe = None::<fn(Context) -> Ready<Probed<T>>>;
         let came = match run::claim(&call, no_probe, None).await {
             Ok(Came::Ours(granted)) => {
@@ -225,11 +229,13 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     asked
 }
 
-/// Those with the same key together, each with its place.
+/// Those with the same key together, each with its place. What has the same name at other nodes is
+/// another key.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {
-        let key = (Arc::clone(&call.of.namespace), Arc::clone(&call.key));
+        let at = Arc::as_ptr(&call.of.core);
+        let key = (at, Arc::clone(&call.of.namespace), Arc::clone(&call.key));
         groups.entry(key).or_default().push((place, call, item));
     }
     groups.into_values().collect()

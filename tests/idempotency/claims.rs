@@ -203,6 +203,29 @@ async fn a_batch_that_is_dropped_while_it_waits_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_same_name_at_other_nodes_is_another_key() {
+    let (here, there) = (World::new(3).orders(), World::new(3).orders());
+    let claims = here.claim_many::<u32>([here.key("k"), there.key("k")]).await;
+    assert_eq!(short(&claims), ["ours k", "ours k"]);
+    let done = ours(claims).into_iter().zip([1, 2]).map(|(claim, n)| (claim, Ok::<_, Failed>(n)));
+    here.complete_many(done).await;
+    assert_eq!(
+        (status(&here, "k").await, status(&there, "k").await),
+        (Status::Stored(1), Status::Stored(2))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_does_not_wait_for_its_own_claim() {
+    let w = World::new(3);
+    let orders = w.orders();
+    let call = || orders.key("k").in_flight_timeout(secs(60));
+    let claims = orders.claim_many::<u32>([call(), call().fingerprint("x")]);
+    let claims = tokio::time::timeout(secs(30), claims).await.expect("it need not wait");
+    assert_eq!(short(&claims), ["ours k", "in flight"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_was_lost_meanwhile_is_no_claim() {
     let w = World::new(3);
     let handle = w.handle(0);

@@ -167,7 +167,8 @@ impl CronArgs {
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
             if let Some(signal) = stopping.get().filter(|_| runs.0.get() == 0) {
-                ground.close().await;
+                // The job's lock is released where its loop ends.
+                let (_, ()) = tokio::join!(work, ground.close());
                 return Ok(128 + signal as u8);
             }
         }

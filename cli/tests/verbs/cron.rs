@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, text, until};
+use crate::ground::{Ground, is_alive, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -108,6 +108,36 @@ fn a_signal_reaches_the_command_and_then_ends_the_program() {
     assert_eq!(text(&ground.file("got")), "term\n");
     let history = ground.run(&["cron", EACH, "job", "--history", "60", "--json"]);
     assert!(history.out.contains("\"end\":\"done\""), "{}", history.out);
+}
+
+#[test]
+fn a_program_that_a_signal_ends_leaves_the_jobs_lock_to_the_others() {
+    let ground = Ground::new();
+    let line = ["cron", EACH, "job", "--at-least", "10m", "-c", "echo $PALISADE_TICK 1 >>ran"];
+    let run = ground.spawn(&line);
+    until("a run", SOON, || !runs(&ground).is_empty());
+    run.signal("TERM");
+    let ended = run.end(SOON);
+    assert_eq!(ended.code, 143);
+    assert!(!ended.err.contains("still held"), "{}", ended.err);
+    let free = ground.run(&["lock", "cron:job", "-n", "--", "true"]);
+    assert_eq!(free.code, 0, "{}", free.err);
+}
+
+#[test]
+fn what_a_cancelled_command_leaves_behind_does_not_outlive_its_grace() {
+    let ground = Ground::new();
+    // The command uses most of its grace, and what it leaves would take another one.
+    let script = "sh -c 'trap \"\" TERM; echo $$ >>left; exec sleep 60' & \
+                  trap 'sleep 0.8; exit 0' TERM; while :; do sleep 0.02; done";
+    let line = ["--overlap", "cancel-previous", "--ttl", "12s", "--grace", "1s", "-c", script];
+    let run = ground.spawn(&[&["cron", EACH, "job"], &line[..]].concat());
+    let left = || text(&ground.file("left"));
+    until("the next run", SOON, || left().lines().count() > 1);
+    let first = left().lines().next().and_then(|pid| pid.parse().ok()).expect("a process id");
+    until("what the first one left is gone", SOON / 4, || !is_alive(first));
+    run.signal("TERM");
+    assert_eq!(run.end(SOON).code, 143);
 }
 
 #[test]

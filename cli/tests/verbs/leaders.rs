@@ -52,6 +52,21 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
 }
 
 #[test]
+fn what_another_says_cannot_write_to_the_terminal_or_look_like_a_message() {
+    let ground = Ground::new();
+    let script = "touch up; exec sleep 60";
+    let leader = ground.spawn(&["elect", "a", "--once", "-c", script]);
+    until("it leads", SOON, || ground.file("up").exists());
+    let reason = "\x1b]0;title\x07 \u{9b}2J\npalisade: all is well";
+    ground.run(&["step-down", "a", "--reason", reason]);
+    let ended = leader.end(SOON);
+    assert!(ended.err.contains("asks to step down"), "{}", ended.err);
+    let raw = |c: char| c.is_control() && c != '\n';
+    assert!(!ended.err.contains(raw), "{:?}", ended.err);
+    assert!(!ended.err.lines().any(|line| line == "palisade: all is well"), "{}", ended.err);
+}
+
+#[test]
 fn who_takes_part_is_listed_and_the_preferred_one_leads_next() {
     // Attempts are left to a preferred one for a sixteenth of it: longer than it takes to attempt.
     const TTL: &str = "90s";

@@ -52,6 +52,15 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 }
 
 #[test]
+fn a_command_is_ended_in_time_while_nobody_reads_the_messages() {
+    let ground = Ground::new();
+    // The command shares the program's standard error, and fills the pipe.
+    let fills = "head -c 1000000 /dev/zero >&2";
+    let run = ground.spawn(&["lock", "job", "--at-most", "1s", "-c", fills]);
+    assert_eq!(run.end(SOON).code, 124);
+}
+
+#[test]
 fn a_signal_ends_the_program_while_nobody_reads_what_was_recorded() {
     let ground = Ground::new();
     assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).code, 0);
