@@ -75,7 +75,7 @@ pub(crate) fn end() {
 
 /// Text as a terminal may get it. Parts of it are another process's or a server's words: they
 /// command no terminal, and no line of theirs looks like a message.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

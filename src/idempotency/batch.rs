@@ -88,9 +88,10 @@ impl Idempotency {
     ///
     /// The keys are claimed in one request to each node, or a few if they are many. The answers are
     /// in the order of the calls. A call with the same key and fingerprint as an earlier one is not
-    /// made, and is answered by the place of that one. Policies apply as to [`Call::run`]. A call
-    /// with an [`in_flight_timeout`](Call::in_flight_timeout) holds up the whole batch; what is
-    /// claimed by then is renewed.
+    /// made, and is answered by the place of that one, also if its own policy is another. Otherwise
+    /// policies apply as to [`Call::run`]. A call with an
+    /// [`in_flight_timeout`](Call::in_flight_timeout) holds up the whole batch; what is claimed by
+    /// then is renewed.
     ///
     /// The calls may be of several namespaces.
     ///

@@ -17,6 +17,7 @@ use crate::access::{HandleArgs, Sets};
 use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
+use crate::say::plain;
 use crate::settings::Span;
 use crate::signals::Signals;
 use crate::warnings;
@@ -245,6 +246,8 @@ fn line(report: &TickReport) -> String {
             };
             let Run { by, started, ended, attempt, token, .. } = run;
             let (late, took) = (started.saturating_sub(at * 1_000), ended.saturating_sub(*started));
+            // The job's and another process's words.
+            let (end, by) = (plain(&end), plain(by));
             format!(
                 "{at} {end} ({by}, {late} ms late, {took} ms, attempt {attempt}, token {token})"
             )

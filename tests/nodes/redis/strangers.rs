@@ -71,6 +71,13 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     }
     facts(&node, LONG).await;
     let mut events = node.events();
+    // Before that its place would be passed over, and all be woken when hints are received.
+    let listens = async {
+        while server.cli(&["pubsub", "channels", "palisade:changed:*"]).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), listens).await.expect("it listens for hints");
     let plain = Op::Release { keys: LockKeys::new("k"), owner: a, words: false };
     assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
     let hint = tokio::time::timeout(Duration::from_secs(5), async {
