@@ -194,17 +194,13 @@ impl NodeEvent {
             Self::MinReplicasRestored => {
                 say!(info, "min_replicas_restored", "min-replicas check is strong enough again");
             }
-            Self::SettingsDisagree { ours, node: kept } => {
-                let whose = if ours < kept { "another client's" } else { "this client's" };
-                say!(
-                    warn,
-                    "settings_disagree",
-                    "clients of this node differ in max_ttl or failover window; {whose} is the \
-                     longest and counts",
-                    ours_ms = millis(*ours),
-                    node_ms = millis(*kept)
-                );
-            }
+            Self::SettingsDisagree { ours, node: kept } => say!(
+                warn,
+                "settings_disagree",
+                "clients differ in max_ttl or failover window; the longest one, node_ms, counts",
+                ours_ms = millis(*ours),
+                node_ms = millis(*kept)
+            ),
             Self::KeysForgotten { remaining } => say!(
                 warn,
                 "keys_forgotten",
