@@ -93,7 +93,13 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
+/// Below the ports that a system gives to connections: one of those could take the port while its
+/// server is away.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
 /// A port that nobody has now.
 pub(crate) fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let mut tried = std::iter::repeat_with(|| rand::random_range(PORTS)).take(1_000);
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    tried.find(free).ok_or_else(|| format!("no port of {PORTS:?} is free").into())
 }

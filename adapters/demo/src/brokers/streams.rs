@@ -54,7 +54,11 @@ impl Streams {
         loop {
             // LOADING is an error, too.
             let asked = async { self.connect().await?.exists(STREAM).await.map_err(Failure::from) };
-            match asked.await {
+            let asked = asked.await;
+            if self.server.lock().unwrap_or_else(PoisonError::into_inner).has_ended() {
+                return Err(format!("the server at {} has ended", self.uri()).into());
+            }
+            match asked {
                 Ok(true | false) => return Ok(()),
                 Err(e) if begun.elapsed() > START => return Err(e),
                 Err(_) => sleep(Duration::from_millis(50)).await,
