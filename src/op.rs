@@ -4,8 +4,8 @@
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
 //! `test_util::contract` holds every node kind to them.
 
+mod if_held;
 mod stored;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::name::LockKeys;
 use crate::receipt::Predecessor;
 use crate::token::{FencingToken, OwnerToken};
 
-pub use wait::{Place, Wait};
+pub use if_held::{IfHeld, Place};
 
 /// A record's key on a node.
 pub type RecordKey = Arc<str>;
@@ -30,9 +30,9 @@ pub type FingerprintBytes = [u8; 32];
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take the lock if it is free, or reserved for who asks. Grants only outside quarantine. Free
+    /// Take the lock if it is free, reserved for who asks, or of the owner from whom it takes it. Grants only outside quarantine. Free
     /// → `lock := owner, ttl`, `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same
-    /// owner → `Granted` with the present fence. Else → `Held`, and the hint in `wait` is due.
+    /// owner → `Granted` with the present fence. Else → `Held`, and the hint of `if_held` is due.
     Acquire {
         /// The lock's keys.
         keys: LockKeys,
@@ -42,8 +42,8 @@ pub enum Op {
         ttl: Duration,
         /// The caller's wall clock or more, in microseconds.
         proposal: u64,
-        /// Which hint the caller asks for, if any.
-        wait: Option<Wait>,
+        /// What is done where another has it; `None`: nothing.
+        if_held: Option<IfHeld>,
     },
     /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
     /// and `token` is not further ahead than honest clocks and nodes can bring it (the node's own

@@ -15,7 +15,7 @@ use crate::durability::Durability;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Wait};
+use crate::op::{IfHeld, Op};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
@@ -50,14 +50,14 @@ impl Core {
         }
     }
 
-    /// One attempt at this durability, with a fresh owner token. With `wait` it asks the nodes for
-    /// that hint if it is refused. It waits to be among the attempts under way for `within` and for
+    /// One attempt at this durability, with a fresh owner token. `if_held` is what the nodes do
+    /// where another has it. It waits to be among the attempts under way for `within` and for
     /// `node_deadline` at least.
     pub(crate) async fn attempt(
         &self,
         keys: &LockKeys,
         ttl: Duration,
-        (wait, within): (Option<Wait>, Duration),
+        (if_held, within): (Option<IfHeld>, Duration),
         level: Durability,
     ) -> Result<Won, Loss> {
         let timer = self.timer().map_err(Loss::NoQuorum)?;
@@ -76,7 +76,7 @@ impl Core {
             mailbox: Arc::clone(&mailbox),
             armed: true,
         };
-        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait };
+        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held };
         self.send_all(acquire, self.node_deadline(sent).min(until), &mailbox);
         let round = Round { mailbox: &mailbox, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;

@@ -65,7 +65,7 @@ impl Core {
             mailbox: Arc::clone(&locks),
             armed: true,
         };
-        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, wait: None };
+        let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, if_held: None };
         self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
         let look = Op::Lookup { key, retention, fingerprint: None, born };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::{Notified, OwnedNotified};
 
-use crate::op::{Place, Wait};
+use crate::op::{IfHeld, Place};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -176,17 +176,17 @@ impl Waiting {
 
     /// What the nodes are asked for, which are about to be asked. In the queue it is the place of
     /// this handle: that of its first waiter. Hints from before are of no more use.
-    pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> Wait {
+    pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
             entry.heard.clear();
             entry.since.front().copied()
         });
-        let Some(since) = first.filter(|_| self.is_queued()) else { return Wait::Watch };
+        let Some(since) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
         // It hears after half a round trip, or of a minority two later, and asks in another half.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
-        Wait::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
+        IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 
     /// Whether others of this handle are in the queue, so that it has its place.

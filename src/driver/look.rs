@@ -9,7 +9,6 @@ use crate::name::LockKeys;
 use crate::node::mailbox::Mailbox;
 use crate::op::{Enlist, Op, Reply};
 use crate::quorum::candidates::{Candidate, Listing};
-use crate::token::OwnerToken;
 
 impl Core {
     /// The answer of each node by name; none where it is silent.
@@ -59,12 +58,5 @@ impl Core {
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &Mailbox::taking_back(self.n()));
-    }
-
-    /// Releases a lock of somebody else on every node.
-    pub(crate) fn take_from(&self, keys: &LockKeys, owner: OwnerToken) {
-        let op = Op::Release { keys: keys.clone(), owner, words: true };
-        let deadline = self.node_deadline(self.env.now());
-        self.send_all(op, deadline, &Mailbox::taking_back(self.n()));
     }
 }

@@ -10,7 +10,7 @@ use crate::driver::Core;
 use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use crate::lock::{LockGuard, Mutex};
 use crate::name::LockKeys;
-use crate::op::Reply;
+use crate::op::{IfHeld, Reply};
 use crate::quorum::acquire::Loss;
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
@@ -124,6 +124,7 @@ impl Mutex {
 
     /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
     /// where the holder is known to hang. From nobody else: another one who comes first keeps it.
+    /// Each node gives it from one to the other at once, so those who wait for it go on waiting.
     ///
     /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
     /// from now on. The holder itself hears of its loss at its next renewal, at the latest when
@@ -136,7 +137,7 @@ impl Mutex {
     /// keeps it, or another program's value is under its key.
     ///
     /// # Cancellation safety
-    /// Dropped, the holder may have been released all the same; nothing else is held.
+    /// Dropped, the holder may have lost the lock all the same; nothing else is held.
     pub async fn take_over(
         &self,
         holder: &Holder,
@@ -149,11 +150,10 @@ impl Mutex {
         let mut from = None;
         loop {
             let seen = look(core, &self.keys).await.holder();
-            if let Some(same) = seen.filter(|seen| seen.token == holder.token) {
-                core.take_from(&self.keys, same.token);
-                from = Some(same);
-            }
-            match core.attempt(&self.keys, self.ttl, (None, WAIT), self.level).await {
+            let same = seen.filter(|seen| seen.token == holder.token);
+            let take = same.as_ref().map(|same| IfHeld::TakeFrom(same.token));
+            from = same.or(from);
+            match core.attempt(&self.keys, self.ttl, (take, WAIT), self.level).await {
                 Ok(won) => {
                     let guard = self.guard(won);
                     guard.lease().set_meta(note(reason).into());

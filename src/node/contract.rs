@@ -36,6 +36,7 @@ mod reservations;
 mod results;
 mod runs;
 mod steps;
+mod takeovers;
 
 use std::fmt;
 use std::future::Future;
@@ -208,6 +209,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(hints::cases());
     all.extend(lists::cases());
     all.extend(reservations::cases());
+    all.extend(takeovers::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());
     all.extend(barriers::cases());

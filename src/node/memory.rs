@@ -209,8 +209,8 @@ impl State {
 impl Data {
     fn apply(&mut self, h: &Header, op: &Op, hints: &mut Vec<NodeEvent>) -> Reply {
         match op {
-            Op::Acquire { keys, owner, ttl, proposal, wait } => {
-                self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *wait))
+            Op::Acquire { keys, owner, ttl, proposal, if_held } => {
+                self.locks.acquire(h, keys, *owner, *ttl, (*proposal, *if_held))
             }
             Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
             Op::Extend { keys, owner, ttl, token, meta, reassert } => {

@@ -12,9 +12,9 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Batch, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, LISTED_MAX, Listed,
-    Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord, StoredSteps,
-    Terms, Wait,
+    Batch, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, IfHeld, LISTED_MAX,
+    Listed, Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord,
+    StoredSteps, Terms,
 };
 pub use crate::receipt::Predecessor;
 pub use crate::token::OwnerToken;

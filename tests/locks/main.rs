@@ -12,4 +12,5 @@ mod run;
 mod runtimes;
 #[path = "../support/mod.rs"]
 mod support;
+mod taken;
 mod turns;

@@ -366,7 +366,7 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     send(None).await;
     server.cli(&["script", "flush"]);
     let proposal = SystemEnv.wall_micros();
-    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, wait: None };
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal, if_held: None };
     let mut acquire = send(Some(acquire));
     let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
     // Sent; answered NOSCRIPT; about to be sent again.

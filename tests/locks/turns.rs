@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::node::spi::{
-    Batch, LockKeys, LockNode as _, Op, OwnerToken, Place, Reply, Terms, Wait,
+    Batch, IfHeld, LockKeys, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
 };
 use palisade::{MemoryNode, Moment, Redlock};
 
@@ -77,7 +77,7 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
             owner: OwnerToken::from_random(ghost as u128),
             ttl: Duration::from_secs(1),
             proposal: 0,
-            wait: Some(Wait::Queue(place)),
+            if_held: Some(IfHeld::Queue(place)),
         };
         let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
         let batch = Batch { terms, not_after: None, ops: vec![op] };

@@ -26,7 +26,7 @@ async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_millis(500),
         proposal: SystemEnv.wall_micros(),
-        wait: None,
+        if_held: None,
     };
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let within = Duration::from_secs(1);
@@ -211,7 +211,7 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
             owner: OwnerToken::from_random(SystemEnv.random()),
             ttl: Duration::from_secs(60),
             proposal: SystemEnv.wall_micros(),
-            wait: None,
+            if_held: None,
         };
         let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
         // Without a deadline by the server's clock, which would refuse it too.

@@ -33,7 +33,7 @@ fn acquire(name: &str) -> Op {
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_millis(500),
         proposal: SystemEnv.wall_micros(),
-        wait: None,
+        if_held: None,
     }
 }
 

@@ -44,7 +44,7 @@ async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
         owner: OwnerToken::from_random(SystemEnv.random()),
         ttl: Duration::from_secs(1),
         proposal: SystemEnv.wall_micros(),
-        wait: None,
+        if_held: None,
     };
     let terms = Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(60) };
     let call =

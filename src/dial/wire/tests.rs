@@ -36,7 +36,7 @@ fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     let op = if releases {
         Op::Release { keys, owner, words: false }
     } else {
-        Op::Acquire { keys, owner, ttl: Duration::from_secs(1), proposal: 1, wait: None }
+        Op::Acquire { keys, owner, ttl: Duration::from_secs(1), proposal: 1, if_held: None }
     };
     let second = Duration::from_secs(1);
     let terms = Terms { max_ttl: second, clock_error: second };

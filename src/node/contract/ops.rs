@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::{KEEP, LONG};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, Place, QuarantineId, RecordKey, Wait};
+use crate::op::{Claim, ClaimEnd, FingerprintBytes, IfHeld, Op, Place, QuarantineId, RecordKey};
 use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
@@ -13,7 +13,7 @@ pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
 }
 
 pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, proposal: u64) -> Op {
-    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: None }
+    Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
 }
 
 /// How long a lock is reserved for each who waits: as long as is possible.
@@ -25,14 +25,20 @@ pub(super) fn acquire_waiting(
     owner: OwnerToken,
     (waiter, span): (u64, Duration),
 ) -> Op {
-    let wait = Some(Wait::Queue(Place { waiter, waited: span, needs: RESERVED }));
-    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, wait }
+    let if_held = Some(IfHeld::Queue(Place { waiter, waited: span, needs: RESERVED }));
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
 }
 
 /// As a candidate, which has no place in the queue.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
-    let wait = Some(Wait::Watch);
-    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, wait }
+    let if_held = Some(IfHeld::Watch);
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+}
+
+/// From this owner.
+pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
+    let if_held = Some(IfHeld::TakeFrom(from));
+    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {

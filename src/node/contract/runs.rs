@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::bench::{Bench, LONG};
 use super::{Case, list};
 use crate::name::LockKeys;
-use crate::op::{Op, Place, Reply, Wait};
+use crate::op::{IfHeld, Op, Place, Reply};
 use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -75,13 +75,13 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
             let place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
-            let waits = [Wait::Watch, Wait::Queue(place)][dice.below(2)];
+            let waits = [IfHeld::Watch, IfHeld::Queue(place)][dice.below(2)];
             let (keys, seldom) = (names[name].clone(), dice.below(8) == 0);
             let ttl = if dice.below(5) == 0 { LONG } else { LONG / 2 };
             let op = if releasing {
                 Op::Release { keys, owner, words: seldom }
             } else {
-                Op::Acquire { keys, owner, ttl, proposal, wait: seldom.then_some(waits) }
+                Op::Acquire { keys, owner, ttl, proposal, if_held: seldom.then_some(waits) }
             };
             asked.push((name, op));
         }
@@ -101,7 +101,7 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
         owner: *owner,
         ttl: *ttl,
         proposal: 0,
-        wait: None,
+        if_held: None,
     };
     b.all(all.iter().map(acquire).collect()).await;
     let inspect = |(keys, ..): &(LockKeys, _, _)| Op::Inspect { keys: keys.clone(), wait: false };

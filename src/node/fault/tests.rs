@@ -56,7 +56,7 @@ fn batch(ops: Vec<Op>) -> Batch {
 fn acquire(by: u128) -> Op {
     let ttl = Duration::from_secs(10);
     let (keys, owner) = (LockKeys::new("a"), OwnerToken::from_random(by));
-    Op::Acquire { keys, owner, ttl, proposal: 0, wait: None }
+    Op::Acquire { keys, owner, ttl, proposal: 0, if_held: None }
 }
 
 fn release(by: u128) -> Op {

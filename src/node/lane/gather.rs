@@ -155,7 +155,7 @@ mod tests {
                 owner,
                 ttl: TTL * at,
                 proposal: at.into(),
-                wait: at.is_multiple_of(7).then_some(crate::op::Wait::Watch),
+                if_held: at.is_multiple_of(7).then_some(crate::op::IfHeld::Watch),
             },
             4..8 => Op::Release { keys, owner, words: at.is_multiple_of(7) },
             8 => Op::Extend { keys, owner, ttl: TTL, token, meta: None, reassert: None },

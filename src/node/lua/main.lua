@@ -1,7 +1,7 @@
 -- Executes the ops in order, each with its keys and arguments behind those of the one before. Runs
 -- of acquires with one ttl and runs of releases are sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
---          A, V, W: how many (V, W: one), ttl, fence life, their arguments
+--          A, V, W, T: how many (A only: many), ttl, fence life, their arguments
 --          D, Q: how many, their arguments      else: its arguments
 -- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
 --          acquire with its proposal for a fence): the clock in µs, negative if the server keeps a
@@ -24,12 +24,12 @@ local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
 while a < last do
   local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
-  if kind == 'A' or kind == 'W' or kind == 'V' then
+  if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
     local reserved
     if kind == 'W' then args, reserved = 9, '------' .. ARGV[a + 8] end
-    if expected then rest, found = acquire(k, a, count, reserved) end
+    if kind == 'T' then args = 7 elseif expected then rest, found = acquire(k, a, count, reserved) end
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2

@@ -1,12 +1,12 @@
 -- Kind A, a run of acquires that are not all the common case, and one that wants a hint: with all
--- who watch (V), or in its turn (W). So many are as asked already (`rest`); if `found` is
+-- who watch (V), or in its turn (W); or that takes the lock from an owner (T). So many are as asked already (`rest`); if `found` is
 -- something, the one behind them has the lock and not yet its fence, whose key held that.
--- KEYS  per op: 1 lock   2 fence   3 queue (V, W)
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
 -- ARGV  as in acquire.lua; W also 3 for how many µs it has waited  4 which handle, in 16 digits
---       5 for how many ms it wants a released lock to be reserved for it
+--       5 for how many ms it wants a released lock to be reserved for it; T also 3 from whom
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
-if find('AVW', kind, 1, true) then
+if find('AVWT', kind, 1, true) then
   -- The fence stood at `old` or a stranger's value stands there: what is given then.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
@@ -38,9 +38,11 @@ if find('AVW', kind, 1, true) then
     return true
   end
 
-  -- Reserved for who asks: as good as free.
-  if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
+  -- Reserved for who asks, or to be taken from this owner: as good as free.
+  local free = kind == 'W' and '------' .. ARGV[a + 8] or kind == 'T' and ARGV[a + 7]
+  if free and left <= 0 and look(KEYS[k + 1], '22') == free then
     call('DEL', KEYS[k + 1])
+    if kind == 'T' and is_words(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
   end
 
   local ttl, old = ARGV[a + 3], found

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::name::LockKeys;
-use crate::op::{Holder, Place, QuarantineId, Reply, Wait};
+use crate::op::{Holder, IfHeld, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Most handles that have a place in the queue of one lock; others ask again now and then.
@@ -96,9 +96,9 @@ impl Entry {
     }
 
     /// For how long it is reserved for others than who asks.
-    fn reserved(&self, h: &Header, wait: Option<Wait>) -> Option<Duration> {
+    fn reserved(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
         let (waiter, till) = self.reserved?;
-        let place = wait.as_ref().and_then(Wait::place);
+        let place = if_held.as_ref().and_then(IfHeld::place);
         (place.is_none_or(|place| place.waiter != waiter)).then(|| h.until(till))
     }
 
@@ -106,13 +106,13 @@ impl Entry {
     fn refuse(
         &mut self,
         h: &Header,
-        wait: Option<Wait>,
+        if_held: Option<IfHeld>,
         (remaining, foreign): (Option<Duration>, bool),
     ) -> Reply {
-        match wait {
-            Some(Wait::Watch) => self.watched_till = h.fence_till(),
-            Some(Wait::Queue(place)) => self.queue(h, place),
-            None => {}
+        match if_held {
+            Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
+            Some(IfHeld::Queue(place)) => self.queue(h, place),
+            Some(IfHeld::TakeFrom(_)) | None => {}
         }
         Reply::Held { remaining, foreign }
     }
@@ -165,18 +165,21 @@ impl Locks {
         keys: &LockKeys,
         owner: OwnerToken,
         ttl: Duration,
-        (proposal, wait): (u64, Option<Wait>),
+        (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
-        if let Some(rest) = entry.reserved(h, wait) {
-            return entry.refuse(h, wait, (Some(rest), false));
+        if let Some(rest) = entry.reserved(h, if_held) {
+            return entry.refuse(h, if_held, (Some(rest), false));
         }
         entry.reserved = None;
+        if let Some(IfHeld::TakeFrom(from)) = if_held {
+            entry.held.take_if(|held| held.owner == Some(from));
+        }
         if let Some(rest) = entry.kept(h) {
-            return entry.refuse(h, wait, (Some(rest), false));
+            return entry.refuse(h, if_held, (Some(rest), false));
         }
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
@@ -184,7 +187,7 @@ impl Locks {
         }
         if let Some(held) = &entry.held {
             let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, wait, (remaining, foreign));
+            return entry.refuse(h, if_held, (remaining, foreign));
         }
         entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
         let fence = h.next_fence(entry.fence, proposal);

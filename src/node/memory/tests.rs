@@ -58,7 +58,7 @@ fn owner(n: u128) -> OwnerToken {
 
 fn acquire(name: &str, by: u128, proposal: u64) -> Op {
     let keys = LockKeys::new(name);
-    Op::Acquire { keys, owner: owner(by), ttl: TTL, proposal, wait: None }
+    Op::Acquire { keys, owner: owner(by), ttl: TTL, proposal, if_held: None }
 }
 
 fn claim(key: &str, by: u128, retention: Duration) -> Op {

@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{
-    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, Op, Place, QuarantineId, Terms, Wait,
+    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, Op, Place, QuarantineId, Terms,
 };
 use crate::time::{FENCE_SLACK, token_lead};
 
@@ -104,7 +104,7 @@ pub(super) fn micros(d: Duration) -> u64 {
 /// went as asked.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
-        (Op::Acquire { ttl, wait: None, .. }, Op::Acquire { ttl: other, wait: None, .. }) => {
+        (Op::Acquire { ttl, if_held: None, .. }, Op::Acquire { ttl: other, if_held: None, .. }) => {
             ttl == other
         }
         (Op::Release { words: false, .. }, Op::Release { words: false, .. }) => true,
@@ -115,11 +115,12 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 
 fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
     match &run[0] {
-        Op::Acquire { ttl, wait, .. } => {
-            let kind = match wait {
+        Op::Acquire { ttl, if_held, .. } => {
+            let kind = match if_held {
                 None => "A",
-                Some(Wait::Watch) => "V",
-                Some(Wait::Queue(_)) => "W",
+                Some(IfHeld::Watch) => "V",
+                Some(IfHeld::Queue(_)) => "W",
+                Some(IfHeld::TakeFrom(_)) => "T",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
@@ -146,7 +147,7 @@ fn whole_millis(d: Duration) -> u64 {
 
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
-        Op::Acquire { wait, .. } => 2 + usize::from(wait.is_some()),
+        Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
         Op::Release { words: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
         Op::Raise { .. } => 2,
@@ -164,9 +165,13 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     match op {
-        Op::Acquire { keys, wait, .. } => {
+        Op::Acquire { keys, if_held, .. } => {
             let cmd = cmd.arg(keys.lock()).arg(keys.fence());
-            if wait.is_some() { cmd.arg(keys.queue()) } else { cmd }
+            match if_held {
+                None => cmd,
+                Some(IfHeld::Watch | IfHeld::Queue(_)) => cmd.arg(keys.queue()),
+                Some(IfHeld::TakeFrom(_)) => cmd.arg(keys.meta()),
+            }
         }
         Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
@@ -209,16 +214,20 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-/// A place in a queue, if there is one.
-fn place<'c>(cmd: &'c mut Cmd, place: Option<&Place>) -> &'c mut Cmd {
-    let Some(Place { waiter, waited, needs }) = place else { return cmd };
+/// A place in a queue.
+fn place<'c>(cmd: &'c mut Cmd, Place { waiter, waited, needs }: &Place) -> &'c mut Cmd {
     cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
-        Op::Acquire { owner, proposal, wait, .. } => {
-            place(cmd.arg(owner.as_str()).arg(*proposal), wait.as_ref().and_then(Wait::place))
+        Op::Acquire { owner, proposal, if_held, .. } => {
+            let cmd = cmd.arg(owner.as_str()).arg(*proposal);
+            match if_held {
+                None | Some(IfHeld::Watch) => cmd,
+                Some(IfHeld::Queue(place)) => self::place(cmd, place),
+                Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()),
+            }
         }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => named(

@@ -27,7 +27,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::dial::said::said;
 use crate::node::NodeEvent;
-use crate::op::{Op, Place};
+use crate::op::{IfHeld, Op, Place};
 
 /// The channel of those who watch; behind it and a colon, that of one handle which waits.
 const CHANGED: &str = "palisade:changed";
@@ -162,7 +162,10 @@ impl Drop for Hints {
 /// The key for which the op asks for a hint, and who waits.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
-        Op::Acquire { keys, wait: Some(wait), .. } => Some((keys.lock(), wait.place())),
+        Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. } => Some((keys.lock(), None)),
+        Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
+            Some((keys.lock(), Some(place)))
+        }
         Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
         Op::Claim(claim) if claim.wait => Some((&claim.key, None)),
         _ => None,

@@ -18,7 +18,7 @@ const TEXT: &str = concat!(
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release)\n",
     lua!("helpers"),
-    "if find('AVWDQMRXI', kind, 1, true) then\n",
+    "if find('AVWTDQMRXI', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),
     "end\n",
     lua!("enlist"),

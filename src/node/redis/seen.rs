@@ -142,7 +142,7 @@ mod tests {
             owner: crate::token::OwnerToken::from_random(1),
             ttl: TERMS.max_ttl,
             proposal: *proposal,
-            wait: None,
+            if_held: None,
         };
         let ops = proposals.iter().map(acquire).collect();
         seen.window(&Batch { terms: TERMS, not_after, ops }, GroupTerms::ALONE)

@@ -67,12 +67,23 @@ async fn wrong_deeds_on_locks_are_caught() {
     caught(
         "gives a candidate no hint",
         |op| {
-            if let Op::Acquire { wait: wait @ Some(Wait::Watch), .. } = op {
-                *wait = None;
+            if let Op::Acquire { if_held: if_held @ Some(IfHeld::Watch), .. } = op {
+                *if_held = None;
             }
         },
         truly,
         "release_wakes_who_watches_and_who_waits",
+    )
+    .await;
+    caught(
+        "refuses who takes a lock from its owner",
+        |op| {
+            if let Op::Acquire { if_held: if_held @ Some(IfHeld::TakeFrom(_)), .. } = op {
+                *if_held = None;
+            }
+        },
+        truly,
+        "a_lock_is_taken_from_its_owner",
     )
     .await;
     caught(

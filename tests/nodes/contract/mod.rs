@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade::Moment;
 use palisade::error::NodeError;
-use palisade::node::spi::{Batch, ClaimEnd, Op, Replies, Reply, StoredRecord, Wait};
+use palisade::node::spi::{Batch, ClaimEnd, IfHeld, Op, Replies, Reply, StoredRecord};
 use palisade::node::{
     MemoryNode, NodeEvent,
     spi::{BoxFuture, LockNode},

@@ -85,8 +85,12 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
             owner,
             ttl: TTL,
             proposal,
-            wait: [None, None, None, Some(Wait::Watch), Some(Wait::Queue(PLACE))]
-                [dice.below(5) as usize],
+            if_held: match dice.below(6) {
+                0..3 => None,
+                3 => Some(IfHeld::Watch),
+                4 => Some(IfHeld::Queue(PLACE)),
+                _ => Some(IfHeld::TakeFrom(owners[dice.below(3) as usize])),
+            },
         },
         5..9 => Op::Release { keys, owner, words: dice.below(4) == 0 },
         9 => {

@@ -33,8 +33,8 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     let keys = || LockKeys::new(name);
     let token = FencingToken::new(SystemEnv.wall_micros());
     let mut waiting = acquire(name, owner);
-    if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = Some(Wait::Queue(PLACE));
+    if let Op::Acquire { if_held, .. } = &mut waiting {
+        *if_held = Some(IfHeld::Queue(PLACE));
     }
     vec![
         acquire(name, owner),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Claim, Facts, Op, Place, Replies, Reply, Terms, Wait};
+use palisade::node::spi::{Batch, Claim, Facts, IfHeld, Op, Place, Replies, Reply, Terms};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
 use palisade::{FencingToken, node::spi::OwnerToken};
@@ -42,7 +42,7 @@ const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration:
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, wait: None }
+    Op::Acquire { keys: LockKeys::new(name), owner, ttl: TTL, proposal, if_held: None }
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
@@ -170,8 +170,8 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     one(&node, LONG, acquire("k", a)).await.unwrap();
     assert_eq!(events.recv().await, Ok(NodeEvent::Up));
     let mut waiting = acquire("k", b);
-    if let Op::Acquire { wait, .. } = &mut waiting {
-        *wait = Some(Wait::Queue(PLACE));
+    if let Op::Acquire { if_held, .. } = &mut waiting {
+        *if_held = Some(IfHeld::Queue(PLACE));
     }
     one(&node, LONG, waiting).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();

@@ -9,7 +9,7 @@ fn wait_for(name: &str) -> Op {
         owner: owner(),
         ttl: TTL,
         proposal,
-        wait: Some(Wait::Queue(PLACE)),
+        if_held: Some(IfHeld::Queue(PLACE)),
     }
 }
 

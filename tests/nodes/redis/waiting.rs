@@ -18,7 +18,7 @@ fn waiting(name: &str, owner: OwnerToken) -> Op {
         owner,
         ttl: TTL,
         proposal,
-        wait: Some(Wait::Queue(PLACE)),
+        if_held: Some(IfHeld::Queue(PLACE)),
     }
 }
 
@@ -76,7 +76,7 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let name = format!("k{turn}");
         fence(one(&node, LONG, acquire(&name, a)).await);
         let Op::Acquire { keys, owner, ttl, proposal, .. } = waiting(&name, b) else { return };
-        let waits = Op::Acquire { keys, owner, ttl, proposal, wait: Some(Wait::Queue(place)) };
+        let waits = Op::Acquire { keys, owner, ttl, proposal, if_held: Some(IfHeld::Queue(place)) };
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
         // Nothing is reserved for who cannot be told, and a reservation is over soon.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, Enlist, Wait};
+use crate::op::{Claim, ClaimEnd, Enlist, IfHeld};
 
 /// `a` and `d` may be in runs.
 const KINDS: &str = "ARXDIECrxcsuLaaadd";
@@ -20,8 +20,8 @@ fn op(kind: char) -> Op {
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
     match kind {
         'A' | 'a' => {
-            let wait = (kind == 'A').then_some(Wait::Watch);
-            Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, wait }
+            let if_held = (kind == 'A').then_some(IfHeld::Watch);
+            Op::Acquire { keys, owner, ttl: SECOND, proposal: 1, if_held }
         }
         'R' => Op::Raise { keys, owner, token },
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::name::LockKeys;
-use crate::op::Wait;
+use crate::op::IfHeld;
 
 fn ops() -> Vec<Op> {
     let keys = LockKeys::new("k");
@@ -17,7 +17,7 @@ fn ops() -> Vec<Op> {
             owner,
             ttl: Duration::from_secs(1),
             proposal: 1,
-            wait: Some(Wait::Watch),
+            if_held: Some(IfHeld::Watch),
         },
         Op::Release { keys: keys.clone(), owner, words: true },
         Op::Inspect { keys, wait: false },
@@ -119,7 +119,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     let owner = OwnerToken::from_random(1);
     let acquire = |proposal| {
         let ttl = Duration::from_secs(1);
-        Op::Acquire { keys: keys.clone(), owner, ttl, proposal, wait: None }
+        Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
     };
     let release = Op::Release { keys: keys.clone(), owner, words: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
@@ -150,8 +150,8 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
     let release = Op::Release { keys: keys.clone(), owner, words: false };
-    let wait = Some(Wait::Watch);
-    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, wait };
+    let if_held = Some(IfHeld::Watch);
+    let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, if_held };
     let ops = [release.clone(), release, acquire];
     let run: Arc<str> = "run".into();
     let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();

@@ -1,16 +1,21 @@
-//! How a caller that is refused hears that a lock is free.
+//! What is done where a lock is held by another.
 
 use std::time::Duration;
 
-/// Which hint a refused caller asks for.
+use crate::token::OwnerToken;
+
+/// What a caller wants of a node where another has the lock: a hint once it is free, or the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum IfHeld {
     /// The next release wakes it with everybody else who watches, and reserves nothing for it: it
     /// has no place in the queue. Candidates of an election ask so, because they decide among
     /// themselves who attempts first.
     Watch,
     /// Releases wake those in the queue one after the other.
     Queue(Place),
+    /// If it is the lock of this owner it counts as free, and the owner's metadata go. Else the
+    /// caller is refused, and asks for no hint. There is no moment at which a third could have it.
+    TakeFrom(OwnerToken),
 }
 
 /// A place among those who wait for a lock, one per handle. The one that has waited longest is the
@@ -33,12 +38,12 @@ pub struct Place {
     pub needs: Duration,
 }
 
-impl Wait {
+impl IfHeld {
     /// The place in the queue, if it has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Self::Queue(place) => Some(place),
-            Self::Watch => None,
+            Self::Watch | Self::TakeFrom(_) => None,
         }
     }
 }
