@@ -30,9 +30,10 @@ pub type FingerprintBytes = [u8; 32];
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take the lock if it is free, reserved for who asks, or of the owner from whom it takes it. Grants only outside quarantine. Free
-    /// → `lock := owner, ttl`, `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same
-    /// owner → `Granted` with the present fence. Else → `Held`, and the hint of `if_held` is due.
+    /// Take the lock if it is free, reserved for who asks, or of the owner from whom it is taken.
+    /// Grants only outside quarantine. Free → `lock := owner, ttl`,
+    /// `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with
+    /// the present fence. Else → `Held`, and the hint of `if_held` is due.
     Acquire {
         /// The lock's keys.
         keys: LockKeys,

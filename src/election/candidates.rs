@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ impl Election {
     }
 
     fn entry(&self, owner: OwnerToken, entry: Option<Arc<[u8]>>) -> Enlist {
-        Enlist { key: self.keys.candidates(), owner, ttl: self.ttl, entry }
+        Enlist { key: self.keys.candidates(), owner, ttl: self.ttl, entry, news: false }
     }
 }
 
@@ -174,6 +174,16 @@ struct Rival {
     until: Moment,
 }
 
+/// What a candidate knows of the list, and the list of it.
+#[derive(Debug, Default)]
+struct Read {
+    /// Others of higher priority, as they were listed when it wrote last.
+    rivals: Vec<Rival>,
+    /// Its own priority as the others were asked to read it; zero until then, and while it is not
+    /// eligible.
+    priority: u8,
+}
+
 /// A campaign's place in the list; given up on drop.
 pub(super) struct Seat<'a> {
     of: &'a Election,
@@ -184,8 +194,7 @@ pub(super) struct Seat<'a> {
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
-    /// Others of higher priority, as they were listed when it wrote last.
-    rivals: Mutex<Vec<Rival>>,
+    read: Mutex<Read>,
 }
 
 impl<'a> Seat<'a> {
@@ -199,7 +208,7 @@ impl<'a> Seat<'a> {
             waits: Notify::new(),
             listed: AtomicBool::new(false),
             number: AtomicU64::new(0),
-            rivals: Mutex::default(),
+            read: Mutex::default(),
         }
     }
 
@@ -221,6 +230,7 @@ impl<'a> Seat<'a> {
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
+        let counts = if eligible { self.of.priority() } else { 0 };
         let entry = Entry {
             number: self.number.fetch_add(1, Ordering::Relaxed) + 1,
             value: self.value.clone(),
@@ -233,7 +243,10 @@ impl<'a> Seat<'a> {
         };
         let text = entry.encode();
         debug_assert!(text.len() <= ENTRY_MAX, "{} bytes", text.len());
-        self.read(Some(text)).await;
+        let news = counts != self.known().priority;
+        if self.read(Enlist { news, ..self.of.entry(self.owner, Some(text)) }).await {
+            self.known().priority = counts;
+        }
         eligible
     }
 
@@ -242,15 +255,17 @@ impl<'a> Seat<'a> {
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
     pub(super) async fn look(&self) {
-        self.read(None).await;
+        self.read(self.of.entry(self.owner, None)).await;
     }
 
-    async fn read(&self, text: Option<Arc<[u8]>>) {
+    fn known(&self) -> MutexGuard<'_, Read> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read(&self, op: Enlist) -> bool {
         let core = &self.of.core;
         let asked = core.env.now();
-        let Ok(all) = core.enlist(self.of.entry(self.owner, text), Entry::read).await else {
-            return;
-        };
+        let Ok(all) = core.enlist(op, Entry::read).await else { return false };
         let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
             c.owner != self.owner && c.words.eligible && c.words.priority > self.of.priority()
         };
@@ -258,23 +273,25 @@ impl<'a> Seat<'a> {
             priority: c.words.priority,
             until: asked + c.remaining,
         };
-        let rivals = all.into_iter().filter(above).map(rival).collect();
-        *self.rivals.lock().unwrap_or_else(PoisonError::into_inner) = rivals;
+        self.known().rivals = all.into_iter().filter(above).map(rival).collect();
+        true
     }
 
     /// How long the next attempt is left to others (election 12).
     pub(super) fn hold_back(&self) -> Duration {
-        let rivals = self.rivals.lock().unwrap_or_else(PoisonError::into_inner);
-        if rivals.is_empty() {
+        let known = self.known();
+        if known.rivals.is_empty() {
             return Duration::ZERO;
         }
         let now = self.of.core.env.now();
-        let live = rivals.iter().filter(|rival| rival.until > now).map(|rival| rival.priority);
+        let live =
+            known.rivals.iter().filter(|rival| rival.until > now).map(|rival| rival.priority);
         let steps = live.collect::<BTreeSet<_>>().len().min(STEPS_MAX);
         (self.of.ttl / STEP.0).max(STEP.1) * steps as u32
     }
 
-    /// Keeps the entry, once an attempt was refused.
+    /// Keeps the entry, once an attempt was refused, and reads the list again when another one is
+    /// to be preferred.
     ///
     /// # Cancellation safety
     /// As [`write`](Self::write).
@@ -282,11 +299,17 @@ impl<'a> Seat<'a> {
         if !self.listed.load(Ordering::Relaxed) {
             self.waits.notified().await;
         }
+        let core = &self.of.core;
+        core.listen();
+        let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
+            // What comes while it writes is not lost.
+            let news = listens.ended();
             let written = self.write().await;
             tokio::select! {
                 biased;
                 () = self.of.course.eligible_is(!written) => {}
+                () = news => tokio::time::sleep(listens.floor(core.env.now())).await,
                 () = tokio::time::sleep(renew_every(self.of.ttl)) => {}
             }
         }

@@ -225,7 +225,10 @@ impl Data {
                 reply
             }
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
-            Op::Enlist(enlist) => self.lists.enlist(h, enlist),
+            Op::Enlist(enlist) => {
+                hints.extend(enlist.news.then(|| NodeEvent::Changed(Arc::clone(&enlist.key))));
+                self.lists.enlist(h, enlist)
+            }
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
             Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert } => {

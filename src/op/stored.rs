@@ -60,6 +60,8 @@ pub struct Enlist {
     pub ttl: Duration,
     /// What it says, one to [`ENTRY_MAX`] bytes; without one the owner's entry is taken out.
     pub entry: Option<Arc<[u8]>>,
+    /// Others should read it soon: hint to all who wrote an entry.
+    pub news: bool,
 }
 
 /// Most entries in one list.

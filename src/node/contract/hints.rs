@@ -30,13 +30,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A single hint may be lost; so the event is provoked a few times before the node is blamed.
-const TRIES: u32 = 3;
+pub(super) const TRIES: u32 = 3;
 /// In which nothing is heard if nobody is woken.
-const HUSH: Duration = Duration::from_millis(200);
+pub(super) const HUSH: Duration = Duration::from_millis(200);
 
 /// What the next event about the lock is: the handle whose turn it is, or nothing for all who
 /// watch. None if there is no such event for a while.
-async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option<Option<u64>> {
+pub(super) async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
             match events.recv().await {

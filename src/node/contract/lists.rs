@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::bench::{Bench, LONG, SHORT};
+use super::hints::{HUSH, TRIES, heard, listening};
 use super::{Case, list};
 use crate::op::{ENTRY_MAX, Enlist, LISTED_MAX, Listed, Op, RecordKey, Reply};
 use crate::token::OwnerToken;
@@ -15,15 +18,16 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_full_list_takes_nobody_until_somebody_leaves,
         Nothing: what_an_entry_says_comes_back_byte_for_byte,
         Nothing: a_list_that_is_only_read_is_not_made,
+        Nothing: news_of_an_entry_reach_those_who_wrote_one,
     ]
 }
 
 fn write(key: &RecordKey, owner: OwnerToken, ttl: Duration, text: &[u8]) -> Op {
-    Op::Enlist(Enlist { key: key.clone(), owner, ttl, entry: Some(text.into()) })
+    Op::Enlist(Enlist { key: key.clone(), owner, ttl, entry: Some(text.into()), news: false })
 }
 
 fn take_out(key: &RecordKey, owner: OwnerToken) -> Op {
-    Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None })
+    Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None, news: false })
 }
 
 /// What a list shows.
@@ -116,4 +120,23 @@ async fn a_list_that_is_only_read_is_not_made(b: Bench) {
         let got = read(&b, &key).await;
         b.check(got.is_empty(), "a list that nobody wrote is empty", &got);
     }
+}
+
+async fn news_of_an_entry_reach_those_who_wrote_one(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for _ in 0..TRIES {
+        let (key, (a, c)) = (b.key(), b.owners());
+        shown(&b, write(&key, a, LONG, b"here")).await;
+        shown(&b, write(&key, c, LONG, b"too")).await;
+        let quiet = timeout(HUSH, heard(&mut events, &key)).await.unwrap_or(None);
+        let Op::Enlist(entry) = write(&key, c, LONG, b"preferred") else { return };
+        shown(&b, Op::Enlist(Enlist { news: true, ..entry })).await;
+        got = vec![quiet, heard(&mut events, &key).await];
+        if got == [None, Some(None)] {
+            return;
+        }
+    }
+    b.broken("news wake who wrote an entry, and nothing else does", &got);
 }

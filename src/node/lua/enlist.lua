@@ -1,7 +1,7 @@
 -- Write or prolong a candidate's entry, or take it out, and read them all.
 -- KEYS  1 list: per entry its owner, until when in ms, the length of its text, and the text,
 --       with one space between
--- ARGV  1 owner  2 ttl ms  3 text, '' to take it out
+-- ARGV  1 owner  2 ttl ms  3 text, '' to take it out  4 1: others are to read it soon
 -- Puts  how many, then per entry: owner, ms left, text | WRONG_TYPE | DEFERRED
 if kind == 'E' then
   local most, longest = 64, 1024
@@ -41,6 +41,8 @@ if kind == 'E' then
     else
       call('DEL', KEYS[k + 1])
     end
+    -- A hint may be lost, so a missing permission to publish is no fault of the op.
+    if ARGV[a + 4] == '1' then try('PUBLISH', 'palisade:changed', KEYS[k + 1]) end
   end
   put(#who)
   for i = 1, #who do

@@ -19,7 +19,7 @@ if not expected then
   if b.err then return b end
 end
 -- How many of KEYS and ARGV the single ops take.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E13'
+local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
 while a < last do
@@ -29,7 +29,11 @@ while a < last do
     keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
     local reserved
     if kind == 'W' then args, reserved = 9, '------' .. ARGV[a + 8] end
-    if kind == 'T' then args = 7 elseif expected then rest, found = acquire(k, a, count, reserved) end
+    if kind == 'T' then
+      args = 7
+    elseif expected then
+      rest, found = acquire(k, a, count, reserved)
+    end
   elseif kind == 'D' or kind == 'Q' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'D' and count or 2 * count, 2 + count, kind == 'D' and 1 or 2

@@ -5,7 +5,7 @@
 -- first: since when it waits by this clock, in µs (16 digits), a colon, its handle (16 hex digits),
 -- for how many ms the lock is reserved for it (2 digits). Who has no connection any more is passed
 -- over. A hint may be lost, so a missing permission to publish is no fault of the op: all are
--- told on the common channel then, and nothing is reserved.
+-- heard on the common channel then, and nothing is reserved.
 -- A lock that is reserved has six dashes and the handle as its value. A handle that does not need
 -- it gives that back as if it were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
@@ -36,15 +36,15 @@ local function release(k, a, count, each, awaited)
       local v, lock = found[i + 1], KEYS[k + i]
       if v and #v % 35 == 1 and string.find(v, '^[01]')
         and (m == count or call('EXISTS', lock) == 0) then
-        local from, told, watched, handle = 2, 0, string.sub(v, 1, 1) == '1', nil
-        while told == 0 and from < #v do
+        local from, heard, watched, handle = 2, 0, string.sub(v, 1, 1) == '1', nil
+        while heard == 0 and from < #v do
           handle = string.sub(v, from + 17, from + 32)
-          told = redis.pcall('PUBLISH', 'palisade:changed:' .. handle, lock)
+          heard = redis.pcall('PUBLISH', 'palisade:changed:' .. handle, lock)
           from = from + 35
         end
-        if type(told) == 'table' then
+        if type(heard) == 'table' then
           from, watched = #v, true
-        elseif told > 0 then
+        elseif heard > 0 then
           local ms = string.match(string.sub(v, from - 2, from - 1), '^0?([1-9]%d?)$')
           if ms then call('SET', lock, '------' .. handle, 'NX', 'PX', ms) end
         end

@@ -35,7 +35,7 @@ impl Lists {
     }
 
     pub(super) fn enlist(&mut self, h: &Header, op: &Enlist) -> Reply {
-        let Enlist { key, owner, ttl, entry } = op;
+        let Enlist { key, owner, ttl, entry, .. } = op;
         if let Some(text) = entry {
             let list = &mut self.0.open(key, h.now).0;
             let till = h.after(*ttl);

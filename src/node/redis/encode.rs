@@ -214,20 +214,21 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
     }
 }
 
-/// A place in a queue.
-fn place<'c>(cmd: &'c mut Cmd, Place { waiter, waited, needs }: &Place) -> &'c mut Cmd {
-    cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
+/// What is done where the lock is held.
+fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
+    match then {
+        None | Some(IfHeld::Watch) => cmd,
+        Some(IfHeld::Queue(Place { waiter, waited, needs })) => {
+            cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
+        }
+        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()),
+    }
 }
 
 fn args(cmd: &mut Cmd, op: &Op) {
     match op {
         Op::Acquire { owner, proposal, if_held, .. } => {
-            let cmd = cmd.arg(owner.as_str()).arg(*proposal);
-            match if_held {
-                None | Some(IfHeld::Watch) => cmd,
-                Some(IfHeld::Queue(place)) => self::place(cmd, place),
-                Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()),
-            }
+            held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
         }
         Op::Raise { owner, token, .. } => cmd.arg("R").arg(owner.as_str()).arg(token.get()),
         Op::Extend { owner, ttl, token, meta, reassert, .. } => named(
@@ -242,11 +243,12 @@ fn args(cmd: &mut Cmd, op: &Op) {
         Op::Release { owner, words: false, .. } => cmd.arg(owner.as_str()),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
-        Op::Enlist(Enlist { owner, ttl, entry, .. }) => cmd
+        Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd
             .arg("E")
             .arg(owner.as_str())
             .arg(millis(*ttl))
-            .arg(entry.as_deref().unwrap_or_default()),
+            .arg(entry.as_deref().unwrap_or_default())
+            .arg(u8::from(*news)),
         Op::Claim(c) => {
             cmd.arg("C")
                 .arg(c.owner.as_str())

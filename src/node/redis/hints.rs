@@ -162,11 +162,12 @@ impl Drop for Hints {
 /// The key for which the op asks for a hint, and who waits.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
-        Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. } => Some((keys.lock(), None)),
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
             Some((keys.lock(), Some(place)))
         }
-        Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
+        Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. }
+        | Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
+        Op::Enlist(enlist) if enlist.entry.is_some() => Some((&enlist.key, None)),
         Op::Claim(claim) if claim.wait => Some((&claim.key, None)),
         _ => None,
     }

@@ -52,18 +52,7 @@ async fn wrong_answers_about_locks_are_caught() {
 }
 
 #[tokio::test]
-async fn wrong_deeds_on_locks_are_caught() {
-    caught(
-        "forgets who waits",
-        |op| {
-            if let Op::Inspect { wait, .. } = op {
-                *wait = false;
-            }
-        },
-        truly,
-        "release_wakes_an_inspector",
-    )
-    .await;
+async fn wrong_refusals_are_caught() {
     caught(
         "gives a candidate no hint",
         |op| {
@@ -84,6 +73,21 @@ async fn wrong_deeds_on_locks_are_caught() {
         },
         truly,
         "a_lock_is_taken_from_its_owner",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_deeds_on_locks_are_caught() {
+    caught(
+        "forgets who waits",
+        |op| {
+            if let Op::Inspect { wait, .. } = op {
+                *wait = false;
+            }
+        },
+        truly,
+        "release_wakes_an_inspector",
     )
     .await;
     caught(

@@ -27,7 +27,7 @@ fn op(kind: char) -> Op {
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
         'D' | 'd' => Op::Release { keys, owner, words: kind == 'D' },
         'I' => Op::Inspect { keys, wait: false },
-        'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None }),
+        'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None, news: false }),
         'C' => Op::Claim(Claim {
             key,
             owner,
