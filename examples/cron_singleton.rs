@@ -23,7 +23,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// A system downstream that recognises repeats: who wrote, by the key of the write.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
-/// The job. `dies` stands for a process that is killed right after its effect.
+/// The job. `dies` means a process that is killed right after its effect.
 async fn report(tick: Tick, ledger: Arc<Ledger>, me: &'static str, dies: bool) {
     let key = tick.child_key("report");
     let first =

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     // Any other caller learns at once, and without an error, how long it may take.
     match mutex.try_acquire().await? {
         TryAcquire::Taken(taken) => {
-            println!("another one is told: retry in {:?}", taken.retry_after);
+            println!("another one is refused: retry in {:?}", taken.retry_after);
         }
         TryAcquire::Acquired(_) => return Err("two holders".into()),
     }

@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn a_level_that_asks_for_nothing_is_refused() {
         let e = Durability::Replicas(0).check().unwrap_err();
-        let words = "`durability` is Replicas(0): at least 1 replica; to wait for none use \
+        let text = "`durability` is Replicas(0): at least 1 replica; to wait for none use \
                      Durability::Primary";
-        assert_eq!(e.to_string(), words);
+        assert_eq!(e.to_string(), text);
         assert!(Durability::Replicas(1).check().is_ok() && Durability::Primary.check().is_ok());
     }
 }

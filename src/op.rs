@@ -90,7 +90,7 @@ pub enum Op {
         owner: OwnerToken,
         /// The holder may have published metadata (`Extend` with `meta`), which is deleted too.
         /// `false` only spares the node the look.
-        words: bool,
+        meta: bool,
     },
     /// Read the holder. `wait` asks for a hint on the next change.
     Inspect {

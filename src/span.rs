@@ -2,7 +2,7 @@
 //! its end with which token, after how many attempts and how the call ended.
 //!
 //! A span that nobody collects costs one look at a number, and its fields are not put together.
-//! Fields are names, tokens, numbers and words of this crate: no values, no secrets.
+//! Fields are names, tokens, numbers and text of this crate: no values, no secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -22,13 +22,13 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     use io::ErrorKind as K;
     let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
     let kind = inside::<io::Error>(e)?.kind();
-    let words = if tls {
+    let text = if tls {
         "the server hung up on TLS: it may want a client certificate (`tls`), or speaks no TLS here"
     } else {
         "the server hung up before its first answer: if it speaks TLS on this port, use TLS here \
          too (rediss://, `tls`, `sentinel_tls`)"
     };
-    dropped.contains(&kind).then_some(words)
+    dropped.contains(&kind).then_some(text)
 }
 
 /// The first cause of this type. An `io::Error` and an `Arc` do not name what they hold as their

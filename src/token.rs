@@ -29,7 +29,7 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// What stands where an owner would while a lock is free and reserved for this waiter
+    /// The value in an owner's place while a lock is free and reserved for this waiter
     /// ([`Place`](crate::op::Place)). No random token begins like it.
     pub fn reserved_for(waiter: u64) -> Self {
         let mut out = [b'-'; 22];

@@ -97,8 +97,9 @@ fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
     let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
     for template in ["templates/redis.conf", "templates/sentinel.conf"] {
         for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {
-            let told = table.iter().any(|row| row.split(" | ").next().unwrap().contains(setting));
-            assert!(told, "{template}: no reason is given for {setting}");
+            let reported =
+                table.iter().any(|row| row.split(" | ").next().unwrap().contains(setting));
+            assert!(reported, "{template}: no reason is given for {setting}");
         }
     }
 }

@@ -46,7 +46,7 @@ impl HandoverArgs {
         if let Some(error) = self.clock_error {
             handover = handover.clock_error(error);
         }
-        // Whoever closed it has read enough.
+        // Its reader has closed it and read enough.
         let json = self.json;
         let tell = |step: &str| {
             let line = if json { json!({ "step": step }).to_string() } else { step.to_owned() };

@@ -60,7 +60,7 @@ impl Groups {
         up.args(["--owner-pid", &std::process::id().to_string()]);
         let out = up.output().await?;
         if !out.status.success() {
-            return Err(format!("sentinel-conf/up: {}", words(&out.stderr)).into());
+            return Err(format!("sentinel-conf/up: {}", text(&out.stderr)).into());
         }
         let Deployment { dir, groups } = serde_json::from_slice(&out.stdout)?;
         Ok(Self { dir, groups })
@@ -81,7 +81,7 @@ impl Groups {
         if out.status.success() {
             return Ok(());
         }
-        Err(format!("sentinel-conf/break {kind}: {}", words(&out.stderr)).into())
+        Err(format!("sentinel-conf/break {kind}: {}", text(&out.stderr)).into())
     }
 
     /// Does the three to the three groups, in an order and at times that `seed` decides; the next
@@ -157,6 +157,6 @@ fn script(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "sentinel-conf", name].iter().collect()
 }
 
-fn words(bytes: &[u8]) -> String {
+fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }

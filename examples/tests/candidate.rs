@@ -51,7 +51,7 @@ impl Candidate {
         match self.lines.recv_timeout(within) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => panic!("the candidate ended; see its words"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the candidate ended; see its output"),
         }
     }
 

@@ -188,7 +188,7 @@ where
                         Looked::Over => self.waits.store(false, Ordering::Relaxed),
                         Looked::Again(pause) => {
                             let look = self.now() + pause.as_millis() as u64;
-                            // A clock that went back meanwhile: not before its time.
+                            // A clock that has gone back since: not before its time.
                             let look = look.max(millis(tick));
                             due.insert(tick, Due { backfilled, look });
                         }

@@ -61,7 +61,7 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Said once, by whoever comes soon after the change.
+    // Said once, by the process that comes soon after the change.
     if cron.now() - revision.since > 60 {
         return;
     }

@@ -71,7 +71,7 @@ impl Core {
         let mut machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
         let mut undo = Undo {
             core: self,
-            op: Op::Release { keys: keys.clone(), owner, words: false },
+            op: Op::Release { keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(sent, ttl),
             mailbox: Arc::clone(&mailbox),
             armed: true,

@@ -15,7 +15,7 @@ use crate::op::{Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// The lock that is tried, behind the handle's prefix. Whoever else has it shows as well that the
+/// The lock that is tried, behind the handle's prefix. Another holder of it shows as well that the
 /// node grants.
 const NAME: &str = "palisade:health";
 /// How long it stays if its release gets lost.
@@ -60,7 +60,7 @@ impl Core {
         // Releases on each way out.
         let _undo = Undo {
             core: self,
-            op: Op::Release { keys: keys.clone(), owner, words: false },
+            op: Op::Release { keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(now, TTL),
             mailbox: Arc::clone(&locks),
             armed: true,

@@ -102,7 +102,7 @@ impl Hints {
         true
     }
 
-    /// What stands in a lock's key at a node that reserved it for this handle.
+    /// The value of a lock's key at a node that reserved it for this handle.
     pub(crate) fn reservation(&self) -> OwnerToken {
         OwnerToken::reserved_for(self.id)
     }
@@ -214,7 +214,7 @@ impl Waiting {
         self.hints.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
-    /// The hint was true: the lock had been given back, whoever has it now.
+    /// The hint was true: the lock had been given back, though another may have it now.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.hints.keys().get_mut(&self.key) {
             entry.floor.forgive();

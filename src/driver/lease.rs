@@ -334,7 +334,7 @@ impl Lease {
         let mut s = self.lock();
         let before = s.phase;
         s.phase = to(before)?;
-        // Whoever ends it after its deadline has lost it before.
+        // One that is ended after its deadline was lost before.
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
@@ -383,11 +383,11 @@ impl Lease {
 
     /// The fate on one node; as [`Notices::tell`].
     pub(crate) fn tell(&self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
-        let told = self.lock().notices.tell(node, about, receipt);
-        if !matches!(told, Told::Before) {
+        let reported = self.lock().notices.tell(node, about, receipt);
+        if !matches!(reported, Told::Before) {
             self.news.notify_waiters();
         }
-        told
+        reported
     }
 
     /// The oldest fate that was not reported yet; `None` once `over` says so and none is left.
@@ -443,8 +443,8 @@ impl Lease {
     /// The op that gives this lease back on one node; none for a claim, which says how it ends.
     pub(crate) fn release_op(&self) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
-        let words = self.lock().meta.is_some();
-        Some(Op::Release { keys: keys.clone(), owner: self.owner, words })
+        let meta = self.lock().meta.is_some();
+        Some(Op::Release { keys: keys.clone(), owner: self.owner, meta })
     }
 
     pub(crate) fn is_claim(&self) -> bool {
@@ -465,7 +465,7 @@ impl Lease {
     }
 
     /// Changes the holder's metadata; the next extension carries it to the nodes.
-    pub(crate) fn set_meta(&self, words: Arc<[u8]>) {
-        self.lock().meta = Some(words);
+    pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
+        self.lock().meta = Some(meta);
     }
 }

@@ -289,10 +289,10 @@ impl Core {
     }
 
     /// Nobody here waits for the lock any more, and the node reserved it for this handle: the next
-    /// in its queue shall have it.
+    /// in its queue gets it.
     pub(crate) fn pass_on(&self, node: usize, key: &str) {
         let owner = self.hints.reservation();
-        let op = Op::Release { keys: LockKeys::new(key), owner, words: false };
+        let op = Op::Release { keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &Mailbox::new(self.n()));
     }
 

@@ -41,10 +41,10 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
     if timer().is_ok() {
         return timeout(limit, work).await.ok();
     }
-    let (told, over) = oneshot::channel::<()>();
+    let (reported, over) = oneshot::channel::<()>();
     std::thread::spawn(move || {
         std::thread::park_timeout(limit);
-        drop(told);
+        drop(reported);
     });
     tokio::select! {
         biased;

@@ -26,13 +26,13 @@ impl Core {
     /// Looks at a lease that is about to be renewed: one that ends before does not have to outlive
     /// anything, and by now the nodes know their settings.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
-        for (node, told) in self.ttl_warning.0.iter().enumerate() {
-            if told.load(Ordering::Relaxed) {
+        for (node, reported) in self.ttl_warning.0.iter().enumerate() {
+            if reported.load(Ordering::Relaxed) {
                 continue;
             }
             let Some(times) = self.lanes[node].node().failover() else { continue };
             let (ttl, drift) = (lease.ttl, self.config.drift);
-            if lasts(ttl, drift) >= times.needed() || told.swap(true, Ordering::Relaxed) {
+            if lasts(ttl, drift) >= times.needed() || reported.swap(true, Ordering::Relaxed) {
                 continue;
             }
             let event = NodeEvent::TtlTooShort {

@@ -85,7 +85,7 @@ impl Election {
         }
         // A leader's entry goes when it has won: that may still be under way.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
-        all.extend(waits.map(|c| c.words.candidate(c.remaining)));
+        all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
         Ok(all)
     }
@@ -267,10 +267,10 @@ impl<'a> Seat<'a> {
         let asked = core.env.now();
         let Ok(all) = core.enlist(op, Entry::read).await else { return false };
         let above = |c: &crate::quorum::candidates::Candidate<Entry>| {
-            c.owner != self.owner && c.words.eligible && c.words.priority > self.of.priority()
+            c.owner != self.owner && c.content.eligible && c.content.priority > self.of.priority()
         };
         let rival = |c: crate::quorum::candidates::Candidate<Entry>| Rival {
-            priority: c.words.priority,
+            priority: c.content.priority,
             until: asked + c.remaining,
         };
         self.known().rivals = all.into_iter().filter(above).map(rival).collect();

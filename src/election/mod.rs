@@ -142,9 +142,9 @@ impl Election {
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let asked = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {
-            Sight::Leads { words, remaining } => {
+            Sight::Leads { content, remaining } => {
                 self.course.led(self.core.env.now(), asked + remaining);
-                Ok(Some((words, remaining)))
+                Ok(Some((content, remaining)))
             }
             Sight::Mute | Sight::Vacant => {
                 self.course.vacant(self.core.env.now());

@@ -209,7 +209,7 @@ impl Leadership {
             // Listening begins before the read, so a change during the read is not missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
-            if let Sight::Leads { words: request, .. } = seen
+            if let Sight::Leads { content: request, .. } = seen
                 && request.term == self.term()
                 && self.is_valid()
             {

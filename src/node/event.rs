@@ -155,9 +155,9 @@ impl NodeEvent {
     /// Writes it to the log: as a warning if a person has to act.
     pub(crate) fn log(&self, node: &str) {
         macro_rules! say {
-            ($level:ident, $event:literal, $words:literal $(, $field:ident = $value:expr)*) => {
+            ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
                 tracing::$level!(
-                    target: "palisade::node", node, event = $event, $($field = $value,)* $words
+                    target: "palisade::node", node, event = $event, $($field = $value,)* $text
                 )
             };
         }
@@ -307,9 +307,9 @@ mod tests {
         let lines = String::from_utf8_lossy(&log);
         assert_eq!(lines.lines().count(), all.len(), "{lines}");
         for (line, (_, name, fields)) in lines.lines().zip(&all) {
-            for words in ["palisade::node", "node=\"orders-a\"", &format!("event={name:?}"), fields]
+            for text in ["palisade::node", "node=\"orders-a\"", &format!("event={name:?}"), fields]
             {
-                assert!(line.contains(words), "{words} in {line}");
+                assert!(line.contains(text), "{text} in {line}");
             }
         }
     }

@@ -301,12 +301,12 @@ impl LockNode for Fault {
         let budget = if cut { Duration::ZERO } else { deadline.since(self.0.env.now()) };
         Box::pin(async move {
             sleep_some(budget).await;
-            let (fault, words) = if cut {
+            let (fault, text) = if cut {
                 (NodeFault::Unreachable, "cut off")
             } else {
                 (NodeFault::Timeout, "no answer in time")
             };
-            Err(NodeError::maybe_executed(fault, words))
+            Err(NodeError::maybe_executed(fault, text))
         })
     }
 

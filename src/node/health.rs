@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// The events sent.
-    fn told(s: &LaneSettings, run: impl FnOnce(&mut FactCheck)) -> Vec<NodeEvent> {
+    fn reported(s: &LaneSettings, run: impl FnOnce(&mut FactCheck)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
         std::iter::from_fn(|| events.try_recv().ok().map(|(_, event)| event)).collect()
@@ -358,7 +358,7 @@ mod tests {
         let begun =
             |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs), began_empty: false };
         let changed = |cause| E::HistoryChanged { cause };
-        let got = told(&s, |p| {
+        let got = reported(&s, |p| {
             let mut say = |f: Facts, ms, at_: &'static str| {
                 p.judge(&f, at(ms), at(ms), &move || Some(at_.into()));
             };
@@ -401,14 +401,14 @@ mod tests {
         let s = settings();
         let (ours, node) = (Duration::from_secs(30), Duration::from_secs(60));
         let shorter = Facts { quarantine_len: node, ..facts(1, "x") };
-        let got = told(&s, |p| {
+        let got = reported(&s, |p| {
             for _ in 0..3 {
                 p.judge(&shorter, at(1), at(1), &nowhere);
             }
         });
         assert_eq!(got, [NodeEvent::SettingsDisagree { ours, node }]);
         let raised = Facts { quarantine_raised: true, ..facts(1, "x") };
-        let got = told(&s, |p| {
+        let got = reported(&s, |p| {
             p.judge(&raised, at(1), at(1), &nowhere);
             p.judge(&facts(1, "x"), at(2), at(2), &nowhere);
         });

@@ -214,14 +214,14 @@ impl Data {
             }
             Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
             Op::Extend { keys, owner, ttl, token, meta, reassert } => {
-                let words = (meta.as_ref(), *reassert);
-                let (reply, wake) = self.locks.extend(h, keys, *owner, (*ttl, *token), words);
-                told(hints, keys, wake);
+                let claims = (meta.as_ref(), *reassert);
+                let (reply, wake) = self.locks.extend(h, keys, *owner, (*ttl, *token), claims);
+                wake_up(hints, keys, wake);
                 reply
             }
             Op::Release { keys, owner, .. } => {
                 let (reply, wake) = self.locks.release(h, keys, *owner);
-                told(hints, keys, wake);
+                wake_up(hints, keys, wake);
                 reply
             }
             Op::Inspect { keys, wait } => self.locks.inspect(h, keys, *wait),
@@ -257,8 +257,8 @@ impl Data {
     }
 }
 
-/// What those are told who are to be woken.
-fn told(hints: &mut Vec<NodeEvent>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
+/// The hints for those who are to be woken.
+fn wake_up(hints: &mut Vec<NodeEvent>, keys: &LockKeys, Wake { watchers, waiter }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiter.map(|waiter| NodeEvent::Turn { key: key(), waiter }));
     hints.extend(watchers.then(|| NodeEvent::Changed(key())));

@@ -118,7 +118,7 @@ impl Judge {
         let verdict = self.rule.judge(&facts, group.down_after, group.replicas);
         let wrong = self.rule.wrong(&facts, group.down_after);
         let mut last = self.lock();
-        let told = last.change(wrong);
+        let reported = last.change(wrong);
         let advice = verdict.warning.filter(|_| last.wrong.is_none());
         if advice.is_some() && advice != last.advised {
             tracing::warn!(node = %self.name, "{}", advice.as_deref().unwrap_or_default());
@@ -132,12 +132,11 @@ impl Judge {
         }
         last.facts = Some(facts);
         last.window = Some(verdict.window);
-        last.error = verdict
-            .fault
-            .map(|words| NodeError::not_executed(NodeFault::MinReplicasMissing, words));
+        last.error =
+            verdict.fault.map(|text| NodeError::not_executed(NodeFault::MinReplicasMissing, text));
         let error = last.error.clone();
         drop(last);
-        if let Some(event) = told {
+        if let Some(event) = reported {
             self.tell(events, event);
         }
         error.map_or(Ok(()), Err)

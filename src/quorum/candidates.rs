@@ -1,8 +1,8 @@
 //! Who takes part in an election, as a majority of nodes has it: a read, or the answer to a
 //! candidate that writes itself down.
 //!
-//! Whoever is written down on a majority of the nodes is in at least one answer of any majority,
-//! and so is shown. Who is on fewer may be shown, too: nothing is decided by the list.
+//! A candidate that is written down on a majority of the nodes is in at least one answer of any
+//! majority, and so is shown. One on fewer may be shown, too: nothing is decided by the list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Candidate<W> {
     /// Until the last node has forgotten it, unless it is written again.
     pub remaining: Duration,
     /// The latest of what it says.
-    pub words: W,
+    pub content: W,
 }
 
 /// The machine of one read.
@@ -44,13 +44,13 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
     fn merged(&self) -> Vec<Candidate<W>> {
         let mut all: BTreeMap<OwnerToken, (u64, Candidate<W>)> = BTreeMap::new();
         for Listed { owner, remaining, entry } in self.good().flatten() {
-            let Some((number, words)) = (self.read)(entry) else { continue };
-            let new = Candidate { owner: *owner, remaining: *remaining, words };
+            let Some((number, content)) = (self.read)(entry) else { continue };
+            let new = Candidate { owner: *owner, remaining: *remaining, content };
             match all.get_mut(owner) {
                 Some((latest, seen)) => {
                     seen.remaining = seen.remaining.max(*remaining);
                     if number > *latest {
-                        (*latest, seen.words) = (number, new.words);
+                        (*latest, seen.content) = (number, new.content);
                     }
                 }
                 None => drop(all.insert(*owner, (number, new))),
@@ -129,7 +129,7 @@ mod tests {
     fn shown(progress: Progress<Result<Vec<Candidate<String>>, Vec<NodeOutcome>>>) -> String {
         match progress {
             Progress::Decided(Ok(all)) => {
-                let one = |c: &Candidate<_>| format!("{} for {}", c.words, c.remaining.as_secs());
+                let one = |c: &Candidate<_>| format!("{} for {}", c.content, c.remaining.as_secs());
                 let mut all: Vec<_> = all.iter().map(one).collect();
                 all.sort();
                 all.join(", ")

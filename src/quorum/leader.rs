@@ -1,7 +1,7 @@
 //! The leader, as a majority of nodes has it: a read, decided without waiting for the slowest.
 //!
 //! The answers are not taken at one instant. Three facts make the verdicts sound all the same:
-//! 1. Whoever leads throughout the read is seen as owner on each node of its majority, so if every
+//! 1. Who leads throughout the read is seen as owner on each node of its majority, so if every
 //!    answer that could still matter is in and no owner has a majority, there was a moment without
 //!    a leader: *vacant* is true.
 //! 2. Metadata (the proclaimed value) that was written to a majority is on any majority that names
@@ -28,7 +28,7 @@ enum Said<W> {
         /// Until it expires there.
         remaining: Duration,
         /// The owner's own metadata with its number; metadata of any other owner is not passed in.
-        words: Option<(u64, W)>,
+        content: Option<(u64, W)>,
     },
     /// Nothing there, or another program's value: none of ours leads by this node.
     Absent,
@@ -44,7 +44,7 @@ pub enum Sight<W> {
     /// A majority names one owner, who has said this.
     Leads {
         /// The latest of its metadata.
-        words: W,
+        content: W,
         /// Until its majority is gone, unless it renews.
         remaining: Duration,
     },
@@ -79,7 +79,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
                 Some(owner) => Said::Held {
                     owner,
                     remaining: holder.remaining.unwrap_or_default(),
-                    words: (self.read)(owner, holder),
+                    content: (self.read)(owner, holder),
                 },
                 None => Said::Absent,
             },
@@ -105,16 +105,16 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
 
     fn held(&self) -> impl Iterator<Item = (OwnerToken, Duration, Option<&(u64, W)>)> {
         self.answers.iter().filter_map(|a| match a {
-            Some(Said::Held { owner, remaining, words }) => {
-                Some((*owner, *remaining, words.as_ref()))
+            Some(Said::Held { owner, remaining, content }) => {
+                Some((*owner, *remaining, content.as_ref()))
             }
             _ => None,
         })
     }
 
-    fn words_of(&self, leader: OwnerToken) -> Option<W> {
-        let words = self.held().filter(|(owner, ..)| *owner == leader).filter_map(|(.., w)| w);
-        words.max_by_key(|(number, _)| *number).map(|(_, w)| w.clone())
+    fn content_of(&self, leader: OwnerToken) -> Option<W> {
+        let content = self.held().filter(|(owner, ..)| *owner == leader).filter_map(|(.., w)| w);
+        content.max_by_key(|(number, _)| *number).map(|(_, w)| w.clone())
     }
 
     /// When fewer than a majority are left.
@@ -152,8 +152,10 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
         let owner = owner.filter(|_| votes >= need);
         let unknown = self.answers.iter().filter(|a| may_be_anybodys(a.as_ref())).count();
         Progress::Decided(if let Some(owner) = owner {
-            match self.words_of(owner) {
-                Some(words) => Sight::Leads { words, remaining: self.remaining_of(owner, need) },
+            match self.content_of(owner) {
+                Some(content) => {
+                    Sight::Leads { content, remaining: self.remaining_of(owner, need) }
+                }
                 None if last => Sight::Mute,
                 // A node that is still silent may be the one that has the metadata.
                 None => return Progress::Wait(self.by),
@@ -180,11 +182,11 @@ mod tests {
     /// One letter a node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
     /// `q` quarantined, `x` failed, `.` silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
-        let held = |owner: u128, words: &str| Holder {
+        let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),
             fence: 1,
             remaining: Some(Duration::from_secs(10 + node as u64)),
-            meta: words.parse::<u64>().ok().map(|_| cell.as_bytes().into()),
+            meta: content.parse::<u64>().ok().map(|_| cell.as_bytes().into()),
         };
         Some(Ok(Reply::Holder(match cell.split_at(1) {
             (".", _) => return None,
@@ -195,21 +197,21 @@ mod tests {
                 return Some(Ok(Reply::Quarantined { remaining, id, began_empty: false }));
             }
             ("x", _) => return Some(Err(NodeError::not_executed(NodeFault::Unreachable, ""))),
-            (owner, words) => Some(held(u128::from(owner.as_bytes()[0]), words)),
+            (owner, content) => Some(held(u128::from(owner.as_bytes()[0]), content)),
         })))
     }
 
     fn read(_: OwnerToken, holder: &Holder) -> Option<(u64, String)> {
-        let words = String::from_utf8(holder.meta.as_ref()?.to_vec()).unwrap();
-        Some((words[1..].parse().unwrap(), words))
+        let content = String::from_utf8(holder.meta.as_ref()?.to_vec()).unwrap();
+        Some((content[1..].parse().unwrap(), content))
     }
 
     const BY: Moment = Moment::from_nanos(1);
 
-    fn told(progress: &Progress<Sight<String>>) -> String {
+    fn reported(progress: &Progress<Sight<String>>) -> String {
         let Progress::Decided(sight) = progress else { return "pending".into() };
         match sight {
-            Sight::Leads { words, remaining } => format!("{words} for {}", remaining.as_secs()),
+            Sight::Leads { content, remaining } => format!("{content} for {}", remaining.as_secs()),
             Sight::Mute => "mute".into(),
             Sight::Vacant => "vacant".into(),
             Sight::NoQuorum(_) => "no quorum".into(),
@@ -256,8 +258,8 @@ mod tests {
                     sight = machine.on_reply(Moment::default(), node, &reply);
                 }
             }
-            assert_eq!(told(&sight), early, "{cells}");
-            assert_eq!(told(&machine.on_time(BY)), late, "{cells} at the deadline");
+            assert_eq!(reported(&sight), early, "{cells}");
+            assert_eq!(reported(&machine.on_time(BY)), late, "{cells} at the deadline");
         }
     }
 

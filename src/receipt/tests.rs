@@ -122,7 +122,7 @@ proptest! {
                     log.push(id);
                     let offset = Some(log.len() as u64);
                     receipts.push((id, Written { history_id: logs.len() as u64, offset }));
-                    // Whoever writes there sees it.
+                    // Every writer there sees it.
                     if seen.last() != Some(&now) {
                         seen.push(now);
                     }

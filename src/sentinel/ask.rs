@@ -52,7 +52,7 @@ pub(crate) struct Round {
 /// The replicas of a group.
 pub(crate) struct Replicas {
     /// All replicas that any Sentinel names, by the reported address.
-    pub(crate) told: BTreeSet<Address>,
+    pub(crate) reported: BTreeSet<Address>,
     /// Where we reach the replicas that a majority names. We log in there, so one Sentinel alone
     /// must not choose the address.
     pub(crate) agreed: BTreeSet<Address>,
@@ -118,10 +118,10 @@ impl Asker {
                 None => drop(open.remove(&at)),
             }
         }
-        let told = lists.iter().flatten().cloned().collect();
+        let reported = lists.iter().flatten().cloned().collect();
         let agreed = named_by_most(lists, machine.sentinels().len());
-        let reached = |told: Address| inquiry.map.get(&told).cloned().unwrap_or(told);
-        Replicas { told, agreed: agreed.into_iter().map(reached).collect() }
+        let reached = |reported: Address| inquiry.map.get(&reported).cloned().unwrap_or(reported);
+        Replicas { reported, agreed: agreed.into_iter().map(reached).collect() }
     }
 
     /// Adds the answers of `whom` to `answers`, in the order in which they came. In a hurry, once

@@ -55,7 +55,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 512 && !name.chars().any(char::is_control)
 }
 
-fn told(e: &ConfigError, field: &str) -> Result<(), TestCaseError> {
+fn reported(e: &ConfigError, field: &str) -> Result<(), TestCaseError> {
     prop_assert_eq!(e.field(), field);
     let text = e.to_string();
     prop_assert!(text.len() < 4_000 && !text.chars().any(char::is_control), "{text:?}");
@@ -109,7 +109,7 @@ proptest! {
             Err(e) => {
                 let field = e.field();
                 prop_assert!(matches!(field, "name" | "sentinels"));
-                told(&e, field)?;
+                reported(&e, field)?;
             }
         }
     }
@@ -136,13 +136,13 @@ proptest! {
     fn fuzz_node_names(url in any::<String>(), name in any_name()) {
         if let Err(e) = RedisNode::new(&url) {
             let field = e.field();
-            told(&e, field)?;
+            reported(&e, field)?;
         }
         match RedisNode::builder("redis://h").name(name.clone()).build() {
             Ok(node) => prop_assert!(is_name(&name) && *node.name() == *name),
             Err(e) => {
                 prop_assert!(!is_name(&name));
-                told(&e, "name")?;
+                reported(&e, "name")?;
             }
         }
     }
@@ -155,10 +155,10 @@ proptest! {
         for name in [&one, &other] {
             match check(name) {
                 Ok(()) => prop_assert!(is_name(name)),
-                Err(e) => told(&e, "name")?,
+                Err(e) => reported(&e, "name")?,
             }
             if let Err(e) = redlock.election(name).build() {
-                told(&e, "name")?;
+                reported(&e, "name")?;
             }
         }
         if one.is_empty() || !is_name(&one) {
@@ -186,13 +186,13 @@ proptest! {
                     Ok(_) => prop_assert!(is_name(&namespace) && !namespace.contains(':')),
                     Err(e) => {
                         prop_assert!(!is_name(&namespace) || namespace.contains(':'));
-                        told(&e, "namespace")?;
+                        reported(&e, "namespace")?;
                     }
                 }
             }
             Err(e) => {
                 prop_assert!(!prefix.is_empty() && !is_name(&prefix));
-                told(&e, "prefix")?;
+                reported(&e, "prefix")?;
             }
         }
     }
@@ -287,12 +287,12 @@ proptest! {
     #[test]
     fn fuzz_results_are_read_as_they_were_stored(id in any::<u32>(), note in any::<String>()) {
         let paid = Paid { id, note };
-        let told = paid.clone();
+        let reported = paid.clone();
         let (first, second) = block_on(async {
             let redlock = redlock(&MemoryNode::new());
             let idem = redlock.idempotency("pay").at_most_once();
             let idem = idem.build().unwrap();
-            let first = idem.key("k").run(async |_| Ok::<_, Infallible>(told)).await;
+            let first = idem.key("k").run(async |_| Ok::<_, Infallible>(reported)).await;
             (first, idem.key("k").lookup::<Paid>().await)
         });
         prop_assert_eq!(first.unwrap(), executed(paid.clone(), 1));

@@ -39,7 +39,7 @@ impl Shown {
         let mut events = redlock.events();
         let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("let in");
         self.debug(&e);
-        let told = e.to_string();
+        let reported = e.to_string();
         writeln!(self.0, "{e}").unwrap();
         let calls = redlock.idempotency("n").at_most_once().build().unwrap();
         let e = calls.key("k").run(|_| async { Ok::<_, String>(()) }).await.expect_err("let in");
@@ -50,7 +50,7 @@ impl Shown {
         while let Ok(event) = events.try_recv() {
             self.debug(&event);
         }
-        told
+        reported
     }
 }
 
@@ -75,9 +75,9 @@ async fn a_password_is_never_shown() {
         let url = server.url();
         let builder = RedisNode::builder(&url).password(SECRET);
         shown.debug(&builder);
-        let told = shown.failing(builder.build().unwrap()).await;
-        println!("{told}");
-        assert!(told.contains(reason), "{reason:?} in {told:?}");
+        let reported = shown.failing(builder.build().unwrap()).await;
+        println!("{reported}");
+        assert!(reported.contains(reason), "{reason:?} in {reported:?}");
         let addr = server.addr();
         for user in ["", "joe"] {
             let url = format!("redis://{user}:{IN_URL}@{addr}/0");

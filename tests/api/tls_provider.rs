@@ -4,7 +4,7 @@
 use palisade::error::ConfigError;
 use palisade::node::{RedisNode, SentinelNode};
 
-fn told<T>(got: Result<T, ConfigError>, field: &str) {
+fn reported<T>(got: Result<T, ConfigError>, field: &str) {
     let e = got.err().expect("refused");
     let text = e.to_string();
     assert_eq!(e.field(), field, "{text}");
@@ -16,10 +16,10 @@ fn told<T>(got: Result<T, ConfigError>, field: &str) {
 #[test]
 fn without_a_crypto_provider_tls_is_refused_with_what_to_do() {
     let group = || SentinelNode::builder("orders", ["s:1"]);
-    told(RedisNode::new("rediss://joe:s3cret@h"), "url");
-    told(RedisNode::builder("rediss://h").tls(None, None).build(), "url");
-    told(group().tls(None, None).build(), "tls");
-    told(group().sentinel_tls(None, None).build(), "sentinel_tls");
+    reported(RedisNode::new("rediss://joe:s3cret@h"), "url");
+    reported(RedisNode::builder("rediss://h").tls(None, None).build(), "url");
+    reported(group().tls(None, None).build(), "tls");
+    reported(group().sentinel_tls(None, None).build(), "sentinel_tls");
     // Without TLS none is needed.
     RedisNode::new("redis://h").unwrap();
 

@@ -91,7 +91,7 @@ async fn a_long_handler_keeps_its_entry() {
     assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
 }
 
-/// Runs a consumer whose handler waits until it is let go, and takes its entry away meanwhile.
+/// Runs a consumer whose handler waits until it is let go, and takes its entry away while it waits.
 async fn late(answer: Result<(), Failed>) -> (Server, Ended) {
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1"]).await;

@@ -86,7 +86,7 @@ async fn ticks_that_are_due_during_a_run_follow_the_policy() {
     let (world, report) = overlapping(Overlap::Skip).await;
     let all = ends(&report);
     let done = all.iter().filter(|end| **end == Some(End::Done)).count();
-    // One of three is run, the two that are due meanwhile are not.
+    // One of three is run, the two that are due during its run are not.
     assert!((3..=5).contains(&done), "{all:?}");
     assert!(all.windows(2).all(|w| w[0] == skipped || w[1] == skipped), "{all:?}");
     let runs = world.runs();

@@ -13,7 +13,8 @@ use crate::support::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whoever changes the password at the server before the processes know the new one takes it back.
+/// An operator changes the password at the server before the processes know the new one, and takes
+/// it back.
 #[tokio::test]
 async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     let server = Server::start_with_users(

@@ -27,8 +27,8 @@ fn redlock(groups: &Groups, group: usize) -> Redlock {
 /// Who the first Sentinel says is the master.
 fn master(groups: &Groups, group: usize) -> String {
     let name = groups.name(group);
-    let words = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
-    words.lines().collect::<Vec<_>>().join(":")
+    let text = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
+    text.lines().collect::<Vec<_>>().join(":")
 }
 
 /// Locks that were granted, by name, and until when their holders believe in them.
@@ -166,8 +166,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     // A user that may not read how many there are cannot wait for all of them; the error names the
     // missing right.
     for sentinel in groups.sentinels(0) {
-        let words = ["ACL", "SETUSER", "default", "-sentinel|master"];
-        assert_eq!(cli(&sentinel, &words), "OK");
+        let text = ["ACL", "SETUSER", "default", "-sentinel|master"];
+        assert_eq!(cli(&sentinel, &text), "OK");
     }
     let blind = self::redlock(&groups, 0);
     let all = blind.mutex("e").durability(Durability::AllReplicas).build().unwrap();

@@ -124,7 +124,7 @@ async fn each_level_is_reached_and_readable() {
 
     let election = redlock.election("lead").durability(Durability::AllReplicas).build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
-    assert_eq!(trio.have("{election:lead}:meta"), 2, "the words, too");
+    assert_eq!(trio.have("{election:lead}:meta"), 2, "the metadata, too");
     assert_eq!(leadership.durability().replicas, 2);
     leadership.proclaim("still me").await.unwrap();
     assert_eq!(leadership.durability().replicas, 2);
@@ -158,8 +158,8 @@ async fn results_are_as_durable_as_asked() {
     let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
     match run().await {
         Err(RunError::NoQuorum { error: no, .. }) => {
-            let words = no.to_string();
-            assert!(words.contains("1 of 2 replicas have it within"), "{words}");
+            let text = no.to_string();
+            assert!(text.contains("1 of 2 replicas have it within"), "{text}");
         }
         other => panic!("{other:?}"),
     }
@@ -241,12 +241,12 @@ async fn nodes_without_replicas_vote_where_none_can_lack_anything() {
 async fn a_level_that_asks_for_nothing_is_refused_before_anything_is_sent() {
     let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
     let none = Durability::Replicas(0);
-    let words = [
+    let text = [
         redlock.mutex("k").durability(none).build().unwrap_err().to_string(),
         redlock.election("k").durability(none).build().unwrap_err().to_string(),
         redlock.idempotency("k").at_most_once().durability(none).build().unwrap_err().to_string(),
     ];
-    for words in words {
-        assert!(words.contains("`durability` is Replicas(0): at least 1 replica"), "{words}");
+    for text in text {
+        assert!(text.contains("`durability` is Replicas(0): at least 1 replica"), "{text}");
     }
 }

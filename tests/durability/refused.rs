@@ -26,9 +26,9 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     assert!(matches!(error.advice(), Advice::RetryAfter(_)), "{error}");
     let e = word(error);
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotDurable, true));
-    let words = e.to_string();
-    assert!(words.contains("1 of 2 replicas have it within"), "{words}");
-    assert!(words.contains("bring the replicas up, or use a lower durability"), "{words}");
+    let text = e.to_string();
+    assert!(text.contains("1 of 2 replicas have it within"), "{text}");
+    assert!(text.contains("bring the replicas up, or use a lower durability"), "{text}");
     nothing_stands(&trio, "k");
 
     // One is enough for who asks for one.
@@ -101,7 +101,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         let builder = Redlock::builder().node(builder.build().unwrap()).ttl(TTL);
         builder.node_deadline(node_deadline).build().unwrap()
     };
-    let (seen, told) = (node(None), node(Some(2)));
+    let (seen, reported) = (node(None), node(Some(2)));
     let all = |r: &Redlock, name: &str| {
         r.mutex(name).durability(Durability::AllReplicas).build().unwrap()
     };
@@ -110,7 +110,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
     until("it is gone", || {
         trio.master.cli(&["INFO", "replication"]).contains("connected_slaves:1")
     });
-    for (redlock, name) in [(&seen, "b"), (&told, "c")] {
+    for (redlock, name) in [(&seen, "b"), (&reported, "c")] {
         let e = word(all(redlock, name).try_acquire().await.unwrap_err());
         assert_eq!(e.fault(), NodeFault::NotDurable);
         assert!(e.detail().contains("only 1 connected"), "{e}");
@@ -310,7 +310,7 @@ async fn a_backup_that_came_and_went_is_not_waited_for() {
     backup.write_all(b"SYNC\r\n").unwrap();
     connected(3);
     let e = word(all("b").try_acquire().await.unwrap_err());
-    assert_eq!(e.fault(), NodeFault::NotDurable, "whoever is connected may be one: {e}");
+    assert_eq!(e.fault(), NodeFault::NotDurable, "each that is connected may be one: {e}");
     drop(backup);
     connected(2);
     let guard = all("c").acquire().await.unwrap();

@@ -70,12 +70,12 @@ struct Three {
 }
 
 fn three(says: [Says; 3]) -> Three {
-    let told = |says| Told {
+    let reported = |says| Told {
         memory: MemoryNode::new(),
         says: Arc::new(Mutex::new(says)),
         asked: Arc::default(),
     };
-    let nodes: Vec<_> = says.into_iter().map(told).collect();
+    let nodes: Vec<_> = says.into_iter().map(reported).collect();
     // Behind a wrapper, as a user's would be: it hands the question on.
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.clone())));
     Three { nodes, redlock: builder.build().unwrap() }
@@ -206,8 +206,8 @@ async fn a_result_counts_only_at_the_level() {
     });
     match out.await {
         Err(RunError::NotRecorded(not)) => {
-            let words = not.to_string();
-            assert!(words.contains("0 of 2 replicas have it"), "{words}");
+            let text = not.to_string();
+            assert!(text.contains("0 of 2 replicas have it"), "{text}");
         }
         other => panic!("{other:?}"),
     }

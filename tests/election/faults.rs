@@ -41,7 +41,7 @@ async fn a_deposed_leader_cannot_proclaim() {
 
 /// The leader, as soon as it is known: a node in quarantine is a witness only of what was certainly
 /// written since. Never a vacancy, never an error that would not end.
-async fn told(election: &Election) -> Leader {
+async fn reported(election: &Election) -> Leader {
     let ask = async {
         loop {
             match election.leader().await {
@@ -70,8 +70,12 @@ async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
         // A majority falls silent, as if frozen: requests are neither refused nor answered.
         links.iter().take(n / 2 + 1).for_each(FaultControl::freeze);
         timeout(LONG, leadership.lost()).await.unwrap();
-        let (told, deadline) = (env.now(), leadership.valid_until());
-        assert!(told <= deadline + Duration::from_millis(2), "{:?} late", told.since(deadline));
+        let (reported, deadline) = (env.now(), leadership.valid_until());
+        assert!(
+            reported <= deadline + Duration::from_millis(2),
+            "{:?} late",
+            reported.since(deadline)
+        );
         let (next, elected) = timeout(LONG, rival).await.unwrap().unwrap();
         assert!(elected > deadline, "two leaders");
         assert!(next.term() > leadership.term());
@@ -85,7 +89,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
         let leadership = world.election().campaign("a").await.unwrap();
         for node in world.nodes.iter().cycle().take(2 * n) {
             node.restart_empty();
-            let leader = told(&world.election()).await;
+            let leader = reported(&world.election()).await;
             assert_eq!((leader.term, &*leader.value), (leadership.term(), "a"));
             sleep(TTL).await;
             assert!(leadership.is_valid());
@@ -94,7 +98,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
             let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
-            let leader = told(&one).await;
+            let leader = reported(&one).await;
             assert_eq!((leader.term, &*leader.value), (leadership.term(), "a"));
         }
     }
@@ -118,7 +122,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
         });
         sleep(TTL).await;
         assert!(leadership.is_valid() && !rival.is_finished());
-        let leader = told(&world.election()).await;
+        let leader = reported(&world.election()).await;
         assert_eq!((leader.term, &*leader.value), (leadership.term(), "a"));
         sleep(4 * TTL).await;
         assert!(leadership.is_valid() && !rival.is_finished());
@@ -132,16 +136,16 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_nobody_else() {
         while let Ok(item) = timeout(2 * TTL, observer.next()).await {
             seen.push(item.unwrap());
         }
-        let told: Vec<_> = seen
+        let reported: Vec<_> = seen
             .iter()
             .map(|item| match item {
                 Observation::Leader { leader, .. } => leader.value.as_str(),
                 Observation::Vacant => "vacant",
                 _ => "unknown",
             })
-            .skip_while(|told| *told == "unknown" || *told == "a")
+            .skip_while(|reported| *reported == "unknown" || *reported == "a")
             .collect();
-        assert!(matches!(&told[..], ["vacant", "b"] | ["b"]), "{seen:?}");
+        assert!(matches!(&reported[..], ["vacant", "b"] | ["b"]), "{seen:?}");
     }
 }
 

@@ -64,7 +64,7 @@ async fn a_frozen_leaders_work_is_cancelled_before_another_fenced_write_succeeds
                 })
             })
             .into();
-        // Whoever leads is frozen out, three times: it goes on to campaign, and leads again.
+        // The leader is frozen out, three times: it goes on to campaign, and leads again.
         for round in 1..=3 {
             sleep(3 * TTL).await;
             let leads = world.election().leader().await.unwrap().unwrap().value;

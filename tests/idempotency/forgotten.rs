@@ -34,14 +34,14 @@ async fn lose(w: &World, nodes: &[usize]) {
 }
 
 /// The events about keys, by node.
-fn told(events: &mut tokio::sync::broadcast::Receiver<(Arc<str>, NodeEvent)>) -> Vec<String> {
-    let mut told = Vec::new();
+fn reported(events: &mut tokio::sync::broadcast::Receiver<(Arc<str>, NodeEvent)>) -> Vec<String> {
+    let mut reported = Vec::new();
     while let Ok((node, event)) = events.try_recv() {
         if let NodeEvent::KeysForgotten { remaining, .. } = event {
-            told.push(format!("{node} for {}s", remaining.as_secs()));
+            reported.push(format!("{node} for {}s", remaining.as_secs()));
         }
     }
-    told
+    reported
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,24 +51,24 @@ async fn it_is_said_once_per_node_and_loss() {
     let orders = orders(&w.redlock, KEEP);
     lose(&w, &[0]).await;
     assert!(run(&orders, "a").await.is_executed());
-    assert_eq!(told(&mut events), [""; 0], "a minority makes no difference");
+    assert_eq!(reported(&mut events), [""; 0], "a minority makes no difference");
     lose(&w, &[1]).await;
     for key in ["b", "c", "d"] {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
     // A retention and twice E from the loss on, of which the quarantine has passed.
-    assert_eq!(told(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
+    assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
     // Another loss is news again, of that node.
     lose(&w, &[1]).await;
     assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
-    assert_eq!(told(&mut events), ["node-1 for 3573s"]);
+    assert_eq!(reported(&mut events), ["node-1 for 3573s"]);
     // A key that was made since is none of them, and nothing is said about it.
     lose(&w, &[0]).await;
     let made = at(w.now());
     let call = orders.key("f").created_at(made).run(|_| async { Ok::<_, String>(1) });
     assert!(call.await.unwrap().is_executed());
-    assert_eq!(told(&mut events), [""; 0]);
+    assert_eq!(reported(&mut events), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

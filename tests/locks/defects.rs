@@ -42,7 +42,7 @@ async fn an_extension_below_quorum_releases_nothing() {
     c.controls[1].cut();
     let before = guard.valid_until();
     guard.extend().await.unwrap_err();
-    assert!(guard.is_valid(), "the old deadline stands");
+    assert!(guard.is_valid(), "the old deadline counts");
     assert_eq!(guard.valid_until(), before);
     assert_eq!(c.nodes[2].len(), c.nodes[0].len(), "the healthy node still has the key");
     c.controls[0].heal();

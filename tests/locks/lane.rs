@@ -94,7 +94,7 @@ impl LockNode for Connection {
         let under_way = self.seen.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.seen.most.fetch_max(under_way, Ordering::SeqCst);
         let (answer, answered) = oneshot::channel();
-        assert!(self.queue.send((batch, deadline, answer)).is_ok(), "the connection stands");
+        assert!(self.queue.send((batch, deadline, answer)).is_ok(), "the connection is open");
         Box::pin(async move { answered.await.expect("it answers") })
     }
 

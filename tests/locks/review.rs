@@ -149,12 +149,12 @@ async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     let env = Arc::new(Suspended::default());
     let r = c.builder().env(Arc::clone(&env) as Arc<dyn Env>).build().unwrap();
     let guard = r.mutex("s").ttl(LONG).auto_renew(false).build().unwrap().acquire().await.unwrap();
-    let told = guard.lost();
-    tokio::pin!(told);
-    assert!(timeout(ms(20), &mut told).await.is_err());
+    let lost = guard.lost();
+    tokio::pin!(lost);
+    assert!(timeout(ms(20), &mut lost).await.is_err());
     // Timers stopped for an hour, our clock did not.
     env.0.store(3_600, Ordering::SeqCst);
-    timeout(ms(5_000), told).await.expect("the loss was not told");
+    timeout(ms(5_000), lost).await.expect("the loss was not reported");
 }
 
 #[tokio::test]
@@ -373,7 +373,7 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());
-    let release = send(Some(Op::Release { keys, owner, words: true }));
+    let release = send(Some(Op::Release { keys, owner, meta: true }));
     let (released, acquired) = tokio::join!(biased; release, acquire);
     assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
     assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");

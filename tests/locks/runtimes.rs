@@ -76,12 +76,12 @@ fn a_lane_that_nobody_drives_costs_its_deadline_and_no_more() {
 
 /// What the only node came to.
 #[track_caller]
-fn closed(why: &NoQuorum, words: &str) {
+fn closed(why: &NoQuorum, text: &str) {
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Closed, false), "{e}");
     assert_eq!(why.advice(), Advice::Rebuild);
-    for words in [words, "await it on one with time and IO enabled"] {
-        assert!(e.to_string().contains(words), "{words} in {e}");
+    for text in [text, "await it on one with time and IO enabled"] {
+        assert!(e.to_string().contains(text), "{text} in {e}");
     }
 }
 

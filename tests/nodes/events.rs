@@ -35,7 +35,7 @@ async fn until(
     name: &str,
     last: impl Fn(&NodeEvent) -> bool,
 ) -> Vec<NodeEvent> {
-    let (begun, mut told) = (Instant::now(), Vec::new());
+    let (begun, mut seen) = (Instant::now(), Vec::new());
     loop {
         if let Ok(guard) = redlock.mutex(name).build().unwrap().try_acquire().await {
             drop(guard);
@@ -45,12 +45,12 @@ async fn until(
                 continue;
             }
             let end = last(&event);
-            told.push(event);
+            seen.push(event);
             if end {
-                return told;
+                return seen;
             }
         }
-        assert!(begun.elapsed() < PATIENCE, "still waiting; told {told:?}");
+        assert!(begun.elapsed() < PATIENCE, "still waiting; after {seen:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -73,24 +73,25 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let mut events = redlock.events();
     let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     assert_eq!(server.cli(&["flushall"]), "OK");
-    let told = until(&redlock, &mut events, "other", |e| *e == NodeEvent::QuarantineEnded).await;
-    let at = |what: &dyn Fn(&NodeEvent) -> bool| told.iter().position(what).expect("told");
+    let seen = until(&redlock, &mut events, "other", |e| *e == NodeEvent::QuarantineEnded).await;
+    let at =
+        |what: &dyn Fn(&NodeEvent) -> bool| seen.iter().position(what).expect("it was reported");
     let lost = at(&|e| cause(e) == Some(HistoryCause::DataLost));
     let begun = at(
         &|e| matches!(e, NodeEvent::QuarantineBegun { remaining, .. } if *remaining <= 2 * SECOND),
     );
     let back = at(&|e| matches!(e, NodeEvent::Reasserted { leases: 1, .. }));
-    assert!(lost < begun && begun < back, "{told:?}");
-    assert_eq!(told.last(), Some(&NodeEvent::QuarantineEnded));
+    assert!(lost < begun && begun < back, "{seen:?}");
+    assert_eq!(seen.last(), Some(&NodeEvent::QuarantineEnded));
     assert!(held.is_valid(), "the holder outlived it all");
     let m = &redlock.metrics()[0];
     assert_eq!((m.quarantines, m.reassertions, m.switches), (1, 1, 0), "{m:?}");
     assert!(m.grants >= 1 && m.refusals >= 1 && m.batches >= 3 && m.ops >= m.batches, "{m:?}");
 
     server.restart();
-    let told = until(&redlock, &mut events, "third", |e| *e == NodeEvent::QuarantineEnded).await;
-    let causes: Vec<_> = told.iter().filter_map(cause).collect();
-    assert_eq!(causes, [HistoryCause::Restart], "{told:?}");
+    let seen = until(&redlock, &mut events, "third", |e| *e == NodeEvent::QuarantineEnded).await;
+    let causes: Vec<_> = seen.iter().filter_map(cause).collect();
+    assert_eq!(causes, [HistoryCause::Restart], "{seen:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.quarantines, m.switches), (2, 0), "{m:?}");
     assert!(m.histories >= 3, "{m:?}");
@@ -107,11 +108,11 @@ async fn disagreeing_clients_are_both_informed() {
     let mut to_longer = longer.events();
     longer.mutex("a").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let differ = |e: &NodeEvent| matches!(e, NodeEvent::SettingsDisagree { .. });
-    let told = until(&longer, &mut to_longer, "b", differ).await;
-    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = told.last() else { panic!() };
+    let seen = until(&longer, &mut to_longer, "b", differ).await;
+    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = seen.last() else { panic!() };
     assert_eq!((*ours, *node), (20 * SECOND, 20 * SECOND), "raised");
-    let told = until(&shorter, &mut to_shorter, "c", differ).await;
-    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = told.last() else { panic!() };
+    let seen = until(&shorter, &mut to_shorter, "c", differ).await;
+    let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = seen.last() else { panic!() };
     assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
     // Once, and not at every batch.
     for i in 0..5 {
@@ -123,8 +124,8 @@ async fn disagreeing_clients_are_both_informed() {
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
     drop(same.mutex("e").build().unwrap().acquire().await.unwrap());
-    let told: Vec<_> = std::iter::from_fn(|| to_same.try_recv().ok()).collect();
-    assert!(!told.iter().any(|(_, e)| differ(e)), "{told:?}");
+    let seen: Vec<_> = std::iter::from_fn(|| to_same.try_recv().ok()).collect();
+    assert!(!seen.iter().any(|(_, e)| differ(e)), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,9 +139,9 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     let m = &redlock.metrics()[0];
     assert!(m.barriers >= 1 && m.barriers_failed == 0, "{m:?}");
     groups.break_("failover", 0, &[]);
-    let told = until(&redlock, &mut events, "m", |e| *e == NodeEvent::QuarantineEnded).await;
-    let causes: Vec<_> = told.iter().filter_map(cause).collect();
-    assert_eq!(causes, [HistoryCause::Promotion], "{told:?}");
+    let seen = until(&redlock, &mut events, "m", |e| *e == NodeEvent::QuarantineEnded).await;
+    let causes: Vec<_> = seen.iter().filter_map(cause).collect();
+    assert_eq!(causes, [HistoryCause::Promotion], "{seen:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
     // A replica that is silent: the wait for it is counted, and its fault by kind.

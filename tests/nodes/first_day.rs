@@ -20,7 +20,7 @@ async fn refusal(server: &Server) -> (String, bool, bool) {
     let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50)).build().unwrap();
     let refused = hasty.acquire().await.expect_err("a server of unknown past grants nothing");
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
-    let [(_, NodeOutcome::Quarantined { began_empty: told, .. })] = why.nodes[..] else {
+    let [(_, NodeOutcome::Quarantined { began_empty: reported, .. })] = why.nodes[..] else {
         panic!("{why}")
     };
     let begun = async {
@@ -32,22 +32,22 @@ async fn refusal(server: &Server) -> (String, bool, bool) {
         }
     };
     let heard = timeout(10 * TTL, begun).await.expect("operators hear of it");
-    (refused.to_string(), told, heard)
+    (refused.to_string(), reported, heard)
 }
 
 #[tokio::test]
 async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let (text, told, heard) = refusal(&server).await;
-    assert!(told && heard);
+    let (text, reported, heard) = refusal(&server).await;
+    assert!(reported && heard);
     for words in ["no palisade data here: new, or emptied", "grants begin in", "`palisade init`"] {
         assert!(text.contains(words), "{words:?} in {text}");
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
     server.restart();
-    let (text, told, heard) = refusal(&server).await;
-    assert!(!told && !heard, "its data are there: {text}");
+    let (text, reported, heard) = refusal(&server).await;
+    assert!(!reported && !heard, "its data are there: {text}");
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 

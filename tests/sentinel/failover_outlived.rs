@@ -50,7 +50,7 @@ fn over(groups: usize) -> RedlockBuilder {
 }
 
 /// The events about too short leases while two locks are held for ten minutes.
-async fn told(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
+async fn reported(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
     let mut events = redlock.events();
     let _a = redlock.mutex("a").ttl(ttl).build().unwrap().acquire().await.unwrap();
     let _b = redlock.mutex("b").ttl(ttl).build().unwrap().acquire().await.unwrap();
@@ -61,7 +61,7 @@ async fn told(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
 
 #[tokio::test(start_paused = true)]
 async fn a_ttl_that_does_not_outlive_a_failover_is_reported_once_with_the_numbers() {
-    let told_all = told(&over(1).build().unwrap(), 15 * S).await;
+    let told_all = reported(&over(1).build().unwrap(), 15 * S).await;
     let [NodeEvent::TtlTooShort { ttl, lasts, needed, down_after, window, enough, .. }] =
         &told_all[..]
     else {
@@ -71,8 +71,8 @@ async fn a_ttl_that_does_not_outlive_a_failover_is_reported_once_with_the_number
     assert_eq!((*lasts, *needed), (Duration::from_millis(11_098), Duration::from_millis(11_500)));
     assert_eq!(*enough, 16 * S);
     let enough = over(1).max_ttl(16 * S).build().unwrap();
-    assert_eq!(told(&enough, 16 * S).await, [], "the ttl that it names is enough");
-    assert_eq!(told(&over(3).build().unwrap(), 15 * S).await, [], "two groups renew it");
+    assert_eq!(reported(&enough, 16 * S).await, [], "the ttl that it names is enough");
+    assert_eq!(reported(&over(3).build().unwrap(), 15 * S).await, [], "two groups renew it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

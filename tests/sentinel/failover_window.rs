@@ -186,9 +186,9 @@ async fn a_refused_renewal_releases_nothing() {
     story.fail_over(Some(story.old.snapshot()));
     let before = a.valid_until();
     refused(a.extend().await);
-    assert!(a.is_valid(), "the old deadline stands");
+    assert!(a.is_valid(), "the old deadline counts");
     assert_eq!(a.valid_until(), before);
-    assert!(a.release().await.is_ok(), "the copy still stands on the new master");
+    assert!(a.release().await.is_ok(), "the copy is still on the new master");
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,10 +74,10 @@ fn answer(words: &[String], lie: &Lie, epoch: &AtomicU64) -> String {
     match (&words[..], lie) {
         (["HELLO", ..], _) => map(&[("server", "redis"), ("mode", "sentinel")]),
         (["SUBSCRIBE", channels @ ..], _) => {
-            let told = channels.iter().enumerate();
-            let told =
-                told.map(|(i, c)| format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1));
-            told.collect()
+            let reported = channels.iter().enumerate();
+            let reported = reported
+                .map(|(i, c)| format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1));
+            reported.collect()
         }
         (["SENTINEL", "MYID"], _) => bulk(&"f".repeat(40)),
         (["SENTINEL", ..], Lie::Silence) => String::new(),

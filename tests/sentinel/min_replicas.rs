@@ -114,12 +114,12 @@ async fn a_guard_switched_off_while_connected_ends_the_vote_until_it_is_mended()
     assert_eq!(node.status().last_error, Some(e));
     set(&master, "1", "1");
     until(&node, "mended", granted).await.unwrap();
-    let told = heard(&mut events);
-    let absent = told.iter().position(
+    let reported = heard(&mut events);
+    let absent = reported.iter().position(
         |e| matches!(e, NodeEvent::MinReplicasMissing { why, .. } if why.contains("check is off")),
     );
-    let restored = told.iter().position(|e| *e == NodeEvent::MinReplicasRestored);
-    assert!(absent.is_some() && absent < restored, "{told:?}");
+    let restored = reported.iter().position(|e| *e == NodeEvent::MinReplicasRestored);
+    assert!(absent.is_some() && absent < restored, "{reported:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,8 +174,11 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     let lax = node().min_replicas(1, LAG).min_replicas_check(MinReplicas::Warn).build().unwrap();
     let mut events = lax.events();
     until(&lax, "warned", granted).await.unwrap();
-    let told = heard(&mut events);
-    assert!(matches!(&told[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]), "{told:?}");
+    let reported = heard(&mut events);
+    assert!(
+        matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
+        "{reported:?}"
+    );
     // To name a strength is to ask for it.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();

@@ -85,7 +85,7 @@ impl Server {
             }
             server.port = free_port();
         }
-        panic!("{} did not start; its words: {}", server.program, server.log());
+        panic!("{} did not start; its log: {}", server.program, server.log());
     }
 
     pub fn port(&self) -> u16 {
@@ -275,8 +275,8 @@ wait $p 2>/dev/null"#;
             return false;
         };
         let _ = tcp.write_all(b"PING\r\n");
-        let words = self.cli(&["ping"]);
-        words.contains("PONG") || words.contains("NOAUTH") || words.contains("NOPERM")
+        let text = self.cli(&["ping"]);
+        text.contains("PONG") || text.contains("NOAUTH") || text.contains("NOPERM")
     }
 }
 

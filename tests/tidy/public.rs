@@ -14,7 +14,7 @@ const LIST: &str = "docs/public-api.txt";
 const KINDS: [&str; 6] =
     ["method.", "tymethod.", "variant.", "structfield.", "associatedconstant.", "associatedtype."];
 
-/// What stands between the two, for each place where the first is found.
+/// What is between the two, for each place where the first is found.
 fn between<'a>(text: &'a str, from: &'a str, to: char) -> impl Iterator<Item = &'a str> {
     text.split(from).skip(1).filter_map(move |rest| rest.split(to).next())
 }

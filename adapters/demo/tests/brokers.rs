@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 /// An assertion in librdkafka's mock cluster, which names members by addresses that it uses again.
-/// Who is forgotten on a machine that stands still, and comes back, may meet its own name there.
+/// A member that is forgotten on a frozen machine, and comes back, may meet its own name there.
 /// It says nothing about consumers: the trial is void, and made again.
 const MOCK_ABORTED: &str = "rd_kafka_mock_cgrp_classic_member_add: Assertion `!member->resp'";
 const TRIALS: usize = 3;

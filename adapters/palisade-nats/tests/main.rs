@@ -130,7 +130,7 @@ async fn a_long_handler_keeps_its_message() {
     assert_eq!(ledger.effects(), [1]);
 }
 
-/// A process that takes a message, stands still for longer than its ack wait, and then goes on. Its
+/// A process that takes a message, is frozen for longer than its ack wait, and then goes on. Its
 /// runtime has one thread, which sleeps: no heartbeat, no renewal.
 fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> Ended {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -183,7 +183,7 @@ async fn a_late_acknowledgement_does_not_settle_what_was_delivered_to_another() 
         let late = frozen.await.unwrap();
         assert_eq!((late.acked, late.unsettled), (0, 1), "{late:?}");
         let info = nats.info().await;
-        assert_eq!(info.num_ack_pending, 1, "the other one's delivery stands");
+        assert_eq!(info.num_ack_pending, 1, "the other one's delivery counts");
         assert_eq!(info.delivered.consumer_sequence, 2, "it was delivered to two");
         over.notify_one();
         nats.drained().await;

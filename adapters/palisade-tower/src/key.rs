@@ -101,7 +101,7 @@ fn string(rest: &str) -> Result<String, InvalidKey> {
             Some('"') => break,
             Some('\\') => match chars.next() {
                 Some(c @ ('"' | '\\')) => key.push(c),
-                _ => return Err(InvalidKey("a backslash stands before `\"` or `\\` only")),
+                _ => return Err(InvalidKey("a backslash comes before `\"` or `\\` only")),
             },
             Some(c @ ' '..='~') => key.push(c),
             Some(_) => return Err(InvalidKey("only printable ASCII is allowed")),

@@ -1,7 +1,7 @@
 //! A request under a key: read, run in a task of its own, recorded, answered.
 //!
 //! ```text
-//!  read the body ─▶ claim ─▶ a result stands ───────────▶ replay it
+//!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it
 //!    │                │  └──▶ in flight, mismatch, … ───▶ a problem
 //!    │                ▼ ours                     no quorum ─▶ 503, or run without a key
 //!    └ 413, 400     handler ─▶ Keep::Response ─▶ record ─▶ answer;  not recorded ─▶ 503

@@ -100,7 +100,8 @@ impl Pages {
         Answer { status, body, with_body }
     }
 
-    /// What the nodes can do, as they said it lately. Those who ask meanwhile wait for one answer.
+    /// What the nodes can do, as they said it lately. Those who ask at the same time wait for one
+    /// answer.
     async fn health(&self) -> Health {
         let mut asked = self.asked.lock().await;
         if let Some((at, health)) = &*asked

@@ -16,7 +16,7 @@ use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
 use crate::settings::Span;
 
-/// Runs a command on whoever leads the election NAME, and nowhere else.
+/// Runs a command on the host that leads the election NAME, and nowhere else.
 ///
 /// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
 /// leadership is lost the command is ended before anybody else can lead, and this one campaigns

@@ -1,5 +1,5 @@
-//! Users, passwords and rights: what is closed is unknown and no fault, what is missing is told,
-//! and no secret is shown.
+//! Users, passwords and rights: what is closed is unknown and no fault, what is missing is
+//! reported, and no secret is shown.
 
 use crate::bench::Bench;
 use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};

@@ -75,8 +75,8 @@ impl Bench {
         let is_one =
             |f: &&Finding| expected.contains(&(f.check.clone(), f.verdict, f.subject.clone()));
         for finding in report.findings.iter().filter(is_one) {
-            let told = [&finding.says, &finding.why];
-            assert!(told.iter().all(|t| !t.is_empty()), "{what}: {finding:#?}");
+            let reported = [&finding.says, &finding.why];
+            assert!(reported.iter().all(|t| !t.is_empty()), "{what}: {finding:#?}");
             let known = finding.verdict != Verdict::Unknown;
             assert!(!known || !finding.read.is_empty(), "{what}: {finding:#?}");
             assert!(!known || !finding.mend.is_empty(), "{what}: {finding:#?}");

@@ -132,7 +132,7 @@ impl Lab {
         let args = [&["sentinel.conf"], self.plan.sentinel_args].concat();
         self.sentinels.push(Server::start_on(host, "redis-sentinel", &args));
         let i = self.sentinels.len() - 1;
-        let say = |words: &[&str]| assert_eq!(self.say(i, words), "OK", "{words:?}");
+        let say = |text: &[&str]| assert_eq!(self.say(i, text), "OK", "{text:?}");
         // Only quicker than usual in what it looks at and tells, not in what it decides.
         say(&["SENTINEL", "DEBUG", "info-period", "300", "publish-period", "200"]);
         let master = self.known_as(0);

@@ -113,7 +113,7 @@ fn fill(lab: &Lab) {
 fn one_server_under_two_addresses() {
     let lab = Lab::up(&Plan { proxies: true, ..Plan::default() });
     let bench = Bench::new(Patient::group(NAME, &lab.sentinel_addrs()));
-    // Of two addresses the later is told.
+    // Of two addresses the later is reported.
     let mut both = [lab.known_as(1), lab.servers[1].addr()];
     both.sort();
     let announce = |port: u16| {
@@ -157,7 +157,7 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     };
     bench.exactly(
         "a replica behind NAT",
-        // Whoever is there would make four.
+        // One more would make four.
         &[
             ("unreachable", Error, subject_of(&ward, nobody)),
             ("two-halves", Warning, ward.name.clone()),

@@ -80,8 +80,11 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     assert_eq!(report.of("persistence", &ward.server(2)).verdict, Fine);
     assert_eq!(report.of("failover-timeout", &ward.sentinel(0)).verdict, Fine);
     let of_frozen = |f: &&crate::doctor::Finding| f.subject == ward.server(1);
-    let told: Vec<_> = report.findings.iter().filter(of_frozen).collect();
-    assert!(told.iter().all(|f| f.check == "unreachable" || f.verdict == Unknown), "{told:#?}");
+    let reported: Vec<_> = report.findings.iter().filter(of_frozen).collect();
+    assert!(
+        reported.iter().all(|f| f.check == "unreachable" || f.verdict == Unknown),
+        "{reported:#?}"
+    );
     ward.groups.break_("resume", 0, &[]);
 }
 

@@ -18,7 +18,7 @@ fn sentinel(lab: &Lab, i: usize) -> String {
     format!("{NAME} Sentinel {}", lab.sentinels[i].addr())
 }
 
-/// What is worse than information, without the words.
+/// What is worse than information, without the text.
 fn faults(patient: &Patient) -> Vec<(String, String)> {
     let report = patient.examine();
     let all = report.findings.into_iter().filter(|f| f.verdict > Info);

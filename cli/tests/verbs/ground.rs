@@ -172,7 +172,7 @@ pub(crate) fn until(what: &str, within: Duration, is: impl Fn() -> bool) {
     }
 }
 
-/// What stands in a file by now.
+/// What a file holds by now.
 pub(crate) fn text(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }

@@ -19,7 +19,8 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Runs the job until it ends, or may not go on. A cancelled run is told, and has its grace.
+    /// Runs the job until it ends, or may not go on. A cancelled run is notified, and has
+    /// its grace.
     pub(super) async fn attend(
         &self,
         tick: Tick,

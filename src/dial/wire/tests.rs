@@ -34,7 +34,7 @@ fn sent(server: &mut DuplexStream) -> String {
 fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(owner));
     let op = if releases {
-        Op::Release { keys, owner, words: false }
+        Op::Release { keys, owner, meta: false }
     } else {
         Op::Acquire { keys, owner, ttl: Duration::from_secs(1), proposal: 1, if_held: None }
     };

@@ -104,11 +104,11 @@ async fn late_extend_spares_the_next_holder(b: Bench) {
 async fn metadata_is_kept_and_replaced(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    for words in [&b"first"[..], b"second"] {
-        b.expect(extend_saying(&k, a, t, words), Reply::Done, "the owner speaks").await;
+    for text in [&b"first"[..], b"second"] {
+        b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
         b.expect(extend(&k, a, LONG, t), Reply::Done, "the owner extends").await;
         let h = holder(&b, &k).await;
-        b.check(h.meta.as_deref() == Some(words), "metadata stays until replaced", &h);
+        b.check(h.meta.as_deref() == Some(text), "metadata stays until replaced", &h);
     }
 }
 
@@ -125,8 +125,8 @@ async fn metadata_ends_with_the_lock(b: Bench) {
 async fn metadata_may_be_long_and_of_any_bytes(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    let words: Arc<[u8]> = (0..65_536_u32).map(|n| (n % 256) as u8).collect();
-    b.expect(extend_saying(&k, a, t, &words), Reply::Done, "the owner speaks").await;
+    let text: Arc<[u8]> = (0..65_536_u32).map(|n| (n % 256) as u8).collect();
+    b.expect(extend_saying(&k, a, t, &text), Reply::Done, "the owner speaks").await;
     let h = holder(&b, &k).await;
-    b.check(h.meta.as_ref() == Some(&words), "metadata keeps every byte", &h.meta.map(|m| m.len()));
+    b.check(h.meta.as_ref() == Some(&text), "metadata keeps every byte", &h.meta.map(|m| m.len()));
 }

@@ -198,7 +198,7 @@ async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {
         let awaited = &held[4].0;
         b.ask(acquire_waiting(awaited, b.owner(), WAITERS[0])).await;
         let release =
-            |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, words: false };
+            |(k, a): &(LockKeys, _)| Op::Release { keys: k.clone(), owner: *a, meta: false };
         let got = b.all(held.iter().map(release).collect()).await;
         b.check(got.iter().all(|r| *r == Reply::Done), "all of a run are released", &got);
         if heard(&mut events, awaited.lock()).await.is_some() {

@@ -67,7 +67,7 @@ pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta
 }
 
 pub(super) fn release(keys: &LockKeys, owner: OwnerToken) -> Op {
-    Op::Release { keys: keys.clone(), owner, words: true }
+    Op::Release { keys: keys.clone(), owner, meta: true }
 }
 
 pub(super) fn inspect(keys: &LockKeys) -> Op {

@@ -49,7 +49,7 @@ where
 
 /// By a holder without metadata: released in a run, if others do so too.
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
-    Op::Release { keys: keys.clone(), owner, words: false }
+    Op::Release { keys: keys.clone(), owner, meta: false }
 }
 
 fn is_held(reply: &Reply) -> bool {

@@ -79,7 +79,7 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
             let (keys, seldom) = (names[name].clone(), dice.below(8) == 0);
             let ttl = if dice.below(5) == 0 { LONG } else { LONG / 2 };
             let op = if releasing {
-                Op::Release { keys, owner, words: seldom }
+                Op::Release { keys, owner, meta: seldom }
             } else {
                 Op::Acquire { keys, owner, ttl, proposal, if_held: seldom.then_some(waits) }
             };

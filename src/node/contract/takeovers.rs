@@ -25,13 +25,13 @@ fn owned_by(reply: &Reply, owner: OwnerToken) -> bool {
 async fn a_lock_is_taken_from_its_owner(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, fence, b"its words"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;
     let got = b.all(vec![take(&k, c, a), inspect(&k), extend(&k, a, LONG, fence)]).await;
     let higher = matches!(got[0], Reply::Granted { fence: next } if next > fence);
     b.check(higher, "it is granted to who takes it, under a higher fence", &got);
     b.check(owned_by(&got[1], c), "it has the new owner", &got);
     let silent = matches!(&got[1], Reply::Holder(Some(Holder { meta: None, .. })));
-    b.check(silent, "nobody is shown with the words of another", &got);
+    b.check(silent, "nobody is shown with the metadata of another", &got);
     b.check(got[2] == Reply::NotOwner, "the owner before has lost it", &got);
     b.expect(take(&k, c, a), got[0].clone(), "a repeated request recognises itself").await;
 }
@@ -39,13 +39,13 @@ async fn a_lock_is_taken_from_its_owner(b: Bench) {
 async fn a_lock_is_taken_from_nobody_else(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, fence, b"its words"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;
     let got = b.all(vec![take(&k, c, b.owner()), inspect(&k)]).await;
     let held = matches!(got[0], Reply::Held { foreign: false, .. });
     b.check(held, "who names another owner is refused", &got);
     let same = matches!(&got[1], Reply::Holder(Some(Holder { meta: Some(meta), .. }))
-        if **meta == b"its words"[..]);
-    b.check(same && owned_by(&got[1], a), "the owner keeps it, and its words", &got);
+        if **meta == b"its meta"[..]);
+    b.check(same && owned_by(&got[1], a), "the owner keeps it, and its metadata", &got);
 }
 
 async fn a_free_lock_is_granted_to_who_would_take_it(b: Bench) {

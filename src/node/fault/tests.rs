@@ -60,7 +60,7 @@ fn acquire(by: u128) -> Op {
 }
 
 fn release(by: u128) -> Op {
-    Op::Release { keys: LockKeys::new("a"), owner: OwnerToken::from_random(by), words: true }
+    Op::Release { keys: LockKeys::new("a"), owner: OwnerToken::from_random(by), meta: true }
 }
 
 impl Scene {

@@ -157,7 +157,7 @@ mod tests {
                 proposal: at.into(),
                 if_held: at.is_multiple_of(7).then_some(crate::op::IfHeld::Watch),
             },
-            4..8 => Op::Release { keys, owner, words: at.is_multiple_of(7) },
+            4..8 => Op::Release { keys, owner, meta: at.is_multiple_of(7) },
             8 => Op::Extend { keys, owner, ttl: TTL, token, meta: None, reassert: None },
             _ => Op::Inspect { keys, wait: false },
         }

@@ -134,7 +134,7 @@ mod tests {
 
     fn owed(number: u128, until: u64) -> Owed {
         let owner = OwnerToken::from_random(number);
-        let op = Op::Release { keys: LockKeys::new("k"), owner, words: false };
+        let op = Op::Release { keys: LockKeys::new("k"), owner, meta: false };
         Owed { op, until: at(until), of: None, _count: Counted::owed(&Arc::default()) }
     }
 

@@ -102,7 +102,7 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Tells that the server has another data history than the one before; also of a server that
+    /// Reports that the server has another data history than the one before; also of a server that
     /// may not vote, for what it says of its history is as true.
     fn met(&self, session: &Session) {
         let Some((history_id, predecessor)) = session.history() else { return };
@@ -128,14 +128,14 @@ impl<R: Resolver> Shared<R> {
     }
 
     /// Words for a connection that did not come about in time.
-    pub(super) fn late(&self, words: &str) -> String {
+    pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),
             None => (String::new(), ""),
         };
         let silent =
             if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
-        format!("{place}{words}{hint}{silent}")
+        format!("{place}{text}{hint}{silent}")
     }
 
     /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.

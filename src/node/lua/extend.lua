@@ -21,7 +21,7 @@ if kind == 'X' then
     local before = look(KEYS[k + 3], #ARGV[a + 5])
     call('SET', KEYS[k + 3], ARGV[a + 5], 'PX', ttl)
     if before ~= ARGV[a + 5] then hint(KEYS[k + 4], KEYS[k + 1]) end
-  elseif is_words(KEYS[k + 3]) then
+  elseif is_meta(KEYS[k + 3]) then
     call('PEXPIRE', KEYS[k + 3], ttl)
   end
   return put(DONE)

@@ -28,7 +28,7 @@ local function queued(queue)
   return type(v) == 'string' and #v % 35 == 1 and find(v, '^[01]') and v
 end
 
--- Tells those who watch that the metadata are new.
+-- Hints to those who watch that the metadata are new.
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
@@ -66,7 +66,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs)
 end
 
 -- Whether this may be a holder's metadata: text that expires, unlike most keys of others.
-local function is_words(meta)
+local function is_meta(meta)
   return type(redis.pcall('GETRANGE', meta, '0', '0')) == 'string'
     and redis.call('PTTL', meta) >= 0
 end

@@ -60,7 +60,7 @@ local function is_overtaken(ballot, owner)
   return promised > ballot or (promised == ballot and h[1] ~= owner)
 end
 
--- Tells those who wait that the claim is over. A hint may be lost, so a missing permission to
+-- Hints to those who wait that the claim is over. A hint may be lost, so a missing permission to
 -- publish is no fault of the op.
 local function wake()
   if not h[8] then return end

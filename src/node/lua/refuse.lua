@@ -8,7 +8,7 @@
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 if find('AVWT', kind, 1, true) then
-  -- The fence stood at `old` or a stranger's value stands there: what is given then.
+  -- The fence was at `old` or holds another program's value: what is given then.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
     if not number or number >= 1e18 then -- a stranger's: as it was, as far as can be
@@ -43,7 +43,7 @@ if find('AVWT', kind, 1, true) then
   local free = kind == 'W' and '------' .. ARGV[a + 8] or kind == 'T' and ARGV[a + 7]
   if free and left <= 0 and look(KEYS[k + 1], '22') == free then
     call('DEL', KEYS[k + 1])
-    if kind == 'T' and is_words(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
+    if kind == 'T' and is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
   end
 
   local ttl, old = ARGV[a + 3], found

@@ -5,7 +5,7 @@
 -- first: since when it waits by this clock, in µs (16 digits), a colon, its handle (16 hex digits),
 -- for how many ms the lock is reserved for it (2 digits). Who has no connection any more is passed
 -- over. A hint may be lost, so a missing permission to publish is no fault of the op: all are
--- heard on the common channel then, and nothing is reserved.
+-- woken on the common channel then, and nothing is reserved.
 -- A lock that is reserved has six dashes and the handle as its value. A handle that does not need
 -- it gives that back as if it were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
@@ -18,7 +18,7 @@ local function release(k, a, count, each, awaited)
     call('DEL', lock)
     return
   end
-  -- MGET shows nothing where no text stands: what other programs keep there is left alone.
+  -- MGET shows nothing where a key holds no string: what other programs keep there is left alone.
   local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
   local gone, m, missed = {}, 0, false
   for i = 1, count do

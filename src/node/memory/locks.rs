@@ -17,7 +17,7 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// Longest time for which a lock is reserved.
 const RESERVED_MAX: Duration = Duration::from_millis(50);
 
-/// Who is told of a change.
+/// Who gets a hint that something has changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,

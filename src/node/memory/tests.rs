@@ -90,7 +90,7 @@ fn a_million_names_do_not_pile_up() {
     for n in 0..1_000_000_u64 {
         let name = format!("job:{n}");
         fence(&ask(&node, acquire(&name, 1, 0)));
-        ask(&node, Op::Release { keys: LockKeys::new(&name), owner: owner(1), words: true });
+        ask(&node, Op::Release { keys: LockKeys::new(&name), owner: owner(1), meta: true });
         hand.pass(Duration::from_millis(50));
         most = most.max(node.len());
     }
@@ -267,7 +267,7 @@ fn a_promise_of_an_earlier_history_counts_as_the_floor() {
         reassert,
     };
     let Reply::Quarantined { id, .. } = ask(&node, extend(None)) else { panic!() };
-    assert_eq!(ask(&node, complete()), Reply::NotOwner, "the floor stands");
+    assert_eq!(ask(&node, complete()), Reply::NotOwner, "the floor counts");
     assert_eq!(ask(&node, extend(Some(id))), Reply::Done, "the sitting claimant re-asserts");
     assert_eq!(ask(&node, complete()), Reply::Done);
 }

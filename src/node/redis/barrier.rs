@@ -97,14 +97,14 @@ impl Barriers {
         deadline: Moment,
     ) -> Result<u32, NodeError> {
         let started = self.server.env.now();
-        let told = known.is_some();
+        let reported = known.is_some();
         let mut known = known.unwrap_or_default();
         let mut wanted = match level {
             Durability::Primary => 0,
             Durability::Replicas(k) => k,
             Durability::AllReplicas => {
                 let attached = self.connected.load(Ordering::Relaxed);
-                if !told {
+                if !reported {
                     known.count = self.most.load(Ordering::Relaxed);
                 }
                 attached.max(known.count)
@@ -114,7 +114,7 @@ impl Barriers {
             let round = self.round(wanted, history_id, deadline).await?;
             self.connected.store(round.connected(), Ordering::Relaxed);
             let most = self.most.fetch_max(round.online(), Ordering::Relaxed).max(round.online());
-            if !told {
+            if !reported {
                 known.count = most;
             }
             let all = level == Durability::AllReplicas;

@@ -212,7 +212,7 @@ fn reply(
     }
     if largest_token(&reply) >= TOKEN_END {
         // The script counts in doubles: from here on the next holder's token would not be larger.
-        let detail = "a fencing token of 2^53 or more stands under this key; delete it";
+        let detail = "this key holds a fencing token of 2^53 or more; delete it";
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }
     Ok(reply)
@@ -238,9 +238,9 @@ fn has_fingerprint(op: &Op) -> bool {
     )
 }
 
-/// What stands there is not ours, or not yet.
+/// What the key holds is not ours, or not yet.
 fn wrong_type() -> Trouble {
-    let detail = "WRONGTYPE: another program's value stands under a key of this op, or the record \
+    let detail = "WRONGTYPE: a key of this op holds another program's value, or the record \
                   of a newer version of this library: then upgrade this program";
     Trouble::Op(NodeError::not_executed(NodeFault::Server, detail))
 }

@@ -107,7 +107,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
         (Op::Acquire { ttl, if_held: None, .. }, Op::Acquire { ttl: other, if_held: None, .. }) => {
             ttl == other
         }
-        (Op::Release { words: false, .. }, Op::Release { words: false, .. }) => true,
+        (Op::Release { meta: false, .. }, Op::Release { meta: false, .. }) => true,
         _ => false,
     })
     .flat_map(|run| run.chunks(RUN_MAX))
@@ -124,7 +124,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], fence_life: u64, awaited: bool) {
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(fence_life);
         }
-        Op::Release { words: false, .. } => {
+        Op::Release { meta: false, .. } => {
             cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());
         }
         _ => {}
@@ -148,7 +148,7 @@ fn whole_millis(d: Duration) -> u64 {
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
         Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
-        Op::Release { words: true, .. } => 3,
+        Op::Release { meta: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
         Op::Raise { .. } => 2,
         Op::Extend { .. } | Op::Inspect { .. } => 4,
@@ -177,11 +177,11 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
             cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
         }
-        Op::Release { keys, words, .. } => {
+        Op::Release { keys, meta, .. } => {
             cmd.arg(keys.lock());
             // Each key costs: the queue is looked at only where there may be one.
-            let cmd = if awaited || *words { cmd.arg(keys.queue()) } else { cmd };
-            if *words { cmd.arg(keys.meta()) } else { cmd }
+            let cmd = if awaited || *meta { cmd.arg(keys.queue()) } else { cmd };
+            if *meta { cmd.arg(keys.meta()) } else { cmd }
         }
         Op::Enlist(Enlist { key, .. })
         | Op::Claim(Claim { key, .. })
@@ -240,7 +240,7 @@ fn args(cmd: &mut Cmd, op: &Op) {
                 .arg(meta.as_deref().unwrap_or_default()),
             *reassert,
         ),
-        Op::Release { owner, words: false, .. } => cmd.arg(owner.as_str()),
+        Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd

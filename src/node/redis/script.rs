@@ -19,7 +19,7 @@ const TEXT: &str = concat!(
     "local function rare(b, kind, k, a, count, rest, found, release)\n",
     lua!("helpers"),
     "if find('AVWTDQMRXI', kind, 1, true) then\n",
-    lua!("locks" "refuse" "missed" "release_words" "raise" "extend" "inspect"),
+    lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect"),
     "end\n",
     lua!("enlist"),
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),

@@ -102,8 +102,8 @@ impl Resolver for Finder {
         Box::pin(async move {
             let left = deadline.since(self.env.now());
             let master = timeout(left, self.watch.resolve()).await.map_err(|_| {
-                let words = format!("the Sentinels of {} did not answer in time", self.name);
-                NodeError::not_executed(NodeFault::NoSentinel, words)
+                let text = format!("the Sentinels of {} did not answer in time", self.name);
+                NodeError::not_executed(NodeFault::NoSentinel, text)
             })??;
             Ok(Endpoint::at(master.at.host(), master.at.port(), &self.like))
         })
@@ -140,7 +140,7 @@ impl Resolver for Finder {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
-            self.looked().replicas = replicas.told.iter().map(place).collect();
+            self.looked().replicas = replicas.reported.iter().map(place).collect();
             // Else L is what the user says.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);

@@ -116,7 +116,7 @@ pub(super) fn address_map(
     map: impl IntoIterator<Item = (String, String)>,
 ) -> Result<BTreeMap<Address, Address>, ConfigError> {
     let parse = |text: &str| Address::parse("map_address", text);
-    map.into_iter().map(|(told, reached)| Ok((parse(&told)?, parse(&reached)?))).collect()
+    map.into_iter().map(|(reported, reached)| Ok((parse(&reported)?, parse(&reached)?))).collect()
 }
 
 #[cfg(test)]

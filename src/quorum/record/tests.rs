@@ -71,7 +71,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
     })
 }
 
-fn told(step: Step) -> String {
+fn reported(step: Step) -> String {
     let decided = match step {
         Step::Wait(_) => return "wait".into(),
         Step::Send(asks, _) => {
@@ -123,7 +123,7 @@ fn claims(n: usize, events: &str) -> String {
             None => machine.on_time(at(when)),
         };
     }
-    told(step)
+    reported(step)
 }
 
 /// Until 100 ms. `again=[1]`: after a pause these are asked again; `renewed=[1]`: these are, since

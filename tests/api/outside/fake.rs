@@ -124,10 +124,10 @@ pub(crate) fn sentinel(id: char, view: &Arc<Mutex<View>>) -> Fake {
         match words {
             ["HELLO", ..] => map(&[("server", "redis"), ("mode", "sentinel")]),
             ["SUBSCRIBE", channels @ ..] => {
-                let told = |(i, c): (usize, &&str)| {
+                let reported = |(i, c): (usize, &&str)| {
                     format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1)
                 };
-                channels.iter().enumerate().map(told).collect::<Vec<_>>().concat()
+                channels.iter().enumerate().map(reported).collect::<Vec<_>>().concat()
             }
             ["SENTINEL", "MYID"] => bulk(&id.to_string().repeat(40)),
             ["SENTINEL", "MASTER", _] => master(&view),

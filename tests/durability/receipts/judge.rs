@@ -114,10 +114,10 @@ async fn run(
     for writer in 0..writers {
         let (redlock, begun) = (node(), Arc::clone(&begun));
         all.spawn(async move {
-            let told = AtomicBool::new(false);
+            let reported = AtomicBool::new(false);
             let end = tokio::time::Instant::now() + 2 * PATIENCE;
             let held = write(redlock, writer, |n| {
-                if n >= before && !told.swap(true, Ordering::Relaxed) {
+                if n >= before && !reported.swap(true, Ordering::Relaxed) {
                     begun.add_permits(1);
                 }
                 tokio::time::Instant::now() < end
@@ -172,11 +172,11 @@ fn one_writer_over_a_partition_is_predicted_exactly() {
     }
     let groups = match Groups::try_up_with(1, 2_000, 0, &["--netns"]) {
         Ok(groups) => groups,
-        Err((CANNOT, words)) => {
-            eprintln!("skipped: a partition needs root and network namespaces: {words}");
+        Err((CANNOT, text)) => {
+            eprintln!("skipped: a partition needs root and network namespaces: {text}");
             return;
         }
-        Err((_, words)) => panic!("sentinel-conf/up failed: {words}"),
+        Err((_, text)) => panic!("sentinel-conf/up failed: {text}"),
     };
     // The writer has to be where the servers are.
     let net = format!("--net=/run/netns/{}", groups.netns().expect("a network of its own"));
@@ -192,15 +192,15 @@ fn one_writer_over_a_partition_is_predicted_exactly() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("nsenter");
-    let mut words = BufReader::new(inside.stdout.take().expect("piped"));
+    let mut text = BufReader::new(inside.stdout.take().expect("piped"));
     let mut all = String::new();
     while !all.contains("ready to be cut") {
-        let n = words.read_line(&mut all).expect("a pipe");
+        let n = text.read_line(&mut all).expect("a pipe");
         assert!(n > 0, "it ended early: {all}");
     }
     groups.break_("partition", 0, &[]);
     drop(inside.stdin.take());
-    words.read_to_string(&mut all).expect("a pipe");
+    text.read_to_string(&mut all).expect("a pipe");
     assert!(inside.wait().expect("it ends").success(), "{all}");
     assert!(all.contains("predicted exactly"), "{all}");
 }

@@ -20,9 +20,9 @@ async fn after_a_restart_without_data_a_lock_is_put_back_at_once() {
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
     let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     server.restart_empty();
-    let told = verdict(&guard).await.expect("still held");
+    let reported = verdict(&guard).await.expect("still held");
     // No replica, no history that goes on: nothing can be shown.
-    assert_eq!(told.fate, Fate::Unknown);
+    assert_eq!(reported.fate, Fate::Unknown);
     until("it is put back", || server.cli(&["exists", "k"]) == "1").await;
     until("the answer is there", || fate(&guard) == Fate::Standing).await;
     assert!(guard.is_valid());

@@ -36,14 +36,14 @@ async fn each_node_has_a_fate_of_its_own() {
     nodes[0].restart_keeping();
     nodes[1].restore(before);
     nodes[2].restart_empty();
-    let mut told = Vec::new();
+    let mut got = Vec::new();
     for _ in 0..3 {
         let receipt = guard.failover().await.expect("held");
-        told.push((receipt.node.to_string(), receipt.fate));
+        got.push((receipt.node.to_string(), receipt.fate));
     }
-    told.sort_by_key(|(node, _)| nodes.iter().position(|n| *n.name() == **node));
-    let told: Vec<_> = told.into_iter().map(|(_, fate)| fate).collect();
-    assert_eq!(told, [Fate::Survived, Fate::Unknown, Fate::Unknown]);
+    got.sort_by_key(|(node, _)| nodes.iter().position(|n| *n.name() == **node));
+    let got: Vec<_> = got.into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(got, [Fate::Survived, Fate::Unknown, Fate::Unknown]);
     sleep(Duration::from_millis(10)).await;
     assert!(started.elapsed() < TTL / 3, "no renewal was due");
     // The lost ones made it come: all three know it again.
@@ -77,11 +77,11 @@ async fn a_lagging_copy_tells_lost_from_survived_by_the_offset() {
     }
     sleep(Duration::from_millis(10)).await;
     assert_eq!(fates(&early), [Fate::Survived; 3]);
-    let mut told = Vec::new();
+    let mut got = Vec::new();
     while let Some(Some(next)) = futures_util::FutureExt::now_or_never(early.failover()) {
-        told.push(next.fate);
+        got.push(next.fate);
     }
-    assert_eq!(told, [Fate::Survived; 9], "three switches of three nodes, each told once");
+    assert_eq!(got, [Fate::Survived; 9], "three switches of three nodes, each reported once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,10 +114,10 @@ async fn leaders_and_running_handlers_are_reported_too() {
     let again = nodes[1].clone();
     let call = jobs.key("one").run(|cx| async move {
         again.restart_keeping();
-        let told = cx.failover().await.expect("runs");
+        let got = cx.failover().await.expect("runs");
         // It survived; and it is renewed, so that the node's new data history takes the result.
         sleep(Duration::from_millis(10)).await;
-        Ok::<_, String>((cx.receipts().len(), told.fate == Fate::Survived))
+        Ok::<_, String>((cx.receipts().len(), got.fate == Fate::Survived))
     });
     match call.await.unwrap() {
         Outcome::Executed { value: (receipts, survived), .. } => {
@@ -217,10 +217,10 @@ async fn no_renewal_swallows_a_verdict() {
     }
     renewing.shutdown().await;
     // A write that the earlier server confirmed and that arrived late may be reported twice.
-    let told = |guard: &LockGuard| {
+    let got = |guard: &LockGuard| {
         let next = || futures_util::FutureExt::now_or_never(guard.failover()).flatten();
-        std::iter::from_fn(next).map(|told| told.history_id).collect::<BTreeSet<_>>().len()
+        std::iter::from_fn(next).map(|got| got.history_id).collect::<BTreeSet<_>>().len()
     };
-    let swallowed: usize = held.iter().map(|guard| SWITCHES - told(guard)).sum();
+    let swallowed: usize = held.iter().map(|guard| SWITCHES - got(guard)).sum();
     assert_eq!(swallowed, 0, "of {}", HELD * SWITCHES);
 }

@@ -77,9 +77,9 @@ async fn a_holder_learns_that_its_lock_survived_without_asking() {
     until("replicas have it", || groups.servers(0).iter().all(there)).await;
     groups.break_("failover", 0, &[]);
 
-    let told = verdict(&guard).await.expect("still held");
-    assert_eq!(told.fate, Fate::Survived);
-    assert_eq!((told.history_id, told.offset), (before.history_id, before.offset));
+    let reported = verdict(&guard).await.expect("still held");
+    assert_eq!(reported.fate, Fate::Survived);
+    assert_eq!((reported.history_id, reported.offset), (before.history_id, before.offset));
     assert_eq!(fate(&guard), Fate::Survived);
     assert!(guard.is_valid());
     // It came of the connection alone: no renewal ran over there, only the look at the marker.

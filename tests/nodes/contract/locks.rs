@@ -106,7 +106,7 @@ async fn wrong_deeds_on_locks_are_caught() {
     )
     .await;
     caught(
-        "forgets the holder's words",
+        "forgets the holder's metadata",
         |op| {
             if let Op::Extend { meta, .. } = op {
                 *meta = None;

@@ -46,8 +46,8 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
         "+select",
     ];
     let common = ["acl", "setuser", "joe", "on", ">pw", "~*", "-@all"];
-    let words = [&common[..], &["&palisade:changed*"], &rights[..]].concat();
-    assert_eq!(server.cli(&words), "OK");
+    let text = [&common[..], &["&palisade:changed*"], &rights[..]].concat();
+    assert_eq!(server.cli(&text), "OK");
     let joe = || {
         let b = RedisNode::builder(server.url()).username("joe").password("pw");
         b.trust_fresh(true).build().unwrap()

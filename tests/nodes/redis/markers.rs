@@ -189,7 +189,7 @@ async fn a_forged_marker_is_reported_as_lost_data() {
         redlock.mutex("l").build().unwrap().try_acquire().await.is_err(),
         "granted out of a quarantine"
     );
-    let told = async {
+    let reported = async {
         let (mut lost, mut begun) = (false, None);
         while begun.is_none() || !lost {
             match events.recv().await.expect("the handle is there").1 {
@@ -202,7 +202,7 @@ async fn a_forged_marker_is_reported_as_lost_data() {
         }
         begun.unwrap()
     };
-    let remaining = tokio::time::timeout(Duration::from_secs(5), told).await.expect("an event");
+    let remaining = tokio::time::timeout(Duration::from_secs(5), reported).await.expect("an event");
     assert!(remaining <= Duration::from_secs(16), "blocked for {remaining:?}");
     assert!(guard.is_valid(), "who held something goes on");
 }

@@ -46,7 +46,7 @@ fn acquire(name: &str, owner: OwnerToken) -> Op {
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { keys: LockKeys::new(name), owner, words: true }
+    Op::Release { keys: LockKeys::new(name), owner, meta: true }
 }
 
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
@@ -150,11 +150,11 @@ async fn a_holder_is_not_shown_with_the_metadata_of_the_last_one() {
     let node = fresh(&server);
     let (a, b) = (owner(), owner());
     let token = fence(one(&node, LONG, acquire("k", a)).await);
-    assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"words"))).await, Ok(Reply::Done));
+    assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"text"))).await, Ok(Reply::Done));
     let inspect = || Op::Inspect { keys: LockKeys::new("k"), wait: false };
     let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
     assert_eq!((holder.owner, holder.fence), (Some(a), token));
-    assert_eq!(holder.meta.as_deref(), Some(&b"words"[..]));
+    assert_eq!(holder.meta.as_deref(), Some(&b"text"[..]));
     one(&node, LONG, release("k", a)).await.unwrap();
     one(&node, LONG, acquire("k", b)).await.unwrap();
     let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
@@ -175,8 +175,8 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     }
     one(&node, LONG, waiting).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(5), events.recv()).await;
-    assert_eq!(told.expect("a hint"), Ok(NodeEvent::Changed("k".into())));
+    let reported = tokio::time::timeout(Duration::from_secs(5), events.recv()).await;
+    assert_eq!(reported.expect("a hint"), Ok(NodeEvent::Changed("k".into())));
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), listens).await.expect("it listens for hints");
-    let plain = Op::Release { keys: LockKeys::new("k"), owner: a, words: false };
+    let plain = Op::Release { keys: LockKeys::new("k"), owner: a, meta: false };
     assert_eq!(one(&node, LONG, plain).await, Ok(Reply::Done));
     let hint = tokio::time::timeout(Duration::from_secs(5), async {
         while !matches!(events.recv().await, Ok(NodeEvent::Turn { key, .. }) if &*key == "k") {}
@@ -103,7 +103,7 @@ async fn a_long_batch_of_releases_is_executed() {
     let server = Server::start(&[]);
     let node = fresh(&server);
     let a = owner();
-    let plain = |name: &str| Op::Release { keys: LockKeys::new(name), owner: a, words: false };
+    let plain = |name: &str| Op::Release { keys: LockKeys::new(name), owner: a, meta: false };
     let mut ops = vec![acquire("k", a)];
     ops.extend((0..9_000).map(|i| plain(&format!("l{i}"))));
     ops.push(plain("k"));

@@ -23,7 +23,7 @@ fn waiting(name: &str, owner: OwnerToken) -> Op {
 }
 
 fn release_plainly(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { keys: LockKeys::new(name), owner, words: false }
+    Op::Release { keys: LockKeys::new(name), owner, meta: false }
 }
 
 /// The lock that the next hint is about.
@@ -79,7 +79,7 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let waits = Op::Acquire { keys, owner, ttl, proposal, if_held: Some(IfHeld::Queue(place)) };
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // Nothing is reserved for who cannot be told, and a reservation is over soon.
+        // Nothing is reserved for a handle that cannot be reached, and a reservation is over soon.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
@@ -168,8 +168,8 @@ async fn hints_come_on_a_connection_of_their_own() {
         line.split_whitespace().next().expect("id=").to_owned()
     };
     assert_eq!(id(&list("normal")), id(&commands), "the batches' connection was given up");
-    let told = std::iter::from_fn(|| events.try_recv().ok()).collect::<Vec<_>>();
-    assert!(!told.contains(&NodeEvent::Down), "{told:?}");
+    let reported = std::iter::from_fn(|| events.try_recv().ok()).collect::<Vec<_>>();
+    assert!(!reported.contains(&NodeEvent::Down), "{reported:?}");
     one(&node, LONG, release("k", a)).await.unwrap();
     assert_eq!(&*hinted(&mut events).await, "k");
 }

@@ -200,8 +200,8 @@ async fn talk(ledger: Shared, stream: UnixStream) -> io::Result<()> {
         match serde_json::from_str(&line)? {
             Line::Say(event) => ledger.borrow_mut().log.add(event)?,
             Line::Ask(who, ask) => {
-                let told = ledger.borrow_mut().answer(who, ask)?;
-                let mut text = serde_json::to_vec(&told)?;
+                let reported = ledger.borrow_mut().answer(who, ask)?;
+                let mut text = serde_json::to_vec(&reported)?;
                 text.push(b'\n');
                 write.write_all(&text).await?;
             }

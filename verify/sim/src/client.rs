@@ -195,7 +195,7 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = held.guard.lost() => {
-                    self.told(&held);
+                    self.reported(&held);
                     // One more write, as of a process that has not looked.
                     held.until_lost = true;
                 }
@@ -216,7 +216,7 @@ impl Actor {
         });
     }
 
-    fn told(&self, held: &Hold) {
+    fn reported(&self, held: &Hold) {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(held.guard.valid_until()).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;

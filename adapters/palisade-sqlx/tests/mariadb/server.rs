@@ -50,8 +50,8 @@ impl MariaDb {
             .output()
             .expect("mariadb-install-db: install the package mariadb-server");
         drop(one_at_a_time);
-        let words = [&made.stdout[..], &made.stderr[..]].concat();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&words));
+        let text = [&made.stdout[..], &made.stderr[..]].concat();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&text));
         for _ in 0..5 {
             server.port = free_port();
             if server.run(&user) {

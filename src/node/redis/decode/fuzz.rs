@@ -25,7 +25,7 @@ fn op(kind: char) -> Op {
         }
         'R' => Op::Raise { keys, owner, token },
         'X' => Op::Extend { keys, owner, ttl: SECOND, token, meta: None, reassert: None },
-        'D' | 'd' => Op::Release { keys, owner, words: kind == 'D' },
+        'D' | 'd' => Op::Release { keys, owner, meta: kind == 'D' },
         'I' => Op::Inspect { keys, wait: false },
         'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None, news: false }),
         'C' => Op::Claim(Claim {

@@ -19,7 +19,7 @@ fn ops() -> Vec<Op> {
             proposal: 1,
             if_held: Some(IfHeld::Watch),
         },
-        Op::Release { keys: keys.clone(), owner, words: true },
+        Op::Release { keys: keys.clone(), owner, meta: true },
         Op::Inspect { keys, wait: false },
         Op::RaiseClaim { key: Arc::clone(&key), owner, token },
         Op::Lookup { key, retention: Duration::from_secs(1), fingerprint: None, born: Some(8) },
@@ -121,7 +121,7 @@ fn a_run_that_went_as_asked_says_so_once() {
         let ttl = Duration::from_secs(1);
         Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held: None }
     };
-    let release = Op::Release { keys: keys.clone(), owner, words: false };
+    let release = Op::Release { keys: keys.clone(), owner, meta: false };
     let ops = [acquire(7), acquire(9), release.clone(), release, acquire(8)];
     let mut all = header();
     all.extend([Value::Int(-9), Value::Int(1), Value::Int(-1), Value::Int(12)]);
@@ -149,7 +149,7 @@ fn an_answer_says_whether_a_backlog_is_kept() {
 fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
-    let release = Op::Release { keys: keys.clone(), owner, words: false };
+    let release = Op::Release { keys: keys.clone(), owner, meta: false };
     let if_held = Some(IfHeld::Watch);
     let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 7, if_held };
     let ops = [release.clone(), release, acquire];

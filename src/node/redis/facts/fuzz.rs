@@ -93,12 +93,12 @@ proptest! {
                 prop_assert!(has_line(&server, &id) && has_line(&replication, &history));
                 prop_assert!(facts.replid.len() == 40 && !facts.run_id.is_empty());
                 prop_assert!(has_line(&replication, "role:master") && facts.version >= OLDEST);
-                let told = |name: &str| {
+                let reported = |name: &str| {
                     let all = settings.as_ref().and_then(fields).unwrap_or_default();
                     all.get(name).map(|n| n.parse::<u32>().unwrap())
                 };
-                prop_assert_eq!(facts.min_replicas, told("min-replicas-to-write"));
-                prop_assert_eq!(facts.min_replicas_max_lag, told("min-replicas-max-lag"));
+                prop_assert_eq!(facts.min_replicas, reported("min-replicas-to-write"));
+                prop_assert_eq!(facts.min_replicas_max_lag, reported("min-replicas-max-lag"));
                 if let Some(Eviction { max_memory, policy }) = facts.eviction {
                     let policy = format!("maxmemory_policy:{policy}");
                     prop_assert!(max_memory > 0 && has_line(&memory, &policy));

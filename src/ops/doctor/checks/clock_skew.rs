@@ -88,11 +88,11 @@ mod tests {
     #[test]
     fn the_one_that_differs_from_the_others() {
         fine("clock-skew");
-        for (ahead, words) in [(2_000_000, "ahead"), (-2_000_000, "behind")] {
+        for (ahead, text) in [(2_000_000, "ahead"), (-2_000_000, "behind")] {
             let found = broken("clock-skew", |f| clock(f, 2, ahead, 1_000));
             assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
             assert_eq!(found.verdict, Verdict::Warning, "{found:?}");
-            assert!(found.says.contains(words), "{found:?}");
+            assert!(found.says.contains(text), "{found:?}");
             assert!(found.mend[0].contains("timedatectl"), "{found:?}");
         }
     }

@@ -114,17 +114,17 @@ mod tests {
     #[test]
     fn a_missing_right_is_told_with_the_rule() {
         fine("permissions");
-        let told = |begin, why: &str| broken("permissions", |f| refuse(f, begin, why));
-        let found = told("SCRIPT LOAD", "run the 'script|load' command");
+        let reported = |begin, why: &str| broken("permissions", |f| refuse(f, begin, why));
+        let found = reported("SCRIPT LOAD", "run the 'script|load' command");
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
         let to = "redis-cli -h 10.0.0.2 -p 6379 --user default --askpass";
         assert_eq!(found.mend[0], format!("{to} ACL SETUSER default +script|load"));
-        let found = told("SET ", "access the 'palisade:doctor' key");
+        let found = reported("SET ", "access the 'palisade:doctor' key");
         assert!(found.mend[0].ends_with("default '~*'"), "{found:?}");
-        let found = told("SUBSCRIBE", "access the 'palisade:changed' channel");
+        let found = reported("SUBSCRIBE", "access the 'palisade:changed' channel");
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.mend[0].ends_with("default '&palisade:changed*'"), "{found:?}");
-        let found = told("WAIT", "run the 'wait' command");
+        let found = reported("WAIT", "run the 'wait' command");
         assert_eq!(found.verdict, Verdict::Warning);
         assert!(found.says.ends_with("no durability above `Primary` is possible"), "{found:?}");
         let closed = |f: &mut Facts| {
@@ -139,9 +139,9 @@ mod tests {
         let readme = include_str!("../../../../README.md");
         let profile = readme.split("ACL SETUSER palisade").nth(1).expect("the profile");
         let profile = profile.split("```").next().expect("its end");
-        let told = profile.split_whitespace().filter_map(|w| w.strip_prefix('+'));
-        let told: BTreeSet<String> = told.map(str::to_owned).collect();
+        let reported = profile.split_whitespace().filter_map(|w| w.strip_prefix('+'));
+        let reported: BTreeSet<String> = reported.map(str::to_owned).collect();
         let tried = COMMANDS.iter().map(|c| rule(c, "").trim_start_matches('+').to_owned());
-        assert_eq!(tried.collect::<BTreeSet<_>>(), told);
+        assert_eq!(tried.collect::<BTreeSet<_>>(), reported);
     }
 }

@@ -51,9 +51,9 @@ fn judge(subject: String, master: &Server, replica: &Server) -> Finding {
         mend.push(replica.by_hand("INFO replication"));
         mend.push(replica.by_hand("CONFIG SET masteruser <user> masterauth <password>"));
     } else if let Some(seen) = seen
-        && let Some(words) = seen.behind(master)
+        && let Some(text) = seen.behind(master)
     {
-        says.push(words);
+        says.push(text);
         mend.push(master.by_hand("INFO replication"));
     }
     if writable {
@@ -114,7 +114,7 @@ mod tests {
             info_on(&mut f.groups[0].servers[1], "master_link_status", "down");
         });
         assert_eq!(found.subject, "orders-a 10.0.0.2:6379");
-        for (line, words) in
+        for (line, text) in
             [("offset=1000,lag=3", "not heard from it for 3 s"), ("offset=0,lag=0", "KB behind")]
         {
             let found = broken("replicas", |f| {
@@ -126,7 +126,7 @@ mod tests {
                 info_on(master, "slave1", &format!("ip=10.0.0.3,port=6379,state=online,{line}"));
             });
             assert_eq!(found.subject, "orders-a 10.0.0.3:6379");
-            assert!(found.says.contains(words), "{found:?}");
+            assert!(found.says.contains(text), "{found:?}");
         }
     }
 

@@ -176,7 +176,7 @@ impl Task {
     /// asked for again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
-        let (tell, mut told) = unbounded_channel();
+        let (tell, mut reported) = unbounded_channel();
         let mut seats: Vec<Option<(Rc<LockGuard>, u64)>> = Vec::new();
         for n in 0..SITTING {
             seats.push(None);
@@ -190,7 +190,7 @@ impl Task {
                 tokio::task::spawn_local(hear(Rc::clone(&guard), tell.clone()));
                 seats[usize::from(n)] = Some((guard, until));
             }
-            while let Ok((at, what)) = told.try_recv() {
+            while let Ok((at, what)) = reported.try_recv() {
                 self.ledger.say_at(at, what).await?;
             }
             for n in 0..SITTING {

@@ -65,7 +65,7 @@ pub(super) struct Row {
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
     /// Of them, those that learned their fate.
-    pub(super) told: usize,
+    pub(super) reported: usize,
     pub(super) two_masters_ms: f64,
     /// From the fault to the new master, named and writable.
     pub(super) new_master_ms: Option<f64>,
@@ -216,13 +216,13 @@ fn times(
 type Tellings<'a> = BTreeMap<(&'a Arc<str>, u64), Vec<Nanos>>;
 
 fn tellings(events: &[Event]) -> Tellings<'_> {
-    let mut told = Tellings::new();
+    let mut reported = Tellings::new();
     for e in events {
         if let What::Told { name, token, .. } = &e.what {
-            told.entry((name, *token)).or_default().push(e.at);
+            reported.entry((name, *token)).or_default().push(e.at);
         }
     }
-    told
+    reported
 }
 
 /// How long the holders that sat when the new master began did not know their state: until they
@@ -245,12 +245,12 @@ fn sitting(
         }
         row.sitting += 1;
         let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > begun);
-        let told = tellings.get(&(&hold.name, hold.token));
-        let told = told.and_then(|list| list.iter().copied().find(|at| *at >= early));
+        let reported = tellings.get(&(&hold.name, hold.token));
+        let reported = reported.and_then(|list| list.iter().copied().find(|at| *at >= early));
         // The log ends with the clients: what was not reported by then does not count as reported.
-        let knows = renewed.unwrap_or(hold.end).min(told.unwrap_or(hold.end));
+        let knows = renewed.unwrap_or(hold.end).min(reported.unwrap_or(hold.end));
         longest = longest.max(Some(knows.saturating_sub(begun)));
-        row.told += usize::from(told.is_some());
+        row.reported += usize::from(reported.is_some());
         row.ran_out += usize::from(renewed.is_none());
     }
     row.reassert_ms = longest.map(millis);

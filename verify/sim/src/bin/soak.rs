@@ -28,9 +28,9 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(seed) = args.reproduce {
-        let told = story(seed, None);
-        print!("{told}");
-        return if told.contains("BROKEN") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        let reported = story(seed, None);
+        print!("{reported}");
+        return if reported.contains("BROKEN") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bar = ProgressBar::new(args.seeds);
