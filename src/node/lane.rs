@@ -24,6 +24,7 @@ mod alarm;
 mod gather;
 pub(crate) mod load;
 mod owed;
+mod pace;
 mod settle;
 mod sink;
 
@@ -41,6 +42,7 @@ use self::alarm::Alarm;
 use self::gather::Gather;
 use self::load::Load;
 use self::owed::{Doubt, Owed, OwedQueue};
+use self::pace::Pace;
 use self::sink::Asker;
 pub(crate) use self::sink::Sink;
 use crate::durability::Durability;
@@ -177,6 +179,7 @@ impl Lane {
             owed: OwedQueue::default(),
             doubt: Doubt::default(),
             clock: None,
+            pace: Pace::default(),
             spoke: self.settings.env.now(),
             in_touch: false,
         };
@@ -253,6 +256,7 @@ struct Worker {
     owed: OwedQueue,
     doubt: Doubt,
     clock: Option<NodeClock>,
+    pace: Pace,
     /// When a batch was sent last.
     spoke: Moment,
     /// The node answered the last batch, so its connection is in order.
@@ -269,12 +273,15 @@ impl Worker {
         let mut head = None;
         loop {
             let now = env.now();
-            let room = under_way.len() < self.depth(now);
+            let depth = self.depth(now);
+            let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
             // Owed releases before what is queued: on a busy lane there is always something.
             let mut next = if room { self.owed_batch(now) } else { None };
             if next.is_none() && open {
-                next = self.next_batch(head.take(), now);
+                let waiting = usize::from(head.is_some()) + self.rx.len();
+                let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
+                next = self.next_batch(head.take(), now, most.min(BATCH_MAX));
             }
             let beat = self.spoke + HEARTBEAT;
             if next.is_none() && under_way.is_empty() && beat <= now {
@@ -320,15 +327,16 @@ impl Worker {
         if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
-    /// What is queued, as one batch; `head` is the first of the queue, if it was taken already.
-    fn next_batch(&mut self, mut head: Option<Job>, now: Moment) -> Option<Leaving> {
+    /// At most so many of what is queued, as one batch; `head` is the first of the queue, if it was
+    /// taken already.
+    fn next_batch(&mut self, mut head: Option<Job>, now: Moment, most: usize) -> Option<Leaving> {
         // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = usize::from(head.is_some()) + again + self.rx.len();
-        let (mut gathered, mut bytes) = (Gather::for_up_to(waiting.min(BATCH_MAX)), 0);
-        while gathered.len() < BATCH_MAX {
+        let (mut gathered, mut bytes) = (Gather::for_up_to(waiting.min(most)), 0);
+        while gathered.len() < most {
             let next = if again > 0 {
                 again -= 1;
                 self.again.pop_front()

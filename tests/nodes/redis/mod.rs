@@ -11,6 +11,7 @@ mod markers;
 mod order;
 mod reconnect;
 mod records;
+mod step;
 mod strangers;
 mod waiting;
 

@@ -1,0 +1,56 @@
+//! Callers on a runtime of one thread, whose answers come together, do not stay in step.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use palisade::{Failed, Redlock};
+
+use super::*;
+
+const CALLERS: u64 = 64;
+
+/// How many scripts the server has run.
+fn scripts(server: &Server) -> u64 {
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn callers_whose_answers_come_together_do_not_wait_for_each_other_for_ever() {
+    let server = Server::start(&[]);
+    let handle = Redlock::builder().node(fresh(&server)).node_deadline(Duration::from_secs(2));
+    let handle = handle.build().unwrap();
+    let orders = handle.idempotency("orders").at_most_once().build().unwrap();
+    let call = |caller: u64| {
+        let call = orders.key(format!("order-{caller}"));
+        async move { call.run(|_| async { Ok::<_, Failed>(1) }).await.unwrap() }
+    };
+    futures_util::future::join_all((0..CALLERS).map(call)).await;
+    let (stop, count) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let before = scripts(&server);
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (orders, stop, count) = (orders.clone(), Arc::clone(&stop), Arc::clone(&count));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let call = orders.key(format!("order-{caller}"));
+                    let replayed = call.run(|_| async { Err::<u32, _>("there is a result") });
+                    assert!(!replayed.await.unwrap().is_executed());
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    while count.load(Ordering::Relaxed) < 500 * CALLERS {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let batches = (scripts(&server) - before) as f64;
+    let together = count.load(Ordering::Relaxed) as f64 / batches;
+    // In step it is all of them, always.
+    assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
+    println!("{together:.1} of {CALLERS} calls leave together");
+}
