@@ -22,6 +22,7 @@ end
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- so many runs are as asked, as long as there is nothing else to say
+local life -- how long a fence is kept, once it is needed
 while a < last do
   local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
   if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' then
@@ -42,6 +43,10 @@ while a < last do
   else
     local size = find(sizes, kind, 1, true)
     keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
+    if kind == 'X' and expected then
+      life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
+      if prolong(k, a, life) then rest = nil end
+    end
   end
   if rest and not b then
     b = batch(info, at, marker, now_us, true)

@@ -203,7 +203,7 @@ fn reply(
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
-        (Op::Release { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
+        (Op::Release { .. } | Op::Extend { .. }, AS_ASKED) | (_, DONE) => Reply::Done,
         (_, NOT_OWNER) => Reply::NotOwner,
         _ => return Err(garbage("an answer to another kind of question").into()),
     };

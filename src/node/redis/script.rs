@@ -12,7 +12,7 @@ macro_rules! lua {
 /// The script's text: the common ops, what else is made only when it is needed, and the loop over
 /// the batch. Functions come before the variables of the loop, so that they capture none.
 const TEXT: &str = concat!(
-    lua!("acquire" "release" "replay"),
+    lua!("acquire" "release" "prolong" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",

@@ -75,8 +75,9 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
     let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
     // Some too low to count as they are.
-    let proposal = if dice.below(9) == 0 { 0 } else { now + dice.below(1_000_000) };
-    let token = FencingToken::new(now + dice.below(1_000_000));
+    let proposal = if dice.below(9) == 0 { 0 } else { now + 300_000 * dice.below(4) };
+    // Often that of the lock.
+    let token = FencingToken::new(now + 300_000 * dice.below(4));
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
     match dice.below(16) {

@@ -1,0 +1,14 @@
+-- Prolong a lock that its owner has, whose fence is its token, and that has no metadata: the common
+-- renewal. It captures nothing, as it is made each time (helpers.lua).
+-- KEYS     1 lock   2 fence   3 meta
+-- ARGV     1 kind, then as in extend.lua   life: how long the fence is kept, in ms
+-- Returns  whether it is done; if not, nothing was changed
+local function prolong(k, a, life)
+  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
+  if ARGV[a + 5] == '1' or try('GETRANGE', KEYS[k + 1], '0', '22') ~= ARGV[a + 2]
+    or try('GETRANGE', KEYS[k + 2], '0', '18') ~= ARGV[a + 4]
+    or call('EXISTS', KEYS[k + 3]) == 1 then return false end
+  call('PEXPIRE', KEYS[k + 1], ARGV[a + 3])
+  call('PEXPIRE', KEYS[k + 2], life)
+  return true
+end
