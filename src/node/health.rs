@@ -106,9 +106,10 @@ impl FactCheck {
         self.clock(facts.node_micros, sent, received)
     }
 
-    /// The node counted an extension whose holder named its quarantine; true the first time.
+    /// The node counted an extension whose holder named its quarantine: true the first time, and
+    /// only while that lasts. One that came after the end is an extension as any other.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
-        self.reasserted.insert(owner)
+        self.in_quarantine && self.reasserted.insert(owner)
     }
 
     /// Holders of this handle re-asserted their leases.
@@ -394,6 +395,19 @@ mod tests {
                 begun(30),
             ]
         );
+    }
+
+    #[test]
+    fn a_lease_is_reasserted_once_in_a_quarantine_and_not_after_it() {
+        let mut p = health(&settings());
+        let (owner, open) = (OwnerToken::from_random(1), facts(1, "x"));
+        let shut = Facts { quarantine: Duration::from_secs(30), ..open.clone() };
+        p.judge(&shut, at(1), at(1), &nowhere);
+        assert!(p.reasserts(owner));
+        assert!(!p.reasserts(owner));
+        // The next renewal was sent before the quarantine's end and came after it.
+        p.judge(&open, at(2), at(2), &nowhere);
+        assert!(!p.reasserts(owner));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use palisade::node::{MemoryNode, RedisNode};
 
 use crate::support::server::Server;
 
+const TTL: Duration = Duration::from_secs(2);
+
 #[tokio::test]
 async fn a_lock_that_is_taken_over_goes_to_nobody_in_between() {
     let nodes: Vec<_> = (0..5).map(|_| MemoryNode::new()).collect();
@@ -16,7 +18,7 @@ async fn a_lock_that_is_taken_over_goes_to_nobody_in_between() {
     let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let node = |server: &Server| RedisNode::new(server.url()).unwrap();
     // Servers without data are in quarantine for so long at first.
-    let short = || Redlock::builder().max_ttl(Duration::from_secs(2));
+    let short = || Redlock::builder().ttl(TTL).max_ttl(TTL);
     let handle = || servers.iter().fold(short(), |all, server| all.node(node(server)));
     taken_while_another_waits([handle(), handle(), handle()].map(|all| all.build().unwrap())).await;
 }
@@ -26,7 +28,7 @@ async fn taken_while_another_waits([hangs, waits, operator]: [Redlock; 3]) {
         let name = format!("deploy {round}");
         let mutex = |of: &Redlock| {
             let patient = of.mutex(&name).acquire_timeout(Duration::from_secs(60));
-            patient.ttl(Duration::from_secs(2)).build().unwrap()
+            patient.ttl(TTL).build().unwrap()
         };
         let held = mutex(&hangs).acquire().await.unwrap();
         let next = mutex(&waits);
