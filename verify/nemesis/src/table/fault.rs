@@ -167,7 +167,7 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     loop {
         match group.hand_over()?.end().await {
-            Err(why) if why.to_string().contains("it settles after another") => {
+            Err(why) if why.to_string().contains("still settling after another handover") => {
                 stop.wait(Duration::from_millis(500)).await?;
             }
             done => return done,
