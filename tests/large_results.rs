@@ -72,7 +72,7 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
     }
     let (begun, mut refused) = (Instant::now(), 0);
     while let Some(done) = all.join_next().await {
-        refused += done.expect("answered, or refused in text");
+        refused += done.expect("answered, or refused");
     }
     println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
     // Each has to be renewed once more before it counts.

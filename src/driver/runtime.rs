@@ -41,10 +41,10 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
     if timer().is_ok() {
         return timeout(limit, work).await.ok();
     }
-    let (reported, over) = oneshot::channel::<()>();
+    let (timer, over) = oneshot::channel::<()>();
     std::thread::spawn(move || {
         std::thread::park_timeout(limit);
-        drop(reported);
+        drop(timer);
     });
     tokio::select! {
         biased;

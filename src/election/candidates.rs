@@ -174,7 +174,7 @@ struct Rival {
     until: Moment,
 }
 
-/// What a candidate knows of the list, and the list of it.
+/// What a candidate has read in the list, and what it has asked the others to read.
 #[derive(Debug, Default)]
 struct Read {
     /// Others of higher priority, as they were listed when it wrote last.

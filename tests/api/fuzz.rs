@@ -287,12 +287,12 @@ proptest! {
     #[test]
     fn fuzz_results_are_read_as_they_were_stored(id in any::<u32>(), note in any::<String>()) {
         let paid = Paid { id, note };
-        let reported = paid.clone();
+        let result = paid.clone();
         let (first, second) = block_on(async {
             let redlock = redlock(&MemoryNode::new());
             let idem = redlock.idempotency("pay").at_most_once();
             let idem = idem.build().unwrap();
-            let first = idem.key("k").run(async |_| Ok::<_, Infallible>(reported)).await;
+            let first = idem.key("k").run(async |_| Ok::<_, Infallible>(result)).await;
             (first, idem.key("k").lookup::<Paid>().await)
         });
         prop_assert_eq!(first.unwrap(), executed(paid.clone(), 1));

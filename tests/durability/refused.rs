@@ -101,7 +101,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         let builder = Redlock::builder().node(builder.build().unwrap()).ttl(TTL);
         builder.node_deadline(node_deadline).build().unwrap()
     };
-    let (seen, reported) = (node(None), node(Some(2)));
+    let (seen, configured) = (node(None), node(Some(2)));
     let all = |r: &Redlock, name: &str| {
         r.mutex(name).durability(Durability::AllReplicas).build().unwrap()
     };
@@ -110,7 +110,7 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
     until("it is gone", || {
         trio.master.cli(&["INFO", "replication"]).contains("connected_slaves:1")
     });
-    for (redlock, name) in [(&seen, "b"), (&reported, "c")] {
+    for (redlock, name) in [(&seen, "b"), (&configured, "c")] {
         let e = word(all(redlock, name).try_acquire().await.unwrap_err());
         assert_eq!(e.fault(), NodeFault::NotDurable);
         assert!(e.detail().contains("only 1 connected"), "{e}");

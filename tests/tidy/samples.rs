@@ -64,7 +64,7 @@ const SAMPLES: &[Sample] = &[
     ),
     ("src/env.rs", "//! x\nuse rand::Rng;\n", &[]),
     ("src/quorum/fence.rs", "//! No tokio, no rand.\nfn operand() {}\n", &[]),
-    // Forbidden words.
+    // Forbidden words: what the rules must find in source text, none of it is compiled.
     ("src/env.rs", "//! x\nfn a() { b().unwrap() }\n", &["src/env.rs:2: forbidden: `.unwrap()`"]),
     ("src/env.rs", "//! x\nfn a() { b().unwrap_or(1); }\n/// c().unwrap()\nfn d() {}\n", &[]),
     ("src/env.rs", "//! x\n#[cfg(test)]\nmod t {\n    fn a() { b().unwrap() }\n}\n", &[]),

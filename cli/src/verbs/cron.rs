@@ -246,7 +246,7 @@ fn line(report: &TickReport) -> String {
             };
             let Run { by, started, ended, attempt, token, .. } = run;
             let (late, took) = (started.saturating_sub(at * 1_000), ended.saturating_sub(*started));
-            // The job's and another process's words.
+            // The job's text and another process's.
             let (end, by) = (plain(&end), plain(by));
             format!(
                 "{at} {end} ({by}, {late} ms late, {took} ms, attempt {attempt}, token {token})"

@@ -27,7 +27,7 @@ fn the_recommended_deployment_has_no_errors() {
     assert!(report.all(Verdict::Unknown).is_empty(), "{:#?}", report.all(Verdict::Unknown));
 }
 
-/// A new check may break a real deployment for it, too.
+/// Each check has a case in which a real deployment is broken so that it reports it.
 #[test]
 fn every_check_is_tried_on_real_servers() {
     let rooms = [

@@ -6,11 +6,12 @@ use tokio::time::sleep;
 
 use super::bench::{Bench, LONG};
 use super::ops::{
-    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release,
+    acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release, take,
 };
 use super::{Case, list};
 use crate::error::NodeFault;
 use crate::op::{Claim, Facts, Op, Reply};
+use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -145,6 +146,14 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
         // A slow machine may take longer to hand over than a name counts as used lately.
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
+    }
+    // As a node may show it.
+    let placeholder = OwnerToken::parse(&[b'-'; 22]).expect("letters of an owner");
+    let got = b.ask(take(&k, b.owner(), placeholder)).await;
+    let over = matches!(got, Reply::Granted { .. }) && begun.elapsed() >= 2 * b.terms.clock_error;
+    b.check(over || matches!(got, Reply::Held { .. }), "what is kept is taken from nobody", &got);
+    if over {
+        return;
     }
     let free = |reply: &Reply| matches!(reply, Reply::Granted { .. });
     b.until("and granted then", acquire(&k, c, LONG), free).await;

@@ -127,7 +127,7 @@ impl<R: Resolver> Shared<R> {
         state.failed = Some(Failed { until, cause, epoch: current.epoch });
     }
 
-    /// Words for a connection that did not come about in time.
+    /// Text for a connection that did not come about in time.
     pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
             Some(at) => (format!("at {at}: "), self.resolver.hint()),

@@ -39,9 +39,10 @@ if find('AVWT', kind, 1, true) then
     return true
   end
 
-  -- Reserved for who asks, or to be taken from this owner: as good as free.
+  -- Reserved for who asks, or to be taken from this owner: as good as free. What is kept for a
+  -- holder that may be there is taken from nobody.
   local free = kind == 'W' and '------' .. ARGV[a + 8] or kind == 'T' and ARGV[a + 7]
-  if free and left <= 0 and look(KEYS[k + 1], '22') == free then
+  if free and free ~= KEPT and left <= 0 and look(KEYS[k + 1], '22') == free then
     call('DEL', KEYS[k + 1])
     if kind == 'T' and is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
   end

@@ -8,6 +8,9 @@ use super::verdict::{Case, Row};
 use crate::event::{Event, Nanos, now};
 use crate::world::{Failure, Place, signal};
 
+/// Longer than a new master settles.
+const SETTLES: Duration = Duration::from_secs(60);
+
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -163,11 +166,13 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     (near, far)
 }
 
-/// Hands over again, as soon as the new master has settled.
+/// Hands over again, as soon as the new master has settled. A refusal changes nothing, so it is
+/// tried again until then.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
+    let begun = now();
     loop {
         match group.hand_over()?.end().await {
-            Err(why) if why.to_string().contains("still settling after another handover") => {
+            Err(_) if now() - begun < SETTLES.as_nanos() as u64 => {
                 stop.wait(Duration::from_millis(500)).await?;
             }
             done => return done,
