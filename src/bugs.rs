@@ -75,6 +75,8 @@ pub enum Bug {
     ReservationsStay,
     /// A release that deletes nothing reserves a lock that is held (locks 11).
     ReservedOverHolder,
+    /// What a takeover took is released when it is given up (locks 13).
+    TakeoversRelease,
     /// A batch arrives before one that was sent earlier (overview 2).
     BatchesOvertake,
 }

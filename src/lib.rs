@@ -40,7 +40,16 @@
     "/blob/main/sentinel-conf/users-sentinel.acl"
 )]
 #![doc = include_str!("../README.md")]
-#![warn(missing_docs)]
+#![warn(
+    clippy::allow_attributes,
+    clippy::dbg_macro,
+    clippy::iter_over_hash_type,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::todo,
+    clippy::unimplemented,
+    clippy::unwrap_used
+)]
 
 // values: no IO, no clock
 #[cfg(feature = "sim-bugs")]
@@ -51,7 +60,6 @@ mod durability;
 pub mod error;
 mod name;
 mod op;
-mod receipt;
 mod shown;
 mod time;
 mod token;
@@ -112,13 +120,13 @@ pub use time::{Drift, Moment};
 pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
+pub use driver::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
     Holder, Inspection, LockGuard, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,
     TryAcquire, WorkError,
 };
 pub use quorum::backoff::RetryPolicy;
-pub use receipt::{Fate, Receipt};
 pub use token::FencingToken;
 
 // Elections. More in `election`.

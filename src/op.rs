@@ -15,7 +15,6 @@ pub use self::stored::{
 };
 use crate::error::NodeError;
 use crate::name::LockKeys;
-use crate::receipt::Predecessor;
 use crate::token::{FencingToken, OwnerToken};
 
 pub use if_held::{IfHeld, Place};
@@ -30,8 +29,8 @@ pub type FingerprintBytes = [u8; 32];
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take the lock if it is free, reserved for who asks, or of the owner from whom it is taken.
-    /// Grants only outside quarantine. Free → `lock := owner, ttl`,
+    /// Take the lock if it is free, reserved for who asks, or given over by
+    /// [`IfHeld::TakeFrom`]. Grants only outside quarantine. Free → `lock := owner, ttl`,
     /// `fence := max(fence + 1, clamp(proposal), floor)` → `Granted`. Same owner → `Granted` with
     /// the present fence. Else → `Held`, and the hint of `if_held` is due.
     Acquire {
@@ -239,25 +238,6 @@ impl Op {
             _ => 0,
         }
     }
-
-    /// Whether a yes to it is part of what somebody holds, so that a receipt is worth its cost.
-    pub(crate) fn is_confirming(&self) -> bool {
-        match self {
-            Self::Acquire { .. }
-            | Self::Raise { .. }
-            | Self::Extend { .. }
-            | Self::Claim(_)
-            | Self::RaiseClaim { .. }
-            | Self::ExtendClaim { .. }
-            | Self::Complete { .. }
-            | Self::Steps { .. } => true,
-            Self::Release { .. }
-            | Self::Inspect { .. }
-            | Self::Enlist(_)
-            | Self::Unclaim { .. }
-            | Self::Lookup { .. } => false,
-        }
-    }
 }
 
 /// The fields of [`Op::Claim`].
@@ -450,11 +430,13 @@ pub struct Facts {
     pub marker_missing: bool,
     /// This history began without any marker.
     pub began_empty: bool,
-    /// The history that this one went on from, if the node knows of one.
-    pub predecessor: Option<Predecessor>,
-    /// The length of the data history after the batch, or somewhat later, if the batch could write
-    /// and the node knows it: with `history` the receipt of all that it wrote.
-    pub offset: Option<u64>,
+}
+
+impl Facts {
+    /// The name of the data history, and of the quarantine that it began with.
+    pub(crate) fn history(&self) -> QuarantineId {
+        QuarantineId { history: self.history_id, since: self.since }
+    }
 }
 
 /// The answers to a [`Batch`], one per op and in its order.

@@ -19,6 +19,10 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
+    /// The value in an owner's place while a lock is free by a node's clock and kept for a holder
+    /// that may still be there, soon after a planned handover. No random token begins like it.
+    pub const KEPT: Self = Self([b'-'; 22]);
+
     /// Writes 128 random bits in the 64-letter alphabet (six bits each, most significant first).
     pub fn from_random(bits: u128) -> Self {
         let mut out = [0_u8; 22];
@@ -39,11 +43,10 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Whether it is no owner, but a reservation.
+    /// Whether it stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
     #[cfg(any(test, feature = "doctor"))]
-    pub(crate) fn is_reserved(&self) -> bool {
-        let (dashes, waiter) = self.0.split_at(6);
-        dashes == b"------" && waiter[0].is_ascii_hexdigit()
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.0.starts_with(b"------")
     }
 
     /// Reads a token back from what a node stores; `None` if it is not one of ours.
@@ -117,7 +120,8 @@ mod tests {
         assert_eq!(OwnerToken::parse(&[b' '; 22]), None);
         let reserved = OwnerToken::reserved_for(0x0123_4567_89ab_cdef);
         assert_eq!(reserved.as_str(), "------0123456789abcdef");
-        assert!(reserved.is_reserved());
+        assert!(reserved.is_nobodys() && OwnerToken::KEPT.is_nobodys());
+        assert_eq!(OwnerToken::parse(&[b'-'; 22]), Some(OwnerToken::KEPT));
         for bits in [u128::MAX, 1 << 126, 2 << 126] {
             assert!(!OwnerToken::from_random(bits).as_str().starts_with('-'));
         }

@@ -10,7 +10,6 @@ mod contenders;
 mod delay;
 mod elections;
 mod handoff;
-mod receipts;
 mod replay;
 mod scale;
 #[path = "../../tests/support/server.rs"]
@@ -56,9 +55,6 @@ struct Args {
     /// One of five nodes stopped for so many seconds under full load: memory, and what is left.
     #[arg(long)]
     frozen_for: Option<u64>,
-    /// Ours with and without receipts, on the same servers.
-    #[arg(long)]
-    receipts: bool,
     /// How long an election is without a leader after a resignation and after a kill.
     #[arg(long)]
     elections: bool,
@@ -84,7 +80,7 @@ fn main() {
     if let Some(only) = &args.runtime {
         runtimes.retain(|r| r == only);
     }
-    let special = args.scale || args.receipts || args.elections || args.handoff;
+    let special = args.scale || args.elections || args.handoff;
     let special = special || args.worker.is_some() || args.frozen_for.is_some();
     if !args.json && !special {
         println!("{}", case::heading());
@@ -133,13 +129,9 @@ async fn tables(args: &Args, runtime: &str) {
     }
     cases.retain(|c| wanted(args.nodes, c.nodes) && wanted(args.tasks, c.tasks));
     for case in cases {
-        match args.receipts {
-            true if case.frozen || !case.delay.is_zero() => {}
-            true => receipts::compare(args, case).await,
-            false => println!("{}", case::compare(args, case, runtime).await),
-        }
+        println!("{}", case::compare(args, case, runtime).await);
     }
-    if args.receipts || args.tasks.is_some() {
+    if args.tasks.is_some() {
         return;
     }
     handoffs(args, runtime).await;

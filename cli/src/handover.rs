@@ -87,6 +87,7 @@ fn whole(done: &HandedOver) -> Value {
         HandedOver::Done { at, closed } => ("done", Some(at), Some(closed.as_millis())),
         HandedOver::Refused(_) => ("refused", None, None),
         HandedOver::FellBack(_) => ("fell_back", None, None),
+        HandedOver::Unknown(_) => ("unknown", None, None),
         HandedOver::Unreachable(_) => ("unreachable", None, None),
         _ => ("other", None, None),
     };

@@ -3,7 +3,6 @@
 /// The program of this example.
 pub(crate) fn program(example: &str) -> &'static str {
     match example {
-        "consumer" => env!("CARGO_BIN_EXE_consumer"),
         "cron_leader" => env!("CARGO_BIN_EXE_cron_leader"),
         "cron_singleton" => env!("CARGO_BIN_EXE_cron_singleton"),
         "crontab_leader" => env!("CARGO_BIN_EXE_crontab_leader"),

@@ -20,11 +20,26 @@ use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
+/// What one attempt asks of the nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) keys: &'a LockKeys,
+    pub(crate) ttl: Duration,
+    pub(crate) level: Durability,
+    /// What the nodes do where another has it.
+    pub(crate) if_held: Option<IfHeld>,
+    /// How long it waits to be among the attempts under way; `node_deadline` at least.
+    pub(crate) within: Duration,
+    /// The owner of all attempts of a takeover; none: a fresh one.
+    pub(crate) taker: Option<OwnerToken>,
+}
+
 /// What a won attempt holds.
 #[derive(Debug)]
 pub(crate) struct Won {
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
+    pub(crate) ttl: Duration,
     pub(crate) until: Moment,
     pub(crate) mailbox: Arc<Mailbox>,
 }
@@ -50,19 +65,13 @@ impl Core {
         }
     }
 
-    /// One attempt at this durability, with a fresh owner token. `if_held` is what the nodes do
-    /// where another has it. It waits to be among the attempts under way for `within` and for
-    /// `node_deadline` at least.
-    pub(crate) async fn attempt(
-        &self,
-        keys: &LockKeys,
-        ttl: Duration,
-        (if_held, within): (Option<IfHeld>, Duration),
-        level: Durability,
-    ) -> Result<Won, Loss> {
+    /// One attempt with an owner token of its own, which is rolled back unless it wins. One of a
+    /// takeover is not rolled back: what it may have taken lapses by its ttl (locks 13).
+    pub(crate) async fn attempt(&self, ask: Ask<'_>) -> Result<Won, Loss> {
+        let Ask { keys, ttl, level, if_held, within, taker } = ask;
         let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
-        let owner = OwnerToken::from_random(self.env.random());
+        let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
         let proposal = self.proposal(keys.lock());
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
@@ -74,8 +83,12 @@ impl Core {
             op: Op::Release { keys: keys.clone(), owner, meta: false },
             until: self.forgotten_at(sent, ttl),
             mailbox: Arc::clone(&mailbox),
-            armed: true,
+            armed: taker.is_none(),
         };
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
+            undo.armed = true;
+        }
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl, proposal, if_held };
         self.send_all(acquire, self.node_deadline(sent).min(until), &mailbox);
         let round = Round { mailbox: &mailbox, timer, until, of: None };
@@ -90,6 +103,6 @@ impl Core {
         } else {
             until
         };
-        Ok(Won { owner, token, until, mailbox })
+        Ok(Won { owner, token, ttl, until, mailbox })
     }
 }

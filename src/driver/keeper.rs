@@ -73,11 +73,17 @@ impl Keeper {
         self.lock().due.len()
     }
 
+    /// Whether nothing is looked after.
+    pub(crate) fn is_empty(&self) -> bool {
+        let s = self.lock();
+        s.due.is_empty() && s.quiet.is_empty()
+    }
+
     /// Takes on a lease.
     pub(crate) fn keep(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let now = core.env.now();
         self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
-        core.fates.judge_new(lease);
+        core.failovers.check(lease);
         let mut s = self.lock();
         if s.running.is_some() {
             return;
@@ -92,23 +98,17 @@ impl Keeper {
         core.listen();
     }
 
-    /// Takes on a lease that is not renewed and only learns its fate.
+    /// Takes on a lease that is not renewed, and only reports failovers to its holder.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let slot = s.slot(lease, Moment::default());
         s.quiet.insert(slot.1, Arc::clone(lease));
         let first = s.quiet.len() == 1;
         drop(s);
-        core.fates.judge_new(lease);
+        core.failovers.check(lease);
         if first {
             core.listen();
         }
-    }
-
-    /// One of the leases that are held.
-    pub(crate) fn any(&self) -> Option<Arc<Lease>> {
-        let s = self.lock();
-        s.due.values().chain(s.quiet.values()).next().cloned()
     }
 
     /// Whether anything is held.
@@ -123,14 +123,16 @@ impl Keeper {
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
-    /// Renews now what is renewed at all: a node has lost it.
-    pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) {
+    /// Renews the lease now if it is renewed at all; returns whether it is.
+    pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
         let s = self.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
+        let kept = kept && lease.may_be_renewed(now);
         drop(s);
         if kept {
             self.schedule(Arc::clone(lease), now);
         }
+        kept
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
@@ -167,7 +169,7 @@ impl Keeper {
             due.push(first.remove());
         }
         // Scheduled for their deadline in the same breath: loss is reported even while a renewal
-        // hangs, and every lease learns its fate.
+        // hangs, and every lease is found after a failover.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -222,7 +224,7 @@ impl Run {
                 if !lease.is_valid(now) {
                     // Its deadline has passed, if it is not over already.
                     lease.lose(now);
-                } else if !closed && lease.renew_until.is_none_or(|end| now < end) {
+                } else if !closed && lease.may_be_renewed(now) {
                     renewals.push(renew(Weak::clone(&core), lease));
                 }
             }
@@ -259,7 +261,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
             lease.renewed(now, Some(&why));
             #[cfg(feature = "sim-bugs")]
             if crate::bugs::on(crate::bugs::Bug::FailureReleases)
-                && let Some(op) = lease.release_op()
+                && let Some(op) = lease.release_op(now)
             {
                 core.undo(&op, &lease.mailbox, lease.until());
             }

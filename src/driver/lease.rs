@@ -14,14 +14,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::driver::fates::{Notices, Told};
+use crate::driver::failover::{Failover, Verdicts};
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
 use crate::node::mailbox::{Mailbox, Quarantine};
 use crate::op::{FingerprintBytes, Op, QuarantineId, RecordKey};
-use crate::receipt::{Receipt, Written};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -47,6 +46,9 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     /// For how much longer the nodes keep it: an election's lock-delay (election 8).
     pub(crate) drain: Duration,
+    /// Until then it is not released, only left to lapse: the holder it was taken from may believe
+    /// in the lock for as long (locks 13).
+    pub(crate) lapses_before: Moment,
     /// The keeper stops renewing here (`max_hold`).
     pub(crate) renew_until: Option<Moment>,
     /// Which nodes may hold something of it.
@@ -54,7 +56,7 @@ pub(crate) struct Lease {
     /// Until when it is valid, for a look without the lock: zero once it is over.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// It is over, or there is a fate to report.
+    /// It is over, was renewed, or a failover was decided.
     news: Notify,
     pub(crate) meters: Arc<LeaseMeters>,
 }
@@ -69,8 +71,8 @@ struct State {
     kept: u32,
     /// The holder's metadata.
     meta: Option<Arc<[u8]>>,
-    /// What became of it where a node changed servers.
-    notices: Notices,
+    /// What renewals found after failovers.
+    verdicts: Verdicts,
     /// The keeper's entry for this lease.
     slot: Option<(Moment, u64)>,
     /// When it was found lost, or given back.
@@ -123,7 +125,7 @@ impl Lease {
             until,
             kept: mailbox.achieved().replicas,
             meta,
-            notices: Notices::default(),
+            verdicts: Verdicts::default(),
             slot: None,
             over: None,
             renewing: None,
@@ -135,6 +137,7 @@ impl Lease {
             token,
             ttl,
             drain: Duration::ZERO,
+            lapses_before: Moment::default(),
             renew_until,
             mailbox,
             valid_until: AtomicU64::new(until.as_nanos()),
@@ -147,6 +150,15 @@ impl Lease {
     /// The same, kept by the nodes for so much longer than its holder believes in it.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         Self { drain, ..self }
+    }
+
+    /// The same, not released before that moment.
+    pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::TakeoversRelease) {
+            return self;
+        }
+        Self { lapses_before, ..self }
     }
 
     /// How long a node keeps it without a renewal.
@@ -177,8 +189,9 @@ impl Lease {
         self.lock().until
     }
 
-    /// A renewal was confirmed. False if the lease was found lost before: that is final.
-    pub(crate) fn prolong(&self, until: Moment, achieved: Achieved) -> bool {
+    /// A renewal that was sent after so many failovers was confirmed. False if the lease was found
+    /// lost before: that is final.
+    pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
         let mut s = self.lock();
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::Revival) && s.phase == Phase::Lost {
@@ -187,6 +200,7 @@ impl Lease {
         if s.is_held() {
             s.until = s.until.max(until);
             s.kept = achieved.replicas;
+            s.verdicts.renewed(failovers, true);
             self.valid_until.store(s.until.as_nanos(), Ordering::Release);
             self.news.notify_waiters();
         }
@@ -239,6 +253,11 @@ impl Lease {
     /// Held, and inside the validity at `now`.
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
+    }
+
+    /// Whether the keeper may renew it: not past its longest hold.
+    pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
+        self.renew_until.is_none_or(|end| now < end)
     }
 
     /// Neither lost nor ended.
@@ -381,27 +400,37 @@ impl Lease {
         self.lock().slot
     }
 
-    /// The fate on one node; as [`Notices::tell`].
-    pub(crate) fn tell(&self, node: usize, about: (Written, u64), receipt: Receipt) -> Told {
-        let reported = self.lock().notices.tell(node, about, receipt);
-        if !matches!(reported, Told::Before) {
-            self.news.notify_waiters();
-        }
-        reported
+    /// Counts a failover of a node that had confirmed the lease.
+    pub(crate) fn failed_over(&self) {
+        self.lock().verdicts.failed_over();
     }
 
-    /// The oldest fate that was not reported yet; `None` once `over` says so and none is left.
+    /// Failovers so far of nodes that had confirmed the lease.
+    pub(crate) fn failovers(&self) -> u64 {
+        self.lock().verdicts.so_far()
+    }
+
+    /// A renewal that was sent after so many failovers got too few answers.
+    pub(crate) fn left_open(&self, failovers: u64) {
+        self.lock().verdicts.renewed(failovers, false);
+        self.news.notify_waiters();
+    }
+
+    /// The verdict on the next failover that has one; `Lost` once `over` returns true.
     ///
     /// # Cancellation safety
     /// It is taken only when it is returned.
-    pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Option<Receipt> {
+    pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let next = self.lock().notices.next();
-            if next.is_some() || over() {
-                return next;
+            if over() {
+                return Failover::Lost;
+            }
+            let next = self.lock().verdicts.next();
+            if let Some(verdict) = next {
+                return verdict;
             }
             news.await;
         }
@@ -440,28 +469,15 @@ impl Lease {
         }
     }
 
-    /// The op that gives this lease back on one node; none for a claim, which says how it ends.
-    pub(crate) fn release_op(&self) -> Option<Op> {
+    /// The op that gives this lease back on one node; none for what is left to lapse, and for a
+    /// claim, which says how it ends.
+    pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
+        if now < self.lapses_before {
+            return None;
+        }
         let meta = self.lock().meta.is_some();
         Some(Op::Release { keys: keys.clone(), owner: self.owner, meta })
-    }
-
-    pub(crate) fn is_claim(&self) -> bool {
-        matches!(self.subject, Subject::Claim { .. })
-    }
-
-    /// The op that reads this lease's key on one node.
-    pub(crate) fn look_op(&self) -> Op {
-        match &self.subject {
-            Subject::Lock { keys, .. } => Op::Inspect { keys: keys.clone(), wait: false },
-            Subject::Claim { key, retention, fingerprint } => Op::Lookup {
-                key: Arc::clone(key),
-                retention: *retention,
-                fingerprint: *fingerprint,
-                born: None,
-            },
-        }
     }
 
     /// Changes the holder's metadata; the next extension carries it to the nodes.

@@ -16,13 +16,12 @@ use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
-use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, Witness, forward_hints};
+use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, forward_hints};
 use crate::node::mailbox::{Mailbox, Stamp};
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Holder, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority::majority;
-use crate::receipt::Server;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -30,7 +29,7 @@ mod ahead;
 pub(crate) mod attempt;
 pub(crate) mod claim;
 pub(crate) mod close;
-pub(crate) mod fates;
+pub(crate) mod failover;
 pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
@@ -47,7 +46,7 @@ mod undo;
 
 use ahead::Ahead;
 use close::Closing;
-use fates::Fates;
+use failover::Failovers;
 use hints::Hints;
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
@@ -60,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) hints: Arc<Hints>,
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) fates: Arc<Fates>,
+    pub(crate) failovers: Arc<Failovers>,
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
     /// Places for attempts to acquire that are under way.
@@ -104,7 +103,8 @@ impl Core {
         let events = broadcast::Sender::new(EVENTS);
         let names: Vec<_> = nodes.iter().map(|n| n.name()).collect();
         let keeper = Arc::<Keeper>::default();
-        let fates = Arc::new(Fates::new(names.clone(), Arc::clone(&keeper), Arc::clone(&env)));
+        let failovers = Arc::new(Failovers::new(Arc::clone(&keeper), Arc::clone(&env)));
+        let switched = Arc::clone(&failovers);
         let settings = LaneSettings {
             env: Arc::clone(&env),
             terms: Terms { max_ttl: config.max_ttl, clock_error: config.clock_error },
@@ -112,7 +112,7 @@ impl Core {
             ttl: config.ttl,
             node_deadline: config.node_deadline,
             events: events.clone(),
-            witness: Arc::clone(&fates) as Arc<dyn Witness>,
+            on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
         };
         let lane = |(i, node)| Lane::new(node, i, settings.clone());
         let hints = Arc::new(Hints::new(nodes.len(), env.random() as u64));
@@ -120,7 +120,7 @@ impl Core {
             env,
             hints,
             keeper,
-            fates,
+            failovers,
             closing: Closing::default(),
             meters,
             places: Semaphore::new(ATTEMPTS_MAX),
@@ -272,8 +272,8 @@ impl Core {
                     }
                 }
                 Some(event) => {
-                    if let NodeEvent::Switched { history_id, predecessor } = event {
-                        core.fates.hear(i, Server { history_id, predecessor });
+                    if event == NodeEvent::Up {
+                        core.look_at(i);
                     }
                     core.tell(i, event);
                 }
@@ -296,12 +296,11 @@ impl Core {
         self.send(node, op, self.node_deadline(self.env.now()), &Mailbox::new(self.n()));
     }
 
-    /// Hints of the node were missed, perhaps one that it is another server: reads something there
-    /// if anything is held, because any answer shows which server gave it.
+    /// The node may have become another server: if anything is held, asks it for its facts, which
+    /// show that.
     fn look_at(&self, node: usize) {
-        if let Some(lease) = self.keeper.any() {
-            let deadline = self.node_deadline(self.env.now());
-            self.send(node, lease.look_op(), deadline, &Mailbox::new(self.n()));
+        if !self.keeper.is_empty() {
+            self.lanes[node].look();
         }
     }
 }

@@ -33,8 +33,9 @@ impl Core {
 
     async fn releasing(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let lost = || Err(ReleaseError::Lost(lease.resource()));
-        let Some(op) = lease.release_op() else { return lost() };
-        let owed = self.forgotten_at(self.env.now(), lease.on_nodes());
+        let now = self.env.now();
+        let Some(op) = lease.release_op(now) else { return if held { Ok(()) } else { lost() } };
+        let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
             // Others may have held it since, whatever is there now: a renewal that came late may

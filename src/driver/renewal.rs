@@ -46,7 +46,7 @@ impl Core {
             Err(_) if !lease.is_valid(sent) => return lost(),
             Err(outcomes) => return Err(ExtendError::Unknown(self.no_quorum(outcomes))),
         };
-        let old = lease.until();
+        let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
         // The nodes keep it for longer than its holder believes in it (election 8).
         let new = kept - lease.drain;
@@ -65,10 +65,13 @@ impl Core {
         let round = Round { mailbox: &mailbox, timer, until: by, of: Some(lease) };
         let result = match self.run(sent, &mut machine, round).await {
             // Another renewal may have found it lost, and said so.
-            Extension::Until(until) if lease.prolong(until, mailbox.achieved()) => Ok(until),
+            Extension::Until(until) if lease.prolong(until, mailbox.achieved(), failovers) => {
+                Ok(until)
+            }
             Extension::Unknown(outcomes)
-                if lease.is_valid(self.env.now()) && !self.is_hopeless(lease, machine.shut) =>
+                if lease.is_valid(self.env.now()) && !self.is_hopeless(machine.shut) =>
             {
+                lease.left_open(failovers);
                 Err(ExtendError::Unknown(self.no_quorum(outcomes).of(lease.resource())))
             }
             _ => lost(),
@@ -78,16 +81,10 @@ impl Core {
         result
     }
 
-    /// Whether no majority can ever confirm the lease again: too many nodes are shut, and it is not
-    /// certain that its last write is there.
-    fn is_hopeless(&self, lease: &Lease, shut: u32) -> bool {
-        let gone = |node: &usize| {
-            let fate = self.fates.fate(lease, *node);
-            shut & (1 << *node) != 0 && fate.is_none_or(|fate| !fate.is_safe())
-        };
+    /// Whether no majority can ever confirm the lease again, because these nodes are shut.
+    fn is_hopeless(&self, shut: u32) -> bool {
         // A node that refuses does not count: it may have an attempt that is given up again.
-        let gone = (0..self.n()).filter(gone).count();
-        self.n() - gone < majority(self.n())
+        self.n() - (shut.count_ones() as usize) < majority(self.n())
     }
 }
 

@@ -21,6 +21,11 @@ fn core() -> Arc<Core> {
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
 }
 
+fn ask(keys: &LockKeys) -> attempt::Ask<'_> {
+    let level = Durability::Primary;
+    attempt::Ask { keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
+}
+
 fn lease_of(core: &Core, keys: &LockKeys, won: attempt::Won) -> Lease {
     let of = Resource::Lock(keys.lock().into());
     let subject = Subject::Lock { of, keys: keys.clone() };
@@ -40,7 +45,7 @@ fn meet(at: &AtomicUsize, turn: usize) {
 async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let core = core();
     let keys = LockKeys::new("k");
-    let won = core.attempt(&keys, TTL, (None, TTL), Durability::Primary).await.expect("free");
+    let won = core.attempt(ask(&keys)).await.expect("free");
     let lease = Arc::new(lease_of(&core, &keys, won));
     let mut renewal = std::pin::pin!(core.extend(&lease));
     assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
@@ -54,7 +59,7 @@ async fn a_renewal_never_brings_back_what_was_released() {
     let keys = LockKeys::new("k");
     let at = Arc::new(AtomicUsize::new(0));
     for turn in 1..=1_500 {
-        let won = core.attempt(&keys, TTL, (None, TTL), Durability::Primary).await;
+        let won = core.attempt(ask(&keys)).await;
         let won = won.unwrap_or_else(|loss| panic!("turn {turn}: still there: {loss:?}"));
         let lease = Arc::new(lease_of(&core, &keys, won));
         let renewal = {

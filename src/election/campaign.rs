@@ -10,11 +10,11 @@ use super::candidates::Seat;
 use super::error::CampaignError;
 use super::leadership::Leadership;
 use super::value::{Metadata, check_value};
-use crate::driver::attempt::Won;
+use crate::driver::attempt::{Ask, Won};
 use crate::driver::close::Verb;
 use crate::driver::lease::{Lease, Subject};
 use crate::error::{Advice, ExtendError, Taken};
-use crate::lock::{Bid, LockGuard, acquire_within};
+use crate::lock::{Bid, LockGuard, Manner, acquire_within};
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, verb};
 use crate::time::Moment;
@@ -119,11 +119,10 @@ impl Election {
         let mut lost = false;
         loop {
             verb.attempt();
-            return match self
-                .core
-                .attempt(&self.keys, self.on_nodes(), (None, Duration::ZERO), self.level)
-                .await
-            {
+            let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
+            let within = Duration::ZERO;
+            let ask = Ask { keys, ttl, level, if_held: None, within, taker: None };
+            return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // Lost to somebody else, or with a node's data: the next attempt shows which.
@@ -226,14 +225,15 @@ impl Election {
             }
             Loss::NoQuorum(_) => {}
         };
-        let hold_back: Option<&(dyn Fn() -> Duration + Sync)> = Some(&|| seat.hold_back());
+        let hold_back = || seat.hold_back();
         let mut delays = self.retry.delays(self.core.env.random() as u64);
         let mut warned = false;
         loop {
             let left = deadline.map_or(ROUND, |d| d.since(self.core.env.now()).min(ROUND));
             self.leave(seat.hold_back().min(left)).await?;
             let (keys, ttl, level) = (&self.keys, self.on_nodes(), self.level);
-            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, hold_back, verb };
+            let manner = Manner::Candidate(&hold_back);
+            let bid = Bid { of: &of, keys, ttl, level, lost: &lost, manner, verb };
             let won = acquire_within(&self.core, bid, Some(left), self.retry).await;
             let failed = match won {
                 Ok(won) => match self.take_office(won, value, Some(seat.id())).await {

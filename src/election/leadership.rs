@@ -10,11 +10,11 @@ use super::Election;
 use super::error::ProclaimError;
 use super::state::Course;
 use super::value::{Metadata, check_value};
+use crate::driver::failover::Failover;
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{LockGuard, LostSignal};
 use crate::name::LockKeys;
-use crate::receipt::Receipt;
 use crate::span::verb;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -131,16 +131,11 @@ impl Leadership {
         }
     }
 
-    /// As [`LockGuard::receipts`].
-    pub fn receipts(&self) -> Vec<Receipt> {
-        self.guard.receipts()
-    }
-
-    /// As [`LockGuard::failover`]: the fate of the leadership where a node became another server.
+    /// As [`LockGuard::failover`]: what became of the leadership when a node failed over.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed; the next call reports it.
-    pub async fn failover(&self) -> Option<Receipt> {
+    /// If dropped, nothing is consumed; the next call returns it.
+    pub async fn failover(&self) -> Failover {
         self.guard.failover().await
     }
 

@@ -18,7 +18,7 @@ use crate::config::renew_every;
 use crate::driver::lease::{Lease, Subject};
 use crate::driver::runtime::within;
 use crate::error::AcquireError;
-use crate::lock::{Bid, LockGuard, acquire_within, digest, note};
+use crate::lock::{Bid, LockGuard, Manner, acquire_within, digest, note};
 use crate::op::Holder;
 use crate::quorum::leader::Sight;
 use crate::span::{Call, verb};
@@ -156,7 +156,8 @@ impl Election {
         let (of, keys) = (self.resource(), self.keys.request());
         let ttl = self.core.config.ttl;
         let level = self.level;
-        let bid = Bid { of: &of, keys: &keys, ttl, level, lost: &|_| {}, hold_back: None, verb };
+        let manner = Manner::Queue;
+        let bid = Bid { of: &of, keys: &keys, ttl, level, lost: &|_| {}, manner, verb };
         let left = end.since(self.core.env.now());
         let won = match acquire_within(&self.core, bid, Some(left), self.retry).await {
             Ok(won) => won,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
-use super::cache::Cache;
 use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
@@ -35,7 +34,6 @@ pub struct Idempotency {
     /// No key of the namespace is older, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
     pub(super) counters: Arc<Counters>,
-    pub(super) cache: Cache,
 }
 
 /// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
@@ -47,9 +45,6 @@ pub struct IdempotencyBuilder {
     preset: Option<Policy>,
     on_lapsed: Option<Lapsed>,
     on_forgotten: Option<Forgotten>,
-    /// Bytes, and for how long.
-    #[cfg(feature = "cache")]
-    cache: Option<(u64, Duration)>,
 }
 
 impl Redlock {
@@ -70,16 +65,8 @@ impl Redlock {
             max_result: MAX_RESULT,
             in_use_since: None,
             counters: Arc::default(),
-            cache: Cache::default(),
         };
-        IdempotencyBuilder {
-            of,
-            preset: None,
-            on_lapsed: None,
-            on_forgotten: None,
-            #[cfg(feature = "cache")]
-            cache: None,
-        }
+        IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
 }
 
@@ -213,28 +200,12 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Keeps results in this process, at most so many bytes of them, each for `keep` after it was
-    /// seen: a call whose result is there is answered without a request. Only results that a
-    /// majority has get in, and only a call with the same fingerprint is answered out of it.
-    ///
-    /// A result is final, so what is answered is right. But this process does not see what makes a
-    /// key run again elsewhere before `keep` is over: a purge by an operator, or a handler that
-    /// runs again where a majority of the nodes lost the result ([`Forgotten::Run`]). `keep` is at
-    /// most the retention. Default: nothing is kept.
-    #[cfg(feature = "cache")]
-    pub fn cache(mut self, bytes: u64, keep: Duration) -> Self {
-        self.cache = Some((bytes, keep));
-        self
-    }
-
     /// Checks the settings.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field, the value and the rule.
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let policy = self.policy();
-        #[cfg(feature = "cache")]
-        let cache = self.cache;
         let mut i = self.of;
         check_name("namespace", &i.namespace)?;
         if i.namespace.contains(':') {
@@ -261,14 +232,6 @@ impl IdempotencyBuilder {
         }
         if let Some(since) = i.in_use_since {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
-        }
-        #[cfg(feature = "cache")]
-        if let Some((bytes, keep)) = cache {
-            if keep > i.retention {
-                let rule = format!("at most the retention ({:?})", i.retention);
-                return Err(ConfigError::new("cache", format!("{keep:?}"), rule));
-            }
-            i.cache = Cache::new(bytes, keep);
         }
         // Handles made from clones of this builder have counters of their own.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::step::Steps;
 use super::{Failed, StepError, canonical};
 use crate::driver::Core;
+use crate::driver::failover::Failover;
 use crate::driver::lease::Lease;
 use crate::durability::Achieved;
 use crate::lock::LostSignal;
 use crate::op::{RecordKey, StoredSteps};
-use crate::receipt::Receipt;
 use crate::token::FencingToken;
 
 /// Handed to the handler and to the probe. Cheap to clone, and owned, so that it can move into the
@@ -122,19 +122,12 @@ impl Context {
         self.0.lease.durability()
     }
 
-    /// For each node, where the last confirmed write of the claim is, and its fate if another
-    /// server has taken over; as [`LockGuard::receipts`](crate::LockGuard::receipts). Sends
-    /// nothing.
-    pub fn receipts(&self) -> Vec<Receipt> {
-        self.0.core.fates.receipts(&self.0.lease)
-    }
-
-    /// Resolves with the fate of the claim where a node became another server; as
+    /// Resolves with what became of the claim when a node failed over; as
     /// [`LockGuard::failover`](crate::LockGuard::failover).
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed; the next call reports it.
-    pub async fn failover(&self) -> Option<Receipt> {
+    /// If dropped, nothing is consumed; the next call returns it.
+    pub async fn failover(&self) -> Failover {
         crate::lock::failover(&self.0.core, &self.0.lease).await
     }
 

@@ -56,7 +56,6 @@
 mod batch;
 mod birth;
 mod builder;
-mod cache;
 mod call;
 mod canonical;
 mod claim;

@@ -131,16 +131,10 @@ where
     PF: Future<Output = Probed<T>>,
 {
     let terms = call.terms()?;
-    if let Some(kept) = call.of.cache.get(&terms) {
-        return replayed(call, kept.as_deref()).map(Came::Answered);
-    }
     let core = &call.of.core;
     let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
-        Begun::Stored(kept) => {
-            call.of.cache.put(&terms, &kept);
-            return replayed(call, kept.as_deref()).map(Came::Answered);
-        }
+        Begun::Stored(kept) => return replayed(call, kept.as_deref()).map(Came::Answered),
         Begun::InFlight(retry_after) => {
             return Ok(Came::Answered(Outcome::InFlight { retry_after }));
         }
@@ -398,7 +392,6 @@ where
     let done = core.complete(&held.lease, kept).await;
     held.stop();
     let Err(Unstored { overtaken: refused, nodes }) = done else {
-        call.of.cache.put(terms, &kept.cloned());
         return Ok(executed(value, held.lease.durability()));
     };
     tracing::warn!(

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::driver::failover::Failover;
 use crate::driver::lease::Lease;
 use crate::driver::runtime::within;
 use crate::driver::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::{LostSignal, is_lost};
-use crate::receipt::Receipt;
 use crate::span::verb;
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -131,26 +131,16 @@ impl LockGuard {
         result
     }
 
-    /// One receipt for each node that confirmed a write of this lock: where the last such write is
-    /// in the node's data history, and what became of it if another server took over. Sends
-    /// nothing.
-    pub fn receipts(&self) -> Vec<Receipt> {
-        self.core.fates.receipts(&self.lease)
-    }
-
-    /// Resolves when a node became another server (a failover, a restart), with the fate of the
-    /// lock's last confirmed write there. Each is reported once, in order, also those from before
-    /// the call. Resolves with `None` once the lock is lost or released and nothing is left to
-    /// report.
-    ///
-    /// [`Fate::Survived`](crate::Fate::Survived) needs no action. After
-    /// [`Fate::Lost`](crate::Fate::Lost) or `Unknown` a guard with automatic renewal is renewed at
-    /// once: it puts the lock back where the node still accepts that, and is [lost](Self::lost) at
-    /// once if no majority can ever confirm it again.
+    /// Resolves when a node that had confirmed this lock failed over, was restarted or lost its
+    /// data. A guard with automatic renewal is renewed at once then, and this returns what that
+    /// renewal found. [`Failover::Open`] is followed by [`Failover::Kept`] when a later renewal is
+    /// confirmed; a guard without automatic renewal is `Open` until [`extend`](Self::extend)
+    /// succeeds. Each verdict is returned once, also one from before the call, and only the last
+    /// one. Returns [`Failover::Lost`] whenever the lock is lost or released.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed; the next call reports it.
-    pub async fn failover(&self) -> Option<Receipt> {
+    /// If dropped, nothing is consumed; the next call returns it.
+    pub async fn failover(&self) -> Failover {
         failover(&self.core, &self.lease).await
     }
 
@@ -182,21 +172,21 @@ impl Drop for LockGuard {
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.keeper.forget(&self.lease);
-        if first && let Some(op) = self.lease.release_op() {
+        if first && let Some(op) = self.lease.release_op(now) {
             let until = self.core.forgotten_at(now, self.lease.on_nodes());
             self.core.undo(&op, &self.lease.mailbox, until);
         }
     }
 }
 
-/// The next fate that is to be reported of a lease; none once it is over and none is left.
-pub(crate) async fn failover(core: &Core, lease: &Lease) -> Option<Receipt> {
+/// The verdict on the next failover of a node that had confirmed a lease.
+pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
         // In slices, as below: nothing wakes us when the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
-        if let Some(next) = within(left, lease.verdict(over)).await {
-            return next;
+        if let Some(verdict) = within(left, lease.verdict(over)).await {
+            return verdict;
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A lock seen from outside: who holds it on each node, and taking it over from a holder that does
-//! not come back.
+//! A lock seen from outside: who holds it on each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +7,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::driver::Core;
 use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
-use crate::lock::{LockGuard, Mutex};
+use crate::lock::Mutex;
 use crate::name::LockKeys;
-use crate::op::{IfHeld, Reply};
-use crate::quorum::acquire::Loss;
+use crate::op::Reply;
 use crate::quorum::majority::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// How long a takeover tries where the mutex has no `acquire_timeout`.
-const WAIT: Duration = Duration::from_secs(10);
 /// Longest reason that is kept with the lock.
 const NOTE_MAX: usize = 1_024;
 
@@ -28,6 +24,9 @@ pub enum NodeView {
     Free,
     /// This one holds it there.
     Held(Holder),
+    /// Nobody holds it by the node's clock; soon after a planned handover it is kept for this long
+    /// all the same, because the lease of a holder may have ended early by that clock.
+    Kept(Duration),
     /// Another program's value is under its key, for this long; without end if `None`.
     Foreign(Option<Duration>),
     /// The node gave no answer that counts.
@@ -47,7 +46,7 @@ pub struct Holder {
     pub remaining: Duration,
     /// What the holder says of itself: the reason of a [takeover](Mutex::take_over).
     pub note: Option<String>,
-    token: OwnerToken,
+    pub(super) token: OwnerToken,
 }
 
 /// What [`Mutex::inspect`] found.
@@ -79,12 +78,21 @@ impl Inspection {
         Some(Holder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
+    /// What is left of the lease that a node has longest for one of these owners.
+    pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
+        let left = self.nodes.iter().filter_map(|(_, view)| match view {
+            NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
+            _ => None,
+        });
+        left.max().unwrap_or_default()
+    }
+
     /// Whether no holder can have a majority, so that the lock can be taken now.
     pub fn is_free(&self) -> bool {
         let may_hold = |token: Option<OwnerToken>| {
             let counts = |view: &NodeView| match view {
                 NodeView::Held(h) => Some(h.token) == token,
-                NodeView::Unknown(_) => true,
+                NodeView::Kept(_) | NodeView::Unknown(_) => true,
                 NodeView::Free | NodeView::Foreign(_) => false,
             };
             self.nodes.iter().filter(|(_, view)| counts(view)).count()
@@ -99,16 +107,6 @@ impl Inspection {
     }
 }
 
-/// What [`Mutex::take_over`] came to.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct TakenOver {
-    /// The holder from whom it was taken, as it was seen last; none if it was gone by then.
-    pub from: Option<Holder>,
-    /// The lock, under a higher token.
-    pub guard: LockGuard,
-}
-
 impl Mutex {
     /// Asks every node who holds the lock, and waits for all that answer. Changes nothing.
     ///
@@ -121,62 +119,10 @@ impl Mutex {
         let _verb = self.begin()?;
         Ok(look(&self.core, &self.keys).await)
     }
-
-    /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
-    /// where the holder is known to hang. From nobody else: another one who comes first keeps it.
-    /// Each node gives it from one to the other at once, so those who wait for it go on waiting.
-    ///
-    /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
-    /// from now on. The holder itself hears of its loss at its next renewal, at the latest when
-    /// its lease ends. Keep the guard until [`from.remaining`](Holder::remaining) has passed: as
-    /// long as you hold the lock, two holders cannot believe in it at once. `reason` is kept with
-    /// the lock as its [`note`](Holder::note), cut to one kibibyte.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if somebody else has the lock by now and
-    /// keeps it, or another program's value is under its key.
-    ///
-    /// # Cancellation safety
-    /// Dropped, the holder may have lost the lock all the same; nothing else is held.
-    pub async fn take_over(
-        &self,
-        holder: &Holder,
-        reason: &str,
-    ) -> Result<TakenOver, AcquireError> {
-        let _verb = self.begin()?;
-        let core = &self.core;
-        let started = core.env.now();
-        let end = started + self.acquire_timeout.unwrap_or(WAIT);
-        let mut from = None;
-        loop {
-            let seen = look(core, &self.keys).await.holder();
-            let same = seen.filter(|seen| seen.token == holder.token);
-            let take = same.as_ref().map(|same| IfHeld::TakeFrom(same.token));
-            from = same.or(from);
-            match core.attempt(&self.keys, self.ttl, (take, WAIT), self.level).await {
-                Ok(won) => {
-                    let guard = self.guard(won);
-                    guard.lease().set_meta(note(reason).into());
-                    // Without it the reason comes with the next renewal.
-                    drop(guard.extend().await);
-                    return Ok(TakenOver { from, guard });
-                }
-                Err(loss) if core.env.now() >= end => return Err(self.refused(loss, started)),
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    }
-
-    fn refused(&self, loss: Loss, started: crate::time::Moment) -> AcquireError {
-        let (of, waited) = (self.resource(), self.core.env.now().since(started));
-        match loss {
-            Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
-            Loss::NoQuorum(outcomes) => self.core.no_quorum(outcomes).of(of).into(),
-        }
-    }
 }
 
-async fn look(core: &Core, keys: &LockKeys) -> Inspection {
+/// Asks every node.
+pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
     Inspection { nodes: core.look_everywhere(keys).await.into_iter().map(view).collect() }
@@ -188,6 +134,7 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
         Ok(Reply::Holder(None)) => NodeView::Free,
         Ok(Reply::Holder(Some(h))) => match h.owner {
             None => NodeView::Foreign(h.remaining),
+            Some(OwnerToken::KEPT) => NodeView::Kept(h.remaining.unwrap_or_default()),
             Some(token) => NodeView::Held(Holder {
                 owner: digest(token),
                 fence: FencingToken::new(h.fence),
@@ -223,7 +170,7 @@ pub(crate) fn digest(owner: OwnerToken) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryNode, Redlock, TryAcquire};
+    use crate::{MemoryNode, Redlock};
 
     fn three() -> Redlock {
         let nodes = (0..3).fold(Redlock::builder(), |b, i| {
@@ -247,42 +194,6 @@ mod tests {
         assert!(guard.is_valid());
     }
 
-    #[tokio::test]
-    async fn a_takeover_raises_the_fence_and_the_holder_hears_of_it() {
-        let redlock = three();
-        let mutex = redlock.mutex("job").build().unwrap();
-        let old = mutex.acquire().await.unwrap();
-        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
-        let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
-        assert!(taken.guard.fencing_token() > old.fencing_token());
-        assert!(taken.from.unwrap().fence >= old.fencing_token());
-        let holder = mutex.inspect().await.unwrap().holder().unwrap();
-        assert_eq!(holder.note.as_deref(), Some("it hangs"));
-        assert!(old.extend().await.is_err());
-        assert!(!old.is_valid());
-        // The old holder's release takes nothing from the new one.
-        assert!(old.release().await.is_err());
-        assert!(taken.guard.is_valid());
-        assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
-        taken.guard.release().await.unwrap();
-        let taken = mutex.take_over(&hangs, "it is gone").await.unwrap();
-        assert!(taken.from.is_none());
-    }
-
-    #[tokio::test]
-    async fn a_takeover_leaves_the_lock_to_another_who_came_first() {
-        let redlock = three();
-        let mutex = redlock.mutex("job");
-        let mutex = mutex.acquire_timeout(Duration::from_millis(200)).build().unwrap();
-        let old = mutex.acquire().await.unwrap();
-        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
-        old.release().await.unwrap();
-        let well = mutex.acquire().await.unwrap();
-        let refused = mutex.take_over(&hangs, "it hangs").await;
-        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
-        assert!(well.extend().await.is_ok(), "a healthy holder lost its lock");
-    }
-
     #[test]
     fn a_note_is_cut_between_letters() {
         assert_eq!(note("ü").len(), 2);
@@ -297,6 +208,10 @@ mod tests {
             nodes: views.into_iter().map(|v| (Arc::from("n"), v)).collect(),
         };
         let foreign = || NodeView::Foreign(None);
+        let kept = || NodeView::Kept(Duration::from_secs(1));
+        assert!(of(vec![kept(), kept(), kept()]).holder().is_none());
+        assert!(!of(vec![kept(), kept(), NodeView::Free]).is_free());
+        assert!(of(vec![kept(), NodeView::Free, NodeView::Free]).is_free());
         assert!(!of(vec![foreign(), foreign(), NodeView::Free]).is_free());
         assert!(of(vec![NodeView::Free, NodeView::Free, silent()]).is_free());
         assert!(!of(vec![NodeView::Free, silent(), silent()]).is_free());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::driver::Core;
-use crate::driver::attempt::Won;
+use crate::driver::attempt::{Ask, Won};
 use crate::driver::close::Verb;
 use crate::driver::hints::Waiting;
 use crate::driver::lease::{Lease, Subject};
@@ -15,7 +15,9 @@ use crate::error::{AcquireError, Advice, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::acquiring::Acquiring;
 use crate::lock::pauses::{Pauses, is_split, spread};
+use crate::lock::take_over::TakeOver;
 use crate::name::LockKeys;
+use crate::op::IfHeld;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, verb};
@@ -97,7 +99,10 @@ impl Mutex {
     async fn try_it(&self, verb: &Call) -> Result<TryAcquire, AcquireError> {
         let _verb = self.begin()?;
         verb.attempt();
-        match self.core.attempt(&self.keys, self.ttl, (None, Duration::ZERO), self.level).await {
+        let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
+        let within = Duration::ZERO;
+        let ask = Ask { keys, ttl, level, if_held: None, within, taker: None };
+        match self.core.attempt(ask).await {
             Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(outcomes)) => {
@@ -130,7 +135,7 @@ impl Mutex {
         let _verb = self.begin()?;
         let of = self.resource();
         let (keys, ttl, level) = (&self.keys, self.ttl, self.level);
-        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, hold_back: None, verb };
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner: Manner::Queue, verb };
         let won = acquire_within(&self.core, bid, self.acquire_timeout, self.retry).await?;
         Ok(self.guard(won))
     }
@@ -144,53 +149,95 @@ impl Mutex {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    pub(super) fn guard(&self, won: Won) -> LockGuard {
+    fn guard(&self, won: Won) -> LockGuard {
+        self.guard_of(self.lease(won))
+    }
+
+    pub(super) fn lease(&self, won: Won) -> Lease {
         let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
         let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
-        let (id, times) = ((won.owner, won.token), (self.ttl, won.until));
+        let (id, times) = ((won.owner, won.token), (won.ttl, won.until));
         let meters = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        let lease = Lease::new(subject, id, times, renew_until, won.mailbox, None, meters);
+        Lease::new(subject, id, times, renew_until, won.mailbox, None, meters)
+    }
+
+    pub(super) fn guard_of(&self, lease: Lease) -> LockGuard {
         lease.count();
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
 }
 
 /// What is asked of the nodes.
-#[derive(Clone, Copy)]
 pub(crate) struct Bid<'a> {
     pub(crate) of: &'a Resource,
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Hears of each attempt that was lost.
+    /// Is called with each attempt that was lost.
     pub(crate) lost: &'a (dyn Fn(&Loss) + Sync),
-    /// A candidate's: for how long the next attempt is left to others. It has no place in the
-    /// queue: each release wakes all candidates, and they decide by this who is the first.
-    pub(crate) hold_back: Option<&'a (dyn Fn() -> Duration + Sync)>,
-    /// On whose behalf.
+    pub(crate) manner: Manner<'a>,
+    /// Span and metrics of the calling operation.
     pub(crate) verb: &'a Call,
+}
+
+/// How a lock is waited for that another has.
+pub(crate) enum Manner<'a> {
+    /// In the queue: whose turn it is is woken.
+    Queue,
+    /// As a candidate, which has no place in the queue: each release wakes all candidates, and they
+    /// decide who is the first by how long each leaves the next attempt to others.
+    Candidate(&'a (dyn Fn() -> Duration + Sync)),
+    /// It is taken from its owner.
+    TakeOver(&'a mut TakeOver),
+}
+
+impl Bid<'_> {
+    async fn attempt(
+        &mut self,
+        core: &Core,
+        (if_held, within): (Option<IfHeld>, Duration),
+    ) -> Result<Won, Loss> {
+        self.verb.attempt();
+        let &mut Self { keys, ttl, level, .. } = self;
+        let ask = Ask { keys, ttl, level, if_held, within, taker: None };
+        core.attempt(match &mut self.manner {
+            Manner::TakeOver(from) => from.ask(core, ask).await,
+            Manner::Queue | Manner::Candidate(_) => ask,
+        })
+        .await
+    }
 }
 
 /// Attempts until won or until `wait` has passed; without one as
 /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout) says.
 pub(crate) async fn acquire_within(
     core: &Arc<Core>,
-    Bid { of, keys, ttl, level, lost, hold_back, verb }: Bid<'_>,
+    mut bid: Bid<'_>,
     wait: Option<Duration>,
     retry: RetryPolicy,
 ) -> Result<Won, AcquireError> {
     // The common case is free and needs no place in the queue.
-    let mut sent = core.env.now();
-    verb.attempt();
-    let mut loss = match core.attempt(keys, ttl, (None, wait.unwrap_or(WAIT)), level).await {
-        Ok(won) => return Ok(won),
-        Err(loss) => loss,
-    };
+    let sent = core.env.now();
+    match bid.attempt(core, (None, wait.unwrap_or(WAIT))).await {
+        Ok(won) => Ok(won),
+        Err(loss) => wait_within(core, bid, (loss, sent), wait, retry).await,
+    }
+}
+
+/// Goes on after a first attempt, which was sent then, and lost.
+async fn wait_within(
+    core: &Arc<Core>,
+    mut bid: Bid<'_>,
+    (mut loss, mut sent): (Loss, Moment),
+    wait: Option<Duration>,
+    retry: RetryPolicy,
+) -> Result<Won, AcquireError> {
+    let Bid { of, keys, lost, .. } = bid;
     lost(&loss);
     core.listen();
     let started = core.env.now();
-    let waiting = core.hints.wait(keys.lock(), hold_back.is_none().then_some(started));
-    let queued = Queued { core, keys, waiting };
+    let since = matches!(bid.manner, Manner::Queue).then_some(started);
+    let queued = Queued { core, keys, waiting: core.hints.wait(keys.lock(), since) };
     let waiting = &queued.waiting;
     let mut deadline = started + wait.unwrap_or(WAIT);
     let mut pauses = Pauses::new(retry.delays(core.env.random() as u64));
@@ -205,19 +252,8 @@ pub(crate) async fn acquire_within(
         {
             deadline = deadline.max(now + left + AFTER);
         }
-        // What needs a person is not waited for: a wrong password stays wrong.
-        let hopeless = why
-            .as_ref()
-            .is_some_and(|why| matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild));
-        if now >= deadline || hopeless {
-            let (of, waited) = (of.clone(), now.since(started));
-            return Err(match loss {
-                Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
-                Loss::NoQuorum(outcomes) => {
-                    let why = core.no_quorum(outcomes).of(of);
-                    AcquireError::NoQuorum(NoQuorum { waited: Some(waited), ..why })
-                }
-            });
+        if now >= deadline || why.is_some_and(|why| is_hopeless(&why)) {
+            return Err(given_up(core, of, loss, now.since(started)));
         }
         let round_trip = now.since(sent);
         let pause = pauses.next(&loss, asked, core.env.random()).min(deadline.since(now));
@@ -231,34 +267,20 @@ pub(crate) async fn acquire_within(
         if woken {
             keep_apart(core, waiting, deadline).await;
         }
-        // Nobody has it, or all candidates are woken at once: those who collide try again after
-        // random pauses, over more round trips the more often they did.
+        // Nobody has it, or all candidates are woken at once.
         crowd = if split || woken && !waiting.is_queued() { crowd + 1 } else { 0 };
         if split || crowd > 1 {
-            let apart = spread(core.env.random(), round_trip, crowd);
-            if apart >= TICK {
-                tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
-            }
-            // The attempt itself sees what changed until now.
-            let _ = tokio::time::timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
+            part_ways(core, waiting, (round_trip, crowd), deadline).await;
         }
-        let span = hold_back.map_or(Duration::ZERO, |span| span());
-        if !span.is_zero() {
-            leave(core, span.min(deadline.since(core.env.now())), (waiting, woken)).await;
-        }
+        leave(core, &bid.manner, (waiting, woken), deadline).await;
         if core.env.now() >= deadline && !pause.is_zero() {
             continue;
         }
         sent = core.env.now();
-        let within = deadline.since(sent);
-        verb.attempt();
         let hint = Some(waiting.request(sent, round_trip));
-        match core.attempt(keys, ttl, (hint, within), level).await {
+        match bid.attempt(core, (hint, deadline.since(sent))).await {
             Ok(won) => {
-                if woken {
-                    waiting.was_right();
-                }
-                queued.end();
+                queued.end(woken);
                 return Ok(won);
             }
             Err(l) => loss = l,
@@ -273,6 +295,37 @@ pub(crate) async fn acquire_within(
     }
 }
 
+/// What needs a person is not waited for: a wrong password stays wrong.
+fn is_hopeless(why: &NoQuorum) -> bool {
+    matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
+}
+
+fn given_up(core: &Core, of: &Resource, loss: Loss, waited: Duration) -> AcquireError {
+    let of = of.clone();
+    match loss {
+        Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
+        Loss::NoQuorum(outcomes) => {
+            let why = core.no_quorum(outcomes).of(of);
+            AcquireError::NoQuorum(NoQuorum { waited: Some(waited), ..why })
+        }
+    }
+}
+
+/// Those who collide try again after random pauses, over more round trips the more often they did.
+async fn part_ways(
+    core: &Core,
+    waiting: &Waiting,
+    (round_trip, crowd): (Duration, u32),
+    deadline: Moment,
+) {
+    let apart = spread(core.env.random(), round_trip, crowd);
+    if apart >= TICK {
+        tokio::time::sleep(apart.min(deadline.since(core.env.now()))).await;
+    }
+    // The attempt itself sees what changed until now.
+    let _ = tokio::time::timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
+}
+
 /// Waits for the lock. Dropped without it, it gives back what nodes reserved for it.
 struct Queued<'a> {
     core: &'a Core,
@@ -281,9 +334,12 @@ struct Queued<'a> {
 }
 
 impl Queued<'_> {
-    /// It has the lock: the next waiter of the handle takes its place at the nodes, and what they
-    /// reserve for it is over.
-    fn end(&self) {
+    /// It has the lock, perhaps woken by a hint: the next waiter of the handle takes its place at
+    /// the nodes, and what they reserve for it is over.
+    fn end(&self, woken: bool) {
+        if woken {
+            self.waiting.was_right();
+        }
         self.waiting.pass_on();
         self.waiting.unused();
     }
@@ -313,15 +369,26 @@ fn no_quorum(core: &Core, loss: &Loss) -> Option<NoQuorum> {
     }
 }
 
-/// Leaves the attempt to others for so long, and a turn to the next candidate of this handle.
-async fn leave(core: &Core, span: Duration, (waiting, called): (&Waiting, bool)) {
+/// A candidate leaves the attempt to others while it holds back, and a turn to the next candidate
+/// of this handle.
+async fn leave(
+    core: &Core,
+    manner: &Manner<'_>,
+    (waiting, called): (&Waiting, bool),
+    deadline: Moment,
+) {
+    let Manner::Candidate(hold_back) = manner else { return };
+    let span = hold_back();
+    if span.is_zero() {
+        return;
+    }
     if called {
         waiting.pass_on();
     }
     tokio::select! {
         biased;
         () = core.closing.begun() => {}
-        () = tokio::time::sleep(span) => {}
+        () = tokio::time::sleep(span.min(deadline.since(core.env.now()))) => {}
     }
     // The attempt itself sees what changed until now.
     let _ = tokio::time::timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;

@@ -16,7 +16,7 @@
 
 // The cases are read side by side: b is the bench, k a lock's keys, r a record's key, a and c are
 // owners, t is a token, everywhere.
-#![allow(clippy::many_single_char_names)]
+#![expect(clippy::many_single_char_names)]
 
 mod barriers;
 mod batches;

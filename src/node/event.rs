@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::receipt::Predecessor;
-
 /// Something that happened on a node.
 ///
-/// All but [`Changed`](Self::Changed), [`Turn`](Self::Turn) and [`Switched`](Self::Switched) are
+/// All but [`Changed`](Self::Changed) and [`Turn`](Self::Turn) are
 /// also logged through `tracing` by the nodes of this crate that are servers
 /// ([`KeysForgotten`](Self::KeysForgotten): by the handle), target `palisade::node`, with the
 /// fields `node` (its name), `event` (the name given at each variant) and those named there. These
@@ -30,18 +28,9 @@ pub enum NodeEvent {
     /// The node cannot be reached or was lost. Log: `down` with `cause`, once a new connection
     /// failed.
     Down,
-    /// The node was (re)connected. Log: `up`.
+    /// The node was (re)connected: perhaps to another server, which the handle then asks for its
+    /// data history. Log: `up`.
     Up,
-    /// A new connection met another data history than the one before. Comes before
-    /// [`HistoryChanged`](Self::HistoryChanged), which needs a batch, and names the history
-    /// that the new server continues, so that holders learn at once the fate of their grants. A
-    /// node that does not send it reports that with its next batch.
-    Switched {
-        /// The history that it has now.
-        history_id: u64,
-        /// The one that it went on from, if it knows.
-        predecessor: Option<Predecessor>,
-    },
     /// The node's data history is another one than before, so it may have forgotten what it
     /// granted. Log: `history_changed` with `cause`.
     #[non_exhaustive]
@@ -162,9 +151,8 @@ impl NodeEvent {
             };
         }
         match self {
-            // Not logged here: hints are too many, the connection logs the cause of a loss, and a
-            // lease logs the fate of its write after a switch.
-            Self::Changed(_) | Self::Turn { .. } | Self::Down | Self::Switched { .. } => {}
+            // Not logged here: hints are too many, and the connection logs the cause of a loss.
+            Self::Changed(_) | Self::Turn { .. } | Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());

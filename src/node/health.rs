@@ -220,17 +220,7 @@ impl FactCheck {
 mod tests {
     use super::*;
     use crate::env::SystemEnv;
-    use crate::node::lane::Witness;
     use crate::op::Terms;
-    use crate::receipt::Server;
-
-    struct Nobody;
-
-    impl Witness for Nobody {
-        fn hear(&self, _node: usize, _server: Server) {}
-
-        fn late(&self, _node: usize, _server: Server) {}
-    }
 
     fn settings() -> LaneSettings {
         LaneSettings {
@@ -240,7 +230,7 @@ mod tests {
             ttl: Duration::from_secs(10),
             node_deadline: Duration::from_millis(250),
             events: broadcast::Sender::new(64),
-            witness: Arc::new(Nobody),
+            on_switch: Arc::new(|_, _| ()),
         }
     }
 
@@ -266,8 +256,6 @@ mod tests {
             marker_missing: false,
             began_empty: false,
             since: 0,
-            predecessor: None,
-            offset: None,
         }
     }
 

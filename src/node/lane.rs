@@ -35,7 +35,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::timeout;
 
 use self::alarm::Alarm;
@@ -50,10 +50,9 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::node::counters::{Counters, NodeMetrics};
 use crate::node::health::FactCheck;
-use crate::node::mailbox::Stamp;
+use crate::node::mailbox::{Quarantine, Stamp};
 use crate::node::{LockNode, NodeEvent};
-use crate::op::{Batch, Facts, Op, Replies, Reply, Terms};
-use crate::receipt::Server;
+use crate::op::{Batch, Facts, Op, QuarantineId, Replies, Reply, Terms};
 use crate::time::{Drift, Moment, NodeClock};
 use crate::token::OwnerToken;
 
@@ -88,14 +87,9 @@ struct Job {
     asker: Asker,
 }
 
-/// Notified of each server identity that a node reports.
-pub(crate) trait Witness: Send + Sync {
-    /// Before the answers of a batch are handed out.
-    fn hear(&self, node: usize, server: Server);
-
-    /// Answers of this server were handed out, and it may have been replaced before.
-    fn late(&self, node: usize, server: Server);
-}
+/// Callback for a node, by number, that has begun another data history, with its quarantine. It is
+/// called before the answers of the batch that shows it are handed out.
+pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// What the lanes of one handle share.
 #[derive(Clone)]
@@ -107,7 +101,7 @@ pub(crate) struct LaneSettings {
     pub(crate) node_deadline: Duration,
     /// The events of the nodes, by name.
     pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
-    pub(crate) witness: Arc<dyn Witness>,
+    pub(crate) on_switch: Arc<OnSwitch>,
 }
 
 /// The way to one node. Its task is started with the first request and ends with the lane.
@@ -117,14 +111,15 @@ pub(crate) struct Lane {
     settings: LaneSettings,
     counters: Arc<Counters>,
     load: Arc<Load>,
+    look: Arc<Notify>,
     queue: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
-        let (load, queue) = (Arc::default(), Mutex::default());
-        Self { node, index, settings, counters, load, queue }
+        let (load, look, queue) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, counters, load, look, queue }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
@@ -139,6 +134,11 @@ impl Lane {
     /// What this lane has counted.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
+    }
+
+    /// Asks the node for its facts, unless a batch is under way: the answer to any batch has them.
+    pub(crate) fn look(&self) {
+        self.look.notify_one();
     }
 
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
@@ -174,11 +174,13 @@ impl Lane {
             health: FactCheck::new(self.node.name(), &self.settings, &self.counters),
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
+            look: Arc::clone(&self.look),
             rx,
             again: VecDeque::new(),
             owed: OwedQueue::default(),
             doubt: Doubt::default(),
             clock: None,
+            history: None,
             pace: Pace::default(),
             spoke: self.settings.env.now(),
             in_touch: false,
@@ -250,12 +252,16 @@ struct Worker {
     health: FactCheck,
     settings: LaneSettings,
     counters: Arc<Counters>,
+    /// Notified when the node is to be asked for its facts.
+    look: Arc<Notify>,
     rx: mpsc::Receiver<Job>,
     /// What was taken from the queue and leaves with a later batch, before what is queued.
     again: VecDeque<Job>,
     owed: OwedQueue,
     doubt: Doubt,
     clock: Option<NodeClock>,
+    /// The data history of which the node answered last.
+    history: Option<QuarantineId>,
     pace: Pace,
     /// When a batch was sent last.
     spoke: Moment,
@@ -267,6 +273,8 @@ impl Worker {
     async fn run(mut self) {
         let (node, env) = (Arc::clone(&self.node), Arc::clone(&self.settings.env));
         let (node, env) = (&*node, &*env);
+        let look = Arc::clone(&self.look);
+        let mut looks = false;
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
@@ -284,7 +292,8 @@ impl Worker {
                 next = self.next_batch(head.take(), now, most.min(BATCH_MAX));
             }
             let beat = self.spoke + HEARTBEAT;
-            if next.is_none() && under_way.is_empty() && beat <= now {
+            looks &= under_way.is_empty();
+            if next.is_none() && under_way.is_empty() && (looks || beat <= now) {
                 next = Some(Leaving {
                     deadline: now + self.settings.node_deadline,
                     ..Leaving::default()
@@ -305,6 +314,7 @@ impl Worker {
                 },
                 Some(answered) = under_way.next() => confirming.extend(self.settle(answered)),
                 Some(()) = confirming.next() => {}
+                () = look.notified(), if under_way.is_empty() => looks = true,
                 () = &mut alarm => {}
             }
         }

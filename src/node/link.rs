@@ -146,8 +146,6 @@ struct State {
     connecting: bool,
     /// A task keeps the node connected.
     tended: bool,
-    /// The data history of the last server that was met.
-    met: Option<u64>,
     /// The last server process, and how many replicas followed it at the most.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,

@@ -11,7 +11,6 @@ use std::task::{Context, Poll, Waker};
 use crate::durability::{Achieved, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::op::{QuarantineId, Reply};
-use crate::receipt::Written;
 use crate::time::Moment;
 
 /// A quarantine as a node reported it.
@@ -27,8 +26,8 @@ pub(crate) struct Quarantine {
 pub(crate) struct Stamp {
     /// When it came.
     pub(crate) at: Moment,
-    /// Where in the node's history its confirmed writes are.
-    pub(crate) written: Option<Written>,
+    /// The data history of the node that gave it.
+    pub(crate) history: Option<QuarantineId>,
     /// Which server process gave it.
     pub(crate) server: Option<Arc<str>>,
 }
@@ -36,7 +35,7 @@ pub(crate) struct Stamp {
 impl Stamp {
     /// That of an answer which no server gave.
     pub(crate) fn nobodys(at: Moment) -> Self {
-        Self { at, written: None, server: None }
+        Self { at, ..Self::default() }
     }
 }
 
@@ -77,8 +76,8 @@ struct Node {
     may_hold: bool,
     /// Until when it certainly keeps what it granted or prolonged; zero if it never did.
     confirmed_until: Moment,
-    /// The round of its last yes, and where in its history that is.
-    written: Option<(u64, Written)>,
+    /// The round of its last yes, and the data history that has it.
+    confirmed_in: Option<(u64, QuarantineId)>,
     /// The last round in which it said that it is in quarantine, and which quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
@@ -117,7 +116,7 @@ impl Mailbox {
             server: None,
             may_hold: true,
             confirmed_until: Moment::default(),
-            written: None,
+            confirmed_in: None,
             quarantine: None,
         };
         let (nodes, inbox) = (vec![node; n], VecDeque::with_capacity(n));
@@ -149,7 +148,7 @@ impl Mailbox {
 
     /// A lane has an answer.
     pub(crate) fn post(&self, node: usize, reply: Result<Reply, NodeError>, stamp: Stamp) {
-        let Stamp { at, written, server } = stamp;
+        let Stamp { at, history, server } = stamp;
         let mut s = self.lock();
         // Two addresses of one server are one vote, that of the first to answer.
         let server = server.filter(|_| !self.takes_back);
@@ -168,10 +167,10 @@ impl Mailbox {
         }
         let first = !std::mem::replace(&mut of.answered, true);
         if let Some((grant, round)) = &self.grant {
-            grant.lock().nodes[node].learn(*round, self.until, &reply, (at, written));
+            grant.lock().nodes[node].learn(*round, self.until, &reply, (at, history));
         } else {
             of.may_hold &= !first || may_hold(&reply);
-            of.learn(0, self.until, &reply, (at, written));
+            of.learn(0, self.until, &reply, (at, history));
         }
         s.inbox.push_back((node, reply));
         let waker = s.waker.take();
@@ -206,9 +205,17 @@ impl Mailbox {
         self.lock().nodes[node].confirmed_until
     }
 
-    /// Where in the node's history its last yes is.
-    pub(crate) fn written(&self, node: usize) -> Option<Written> {
-        self.lock().nodes[node].written.map(|(_, written)| written)
+    /// The node has begun the data history of this quarantine. Returns whether its last yes is of
+    /// an earlier one; if so, the next extension names the quarantine, where it may.
+    pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
+        let mut s = self.lock();
+        let rounds = s.rounds;
+        let of = &mut s.nodes[node];
+        let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
+        if before {
+            of.quarantine = Some((rounds, quarantine));
+        }
+        before
     }
 
     /// The quarantine out of which the node answered last.
@@ -240,12 +247,12 @@ impl Node {
         round: u64,
         until: Moment,
         reply: &Result<Reply, NodeError>,
-        (at, written): (Moment, Option<Written>),
+        (at, history): (Moment, Option<QuarantineId>),
     ) {
         if is_yes(reply) {
             self.confirmed_until = self.confirmed_until.max(until);
-            if self.written.is_none_or(|(last, _)| last <= round) {
-                self.written = written.map(|written| (round, written));
+            if self.confirmed_in.is_none_or(|(last, _)| last <= round) {
+                self.confirmed_in = history.map(|history| (round, history));
             }
         }
         if let Ok(Reply::Quarantined { remaining, id, .. }) = reply

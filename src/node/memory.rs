@@ -32,7 +32,6 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{Batch, Facts, Op, Replies, Reply};
-use crate::receipt::Predecessor;
 use crate::time::Moment;
 
 /// Hints a slow listener may lag behind before it loses some.
@@ -69,8 +68,6 @@ struct State {
     seed: u64,
     /// Data histories so far.
     lives: u64,
-    /// The history that this one continues.
-    predecessor: Option<Predecessor>,
     windows: Windows,
     data: Data,
 }
@@ -82,10 +79,6 @@ struct Data {
     locks: Locks,
     lists: Lists,
     records: Records,
-    /// How many ops were executed that may have written.
-    written: u64,
-    /// In which history the last of them was; `None` before the first.
-    history: Option<u64>,
 }
 
 impl Default for MemoryNode {
@@ -164,11 +157,6 @@ impl MemoryNode {
                 Ok(inner.data.apply(&h, op, &mut hints))
             })
             .collect();
-        let confirming = batch.ops.iter().filter(|op| op.is_confirming()).count() as u64;
-        let writes = if h.late { 0 } else { confirming };
-        inner.data.written += writes;
-        inner.data.history = Some(history_id);
-        let (predecessor, written) = (inner.predecessor, inner.data.written);
         drop(state);
         for hint in hints {
             self.tell(hint);
@@ -185,8 +173,6 @@ impl MemoryNode {
             new_history: h.new_history,
             marker_missing: h.marker_missing,
             began_empty: h.began_empty,
-            predecessor,
-            offset: (writes > 0).then_some(written),
         };
         Replies { facts: Some(facts), items }
     }

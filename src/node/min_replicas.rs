@@ -239,7 +239,6 @@ mod tests {
         let facts = ServerFacts {
             run_id: "run".into(),
             replid: "0".repeat(40),
-            predecessor: None,
             version: (7, 0, 0),
             connected_replicas: 1,
             online_replicas: 1,

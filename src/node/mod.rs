@@ -14,7 +14,6 @@ mod failover;
 pub(crate) mod fault;
 mod health;
 pub(crate) mod lane;
-pub(crate) mod lineage;
 mod link;
 mod lock_node;
 pub(crate) mod mailbox;

@@ -16,5 +16,4 @@ pub use crate::op::{
     Listed, Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply, StoredRecord,
     StoredSteps, Terms,
 };
-pub use crate::receipt::Predecessor;
 pub use crate::token::OwnerToken;

@@ -13,8 +13,11 @@ pub enum IfHeld {
     Watch,
     /// Releases wake those in the queue one after the other.
     Queue(Place),
-    /// If it is the lock of this owner it counts as free, and the owner's metadata go. Else the
-    /// caller is refused, and asks for no hint. There is no moment at which a third could have it.
+    /// If it is the lock of this owner, or the caller's own already, and has no longer to live
+    /// there than the caller's ttl, it is the caller's from now on, in one step: there is no moment
+    /// at which a third could have it, and its closing is never shortened. The metadata of who had
+    /// it go. Else the caller is refused as any other, and asks for no hint. A lock that is held
+    /// is given over while a node settles after a planned handover, too.
     TakeFrom(OwnerToken),
 }
 

@@ -26,7 +26,8 @@ pub struct StoredSteps {
 /// The holder of a lock on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The owner's token; `None` for a foreign client's value.
+    /// The owner's token; `None` for a foreign client's value. [`OwnerToken::KEPT`] while the lock
+    /// is free and kept for a holder that may still be there.
     pub owner: Option<OwnerToken>,
     /// This node's fence.
     pub fence: u64,

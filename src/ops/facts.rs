@@ -157,7 +157,6 @@ pub(crate) const COMMANDS: &[&str] = &[
     "SELECT 0",
     "INFO replication",
     "TIME",
-    "ROLE",
     "WAIT 0 0",
     "GET palisade:doctor",
     "MGET palisade:doctor",

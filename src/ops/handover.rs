@@ -70,8 +70,8 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// What is closed and how its marker reads, until it goes on or is open again.
-    shut: Arc<Mutex<Option<(Endpoint, String)>>>,
+    /// What is closed, until it goes on or is open again.
+    shut: Arc<Mutex<Option<Shut>>>,
 }
 
 /// The result of a handover.
@@ -85,21 +85,25 @@ pub enum HandedOver {
         /// How long no request was answered.
         closed: Duration,
     },
-    /// Nothing was changed, or every change was undone: why, and what to do.
+    /// Nothing was changed, or every change was undone, or the server undoes it by itself: why, and
+    /// what to do.
     Refused(String),
     /// The handover failed: another server may serve now, and begins with a quarantine.
     FellBack(String),
+    /// The last step got no answer: the new server goes on where the old one stopped, or the
+    /// handover failed.
+    Unknown(String),
     /// Nobody could be reached.
     Unreachable(String),
 }
 
 impl HandedOver {
-    /// 0 done, 2 not, 69 not reached.
+    /// 0 done, 2 not, 69 not reached, before or at the end.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done { .. } => 0,
             Self::Refused(_) | Self::FellBack(_) => 2,
-            Self::Unreachable(_) => 69,
+            Self::Unknown(_) | Self::Unreachable(_) => 69,
         }
     }
 }
@@ -118,6 +122,7 @@ impl fmt::Display for HandedOver {
                            {why}"
                 )
             }
+            Self::Unknown(why) => write!(f, "unknown whether it was handed over: {why}"),
             Self::Unreachable(why) => write!(f, "not reached: {why}"),
         }
     }
@@ -129,6 +134,16 @@ pub(super) enum Stopped {
     Back(String),
     /// Where another server may have been promoted.
     Late(String),
+}
+
+/// A server that is closed, and how its marker reads; none while its answer is not known.
+type Shut = (Endpoint, Option<String>);
+
+/// Why the new server may not go on.
+enum Unfinished {
+    Failed(String),
+    /// It may, but for all answers that came.
+    Unknown(String),
 }
 
 /// A master that is closed.
@@ -197,16 +212,15 @@ impl Handover {
             }
         };
         let target = promotion.target(&new);
-        self.shut(Some((target.clone(), closed.marker.clone())));
+        self.shut(Some((target.clone(), Some(closed.marker.clone()))));
         tell(&format!("{new} is promoted"));
         let taken_over = async {
-            let note = promotion.demote(&new, &closed).await?;
+            let note = promotion.demote(&new, &closed).await.map_err(Unfinished::Failed)?;
             tell(&format!("{} is its replica{note}", master.at));
             self.finish(&target, &new, &closed).await
         };
         if let Err(why) = taken_over.await {
-            let then = self.give_up().await.unwrap_or_default();
-            return Ok(HandedOver::FellBack(format!("{why}; {new}: {then}")));
+            return Ok(self.ended(&new, why).await);
         }
         let done = HandedOver::Done { at: new.clone(), closed: closed.since.elapsed() };
         tell(&format!("{new} goes on where {} stopped", master.at));
@@ -263,7 +277,7 @@ impl Handover {
         tell(&format!("{} is back", master.at));
         Ok(match self.finish(&master.target, &master.at, &closed).await {
             Ok(()) => HandedOver::Done { at: master.at, closed: closed.since.elapsed() },
-            Err(why) => HandedOver::FellBack(why),
+            Err(why) => self.ended(&master.at, why).await,
         })
     }
 
@@ -297,13 +311,19 @@ impl Handover {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
         let ms = self.closed_for.as_millis().to_string();
+        self.shut(Some((master.target.clone(), None)));
         let marker = script::run(&conn, script::CLOSE, &[&ms]).await;
         let closed = match marker {
             Ok(marker) => {
-                self.shut(Some((master.target.clone(), marker.clone())));
+                self.shut(Some((master.target.clone(), Some(marker.clone()))));
                 Closed { marker, since }
             }
-            Err(refusal) => return Err(format!("{}: {}", master.at, refusal.reason())),
+            Err(refusal) => {
+                self.shut(None);
+                let perhaps = matches!(refusal, script::Refusal::Failed(_));
+                let then = if perhaps { self.opens_itself() } else { String::new() };
+                return Err(format!("{}: {}{then}", master.at, refusal.reason()));
+            }
         };
         let wanted = master.replicas.len();
         if wanted > 0 {
@@ -320,7 +340,11 @@ impl Handover {
         Ok(closed)
     }
 
-    fn shut(&self, what: Option<(Endpoint, String)>) -> Option<(Endpoint, String)> {
+    fn opens_itself(&self) -> String {
+        format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
+    }
+
+    fn shut(&self, what: Option<(Endpoint, Option<String>)>) -> Option<(Endpoint, Option<String>)> {
         std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
     }
 
@@ -332,13 +356,16 @@ impl Handover {
     /// Dropped at an await the server opens by itself after `closed_for`.
     pub async fn give_up(&self) -> Option<String> {
         let (target, marker) = self.shut(None)?;
+        let Some(marker) = marker else {
+            return Some(format!("the closing was not answered{}", self.opens_itself()));
+        };
         let opened = match masters::open(&target, &self.deployment).await {
             Ok(conn) => script::run(&conn, script::OPEN, &[&marker]).await,
             Err(why) => Err(script::Refusal::Failed(why)),
         };
         Some(match opened {
             Ok(_) => "it is open again".to_owned(),
-            Err(script::Refusal::Said(why)) => why,
+            Err(script::Refusal::Said(why) | script::Refusal::Changed(why)) => why,
             Err(script::Refusal::Failed(why)) => {
                 let most = self.closed_for;
                 format!("not opened ({why}): it opens by itself, {most:?} after it was closed")
@@ -390,28 +417,61 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server go on as soon as it takes writes.
-    async fn finish(&self, target: &Endpoint, at: &str, closed: &Closed) -> Result<(), String> {
+    /// Lets the server go on as soon as it takes writes. An answer that was lost is asked for
+    /// again: the script tells what it has done before from what it has not.
+    async fn finish(&self, target: &Endpoint, at: &str, closed: &Closed) -> Result<(), Unfinished> {
         let apart = (2 * self.clock_error).as_millis().to_string();
+        // An earlier request may have been executed.
+        let mut sent = false;
         loop {
-            let done = match masters::open(target, &self.deployment).await {
-                Ok(conn) => script::run(&conn, script::FINISH, &[&closed.marker, &apart]).await,
-                Err(why) => Err(script::Refusal::Failed(why)),
-            };
-            match done {
-                Ok(_) => {
-                    self.shut(None);
-                    return Ok(());
-                }
-                Err(script::Refusal::Said(why)) => return Err(format!("{at}: {why}")),
-                // A new master takes no writes before a replica follows it.
-                Err(script::Refusal::Failed(why)) => {
-                    if closed.since.elapsed() > self.closed_for {
-                        return Err(format!("{at}: {why}"));
+            let why = match masters::open(target, &self.deployment).await {
+                Ok(conn) => {
+                    match script::run(&conn, script::FINISH, &[&closed.marker, &apart]).await {
+                        Ok(_) => {
+                            self.shut(None);
+                            return Ok(());
+                        }
+                        Err(script::Refusal::Changed(why)) if sent => {
+                            return Err(Unfinished::Unknown(why));
+                        }
+                        // A new master takes no writes before a replica follows it.
+                        Err(script::Refusal::Failed(why)) => {
+                            sent = true;
+                            why
+                        }
+                        Err(refusal) => {
+                            return Err(Unfinished::Failed(format!("{at}: {}", refusal.reason())));
+                        }
                     }
                 }
+                Err(why) => why,
+            };
+            // Whoever answers after the closing is over says what has become of it.
+            let over = closed.since.elapsed().saturating_sub(self.closed_for);
+            if sent && over > LAST_STEPS {
+                return Err(Unfinished::Unknown(why));
+            } else if !sent && !over.is_zero() {
+                return Err(Unfinished::Failed(format!("{at}: {why}")));
             }
             sleep(LOOK).await;
+        }
+    }
+
+    /// What it came to where the new server may not go on: opens that again if it is closed.
+    async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
+        match why {
+            Unfinished::Failed(why) => {
+                let then = self.give_up().await.unwrap_or_default();
+                HandedOver::FellBack(format!("{why}; {at}: {then}"))
+            }
+            Unfinished::Unknown(why) => {
+                self.shut(None);
+                HandedOver::Unknown(format!(
+                    "{at} gave no answer to the last step ({why}): it goes on where the old server \
+                     stopped, or begins with a quarantine. Nothing has to be undone; what its \
+                     clients are answered shows which"
+                ))
+            }
         }
     }
 }

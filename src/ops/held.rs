@@ -177,7 +177,7 @@ fn seen(found: &Value) -> Option<Seen> {
         _ => None,
     };
     Some(Seen {
-        owner: OwnerToken::parse(owner).filter(|owner| !owner.is_reserved())?,
+        owner: OwnerToken::parse(owner).filter(|owner| !owner.is_nobodys())?,
         fence: std::str::from_utf8(fence).ok()?.parse().ok().filter(|fence| *fence < 1 << 53)?,
         left: Duration::from_millis(u64::try_from(*left).ok()?),
         meta,
@@ -189,14 +189,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_is_free_and_reserved_is_not_listed() {
+    fn a_lock_that_is_reserved_or_kept_is_not_listed() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let found = |owner: OwnerToken| {
             let parts = [text(owner.as_str()), text("7"), Value::Int(40), text("")];
             seen(&Value::Array(parts.to_vec())).is_some()
         };
         assert!(found(OwnerToken::from_random(1)));
-        assert!(!found(OwnerToken::reserved_for(1)));
+        assert!(!found(OwnerToken::reserved_for(1)) && !found(OwnerToken::KEPT));
     }
 
     fn of(cells: &str) -> Held {

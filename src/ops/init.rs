@@ -187,7 +187,9 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
     script::run(&conn, script::INIT, &["look"]).await.map_err(|refusal| match refusal {
-        script::Refusal::Said(why) => Not::New(format!("{}: {why}", master.at)),
+        script::Refusal::Said(why) | script::Refusal::Changed(why) => {
+            Not::New(format!("{}: {why}", master.at))
+        }
         script::Refusal::Failed(why) => unreachable(why),
     })?;
     let mut cursor = "0".to_owned();

@@ -16,14 +16,16 @@ pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 pub(super) enum Refusal {
     /// The script refused: a precondition does not hold.
     Said(String),
-    /// No answer, or the server's refusal.
+    /// It refused because something else was done since, perhaps by itself.
+    Changed(String),
+    /// No answer, so it may have been executed, or the server's refusal.
     Failed(String),
 }
 
 impl Refusal {
     pub(super) fn reason(self) -> String {
         match self {
-            Self::Said(why) | Self::Failed(why) => why,
+            Self::Said(why) | Self::Changed(why) | Self::Failed(why) => why,
         }
     }
 }
@@ -35,7 +37,11 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     match conn.ask(&command, "EVAL").await {
         Read::Got(Value::Array(said)) => {
             let part = |n| said.get(n).and_then(text).unwrap_or_default();
-            if part(0) == "ok" { Ok(part(1)) } else { Err(Refusal::Said(part(1))) }
+            match &*part(0) {
+                "ok" => Ok(part(1)),
+                "changed" => Err(Refusal::Changed(part(1))),
+                _ => Err(Refusal::Said(part(1))),
+            }
         }
         Read::Got(_) => Err(Refusal::Failed("EVAL: answer not understood".to_owned())),
         Read::Closed(why) | Read::Failed(why) => Err(Refusal::Failed(why)),

@@ -32,7 +32,8 @@ enum Said<W> {
     },
     /// Nothing there, or another program's value: none of ours leads by this node.
     Absent,
-    /// What was there may have been forgotten, for so long, and whether there are no data at all.
+    /// What was there may have been forgotten, or have ended early by this node's clock, for so
+    /// long; and whether there are no data at all.
     Quarantined(Duration, bool),
     /// No answer that counts.
     Failed(NodeError),
@@ -76,6 +77,9 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
     fn answer(&self, reply: &Answer) -> Said<W> {
         match reply {
             Ok(Reply::Holder(Some(holder))) => match holder.owner {
+                Some(OwnerToken::KEPT) => {
+                    Said::Quarantined(holder.remaining.unwrap_or_default(), false)
+                }
                 Some(owner) => Said::Held {
                     owner,
                     remaining: holder.remaining.unwrap_or_default(),
@@ -180,7 +184,7 @@ mod tests {
     use crate::op::QuarantineId;
 
     /// One letter a node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
-    /// `q` quarantined, `x` failed, `.` silent.
+    /// `k` kept, `q` quarantined, `x` failed, `.` silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),
@@ -191,6 +195,7 @@ mod tests {
         Some(Ok(Reply::Holder(match cell.split_at(1) {
             (".", _) => return None,
             ("-", _) => None,
+            ("k", _) => Some(Holder { owner: Some(OwnerToken::KEPT), ..held(0, "") }),
             ("q", _) => {
                 let (remaining, id) =
                     (Duration::from_secs(3), QuarantineId { history: 1, since: 1 });
@@ -226,6 +231,10 @@ mod tests {
             ("a1", "a1 for 10", "a1 for 10"),
             ("a", "mute", "mute"),
             ("q", "no quorum", "no quorum"),
+            ("k", "no quorum", "no quorum"),
+            ("k k -", "no quorum", "no quorum"),
+            ("k - -", "vacant", "vacant"),
+            ("a1 k a1", "a1 for 10", "a1 for 10"),
             ("a1 a1 .", "a1 for 10", "a1 for 10"),
             ("a1 a2 .", "a2 for 10", "a2 for 10"),
             (". a1 a1", "a1 for 11", "a1 for 11"),

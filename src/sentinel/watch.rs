@@ -13,6 +13,7 @@ use super::discovery::{Master, minority};
 use super::events::Events;
 use crate::env::Env;
 use crate::error::NodeError;
+use crate::time::Moment;
 
 /// When Sentinels report trouble, the poll comes at least this often,
 const ALARMED: Duration = Duration::from_millis(150);
@@ -28,13 +29,14 @@ pub(crate) struct Seen {
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
+    /// The last master, since when it is named, as long as nobody has asked for it.
+    news: Option<(Moment, Master)>,
 }
 
 /// The group, watched by a task that ends with this value.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
-    env: Arc<dyn Env>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -42,6 +44,7 @@ struct Shared {
     asker: AsyncMutex<Asker>,
     events: Arc<Events>,
     seen: Mutex<Seen>,
+    env: Arc<dyn Env>,
     /// Grows when the current connection must no longer be used.
     history_id: watch::Sender<u64>,
 }
@@ -59,15 +62,21 @@ impl Watch {
             asker: AsyncMutex::new(asker),
             events,
             seen: Mutex::new(Seen::default()),
+            env,
             history_id: watch::Sender::new(0),
         });
-        Self { shared, poll_every, env, task: Mutex::new(None) }
+        Self { shared, poll_every, task: Mutex::new(None) }
     }
 
-    /// Asks now and answers what was decided; starts the watching task the first time.
+    /// Returns the master: the one that a round has just decided anew, once, else what all
+    /// Sentinels answer now. Starts the watching task the first time.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
-        self.shared.round(true).await.decision
+        let news = lock(&self.shared.seen).news.take();
+        match news {
+            Some((at, master)) if self.shared.env.now() <= at + self.poll_every => Ok(master),
+            _ => self.shared.round(true).await.decision,
+        }
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -88,8 +97,7 @@ impl Watch {
     fn start(&self) {
         let mut task = lock(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (shared, env) = (self.shared.clone(), self.env.clone());
-            *task = Some(tokio::spawn(keep_asking(shared, self.poll_every, env)));
+            *task = Some(tokio::spawn(keep_asking(Arc::clone(&self.shared), self.poll_every)));
         }
     }
 }
@@ -127,6 +135,9 @@ impl Shared {
                     .is_none_or(|old| old.at == master.at && old.epoch == master.epoch);
                 seen.error = None;
                 seen.master = Some(master.clone());
+                if !same || seen.news.is_some() {
+                    seen.news = Some((self.env.now(), master.clone()));
+                }
                 drop(seen);
                 if !same {
                     self.history_id.send_modify(|g| *g += 1);
@@ -134,12 +145,12 @@ impl Shared {
             }
             // Sentinels that cannot be asked do not make a living master less of one: the check
             // (L) bounds what it may do if it was replaced unseen. So the connection stays.
-            Err(e) => seen.error = Some(e.clone()),
+            Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
 }
 
-async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
+async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     let (mut alarm, mut troubled) = (0_u32, false);
     loop {
         let pause = if alarm > 0 { every.min(ALARMED) } else { every };
@@ -155,7 +166,7 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration, env: Arc<dyn Env>) {
                 // Events come in bursts, and the Sentinel that speaks first is ahead of the others.
                 sleep(Duration::from_millis(20)).await;
             }
-            () = sleep(jittered(pause, env.as_ref())) => alarm = alarm.saturating_sub(1),
+            () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
         // Only at its beginning, so that a group that stays down is not polled faster for ever.
         let was =

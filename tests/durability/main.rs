@@ -2,8 +2,8 @@
 //! and what a failover leaves. What replicas have is asked of them by `redis-cli`.
 
 mod failover;
-mod receipts;
 mod refused;
+mod renewed;
 #[path = "../support/mod.rs"]
 mod support;
 mod votes;

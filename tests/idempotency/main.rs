@@ -2,8 +2,6 @@
 
 mod batch;
 mod births;
-#[cfg(feature = "cache")]
-mod cache;
 mod claims;
 mod crashes;
 mod failover;

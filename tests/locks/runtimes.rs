@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use palisade::election::{Observation, ProclaimError};
 use palisade::error::{AcquireError, ExtendError, NoQuorum, NodeFault, NodeOutcome, ReleaseError};
-use palisade::{Advice, Idempotency, MemoryNode, Redlock, RunError};
+use palisade::{Advice, Failover, Idempotency, MemoryNode, Redlock, RunError};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -192,7 +192,7 @@ fn without_a_runtime_waiting_for_a_failover_ends() {
     let short =
         redlock.mutex("n").ttl(Duration::from_millis(400)).auto_renew(false).build().unwrap();
     let guard = runtime.block_on(short.acquire()).expect("free");
-    assert!(block_on(guard.failover()).is_none());
+    assert_eq!(block_on(guard.failover()), Failover::Lost);
 }
 
 #[test]

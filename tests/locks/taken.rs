@@ -1,49 +1,299 @@
-//! A lock that an operator takes over while others wait for it.
+//! A lock that an operator takes over while others wait for it: nobody has it beside the holder
+//! from whom it was taken, whatever becomes of the operator and of its requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::Redlock;
+use futures_util::future::join_all;
 use palisade::node::{MemoryNode, RedisNode};
+use palisade::ops::{Deployment, HandedOver, Handover};
+use palisade::test_util::fault::{Fault, Step};
+use palisade::{AcquireError, Holder, LockGuard, Mutex, Redlock};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// One that holds and hangs, one that waits, and the operator, whose requests may go astray.
+struct World {
+    hangs: Redlock,
+    waits: Redlock,
+    operator: Redlock,
+    network: Vec<Fault>,
+    /// Kept for as long as they are needed.
+    _servers: Vec<Server>,
+}
+
+impl World {
+    fn of(node: impl Fn(usize) -> Fault, n: usize, servers: Vec<Server>) -> Self {
+        let handle = |nodes: &[Fault]| {
+            let builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).clock_error(TTL / 20);
+            let builder = builder.node_deadline(2 * SHORT);
+            nodes.iter().fold(builder, |all, node| all.node(node.clone())).build().unwrap()
+        };
+        let nodes = || (0..n).map(&node).collect::<Vec<_>>();
+        let network = nodes();
+        let [hangs, waits, operator] = [&nodes(), &nodes(), &network].map(|nodes| handle(nodes));
+        Self { hangs, waits, operator, network, _servers: servers }
+    }
+
+    fn memory(n: usize) -> Self {
+        let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
+        Self::of(|i| Fault::new(nodes[i].clone()), n, Vec::new())
+    }
+
+    fn redis(n: usize) -> Self {
+        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
+        let node = |i: usize| RedisNode::builder(&urls[i]).trust_fresh(true).build().unwrap();
+        Self::of(|i| Fault::new(node(i)), n, servers)
+    }
+
+    /// In each kind of world at once.
+    async fn each(test: impl AsyncFn(Self)) {
+        let all = [Self::memory(1), Self::memory(3), Self::redis(1), Self::redis(3)];
+        join_all(all.map(|world| test(world))).await;
+    }
+
+    /// Somebody holds the lock, does not renew it, and does nothing else either; another waits.
+    async fn held(&self) -> (Arc<LockGuard>, JoinHandle<bool>) {
+        self.held_for(TTL).await
+    }
+
+    async fn held_for(&self, ttl: Duration) -> (Arc<LockGuard>, JoinHandle<bool>) {
+        let mutex = self.hangs.mutex("job").ttl(ttl).auto_renew(false).build().unwrap();
+        let holder = Arc::new(mutex.acquire().await.unwrap());
+        let (next, before) = (self.waits.mutex("job").acquire_timeout(PATIENCE), holder.clone());
+        let next = next.build().unwrap();
+        let waits = tokio::spawn(async move {
+            let _guard = next.acquire().await.unwrap();
+            before.is_valid()
+        });
+        sleep(Duration::from_millis(200)).await;
+        (holder, waits)
+    }
+
+    /// The operator's mutex, and whom it sees.
+    async fn sees(&self, ttl: Duration) -> (Mutex, Holder) {
+        let mutex = self.operator.mutex("job").ttl(ttl).auto_renew(false);
+        let mutex = mutex.acquire_timeout(5 * TTL).build().unwrap();
+        let holder = mutex.inspect().await.unwrap().holder().expect("it is held");
+        (mutex, holder)
+    }
+
+    /// What becomes of the operator's next requests to each node.
+    fn script(&self, steps: &[Step]) {
+        for node in &self.network {
+            node.control().script(steps.iter().copied());
+        }
+    }
+}
+
+/// Who waited had it when the holder's own lease was over, and not before.
+async fn nobody_beside(waits: JoinHandle<bool>) {
+    assert!(!waits.await.unwrap(), "two hold the lock");
+}
+
+#[tokio::test]
+async fn a_lost_answer_lets_nobody_in() {
+    World::each(async |world| {
+        let (_held, waits) = world.held().await;
+        let (mutex, holder) = world.sees(TTL).await;
+        // It looks, and does not learn that it has the lock.
+        world.script(&[Step::fine(), Step::lose_reply()]);
+        let won =
+            mutex.take_over(&holder, "it hangs").await.expect("its own attempt is no obstacle");
+        assert!(won.guard.is_valid());
+        assert!(!waits.is_finished());
+        drop(won);
+        nobody_beside(waits).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_takeover_that_is_dropped_midway_lets_nobody_in() {
+    World::each(async |world| {
+        let (_held, waits) = world.held().await;
+        let (mutex, holder) = world.sees(TTL).await;
+        let seen = world.waits.mutex("job").build().unwrap();
+        world.script(&[Step::fine(), Step::delay_reply(TTL)]);
+        let given_away = async {
+            let still = |now: Option<Holder>| now.is_some_and(|now| now.owner == holder.owner);
+            while still(seen.inspect().await.unwrap().holder()) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            // On a busy machine it may end first, and is given up then.
+            taken = mutex.take_over(&holder, "it hangs") => drop(taken),
+            () = given_away => {}
+        }
+        nobody_beside(waits).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_given_up_at_once_lets_nobody_in() {
+    for released in [true, false] {
+        World::each(async |world| {
+            let (held, waits) = world.held().await;
+            let (mutex, holder) = world.sees(TTL).await;
+            let won = mutex.take_over(&holder, "it hangs").await.unwrap();
+            assert!(won.guard.fencing_token() > held.fencing_token());
+            if released {
+                won.guard.release().await.expect("it was held until then");
+            }
+            nobody_beside(waits).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_taker_with_a_shorter_lease_lets_nobody_in() {
+    World::each(async |world| {
+        let (_held, waits) = world.held().await;
+        let (mutex, holder) = world.sees(SHORT).await;
+        let won = mutex.take_over(&holder, "it hangs").await.unwrap();
+        // The operator's process dies.
+        std::mem::forget(won);
+        nobody_beside(waits).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_renewal_between_look_and_request_lets_nobody_in() {
+    World::each(async |world| {
+        let (held, waits) = world.held().await;
+        sleep(TTL / 2).await;
+        let (mutex, holder) = world.sees(SHORT).await;
+        let before: Vec<_> = world.network.iter().map(|node| node.control().calls()).collect();
+        world.script(&[Step::fine(), Step::delay(SHORT)]);
+        let renewed = async {
+            let on_its_way = || {
+                let now = world.network.iter().map(|node| node.control().calls());
+                now.zip(&before).all(|(now, before)| now >= before + 2)
+            };
+            while !on_its_way() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            // On a busy machine it may come too late, and then there is nothing to see.
+            drop(held.extend().await);
+        };
+        let (won, ()) = tokio::join!(mutex.take_over(&holder, "it hangs"), renewed);
+        std::mem::forget(won.unwrap());
+        nobody_beside(waits).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_takeover_soon_after_a_handover_lets_nobody_in() {
+    let node = MemoryNode::new();
+    let world = World::of(|_| Fault::new(node.clone()), 1, Vec::new());
+    let (_held, waits) = world.held_for(2 * TTL).await;
+    assert!(node.close(PATIENCE));
+    node.hand_over();
+    taken_while_it_settles(&world, waits).await;
+
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let url = server.url();
+    let node = || RedisNode::builder(&url).trust_fresh(true).build().unwrap();
+    let world = World::of(|_| Fault::new(node()), 1, Vec::new());
+    let (_held, waits) = world.held_for(2 * TTL).await;
+    let handover = Handover::new(Deployment::new().node(&url));
+    let restarted = async {
+        server.restart();
+        Ok(())
+    };
+    let done = handover.lone(restarted, |_| ()).await.unwrap();
+    assert!(matches!(done, HandedOver::Done { .. }), "{done}");
+    taken_while_it_settles(&world, waits).await;
+}
+
+async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
+    let mutex = world.operator.mutex("job").acquire_timeout(SHORT).build().unwrap();
+    // A slow machine may take longer than the lease to hand over.
+    if let Some(holder) = mutex.inspect().await.unwrap().holder() {
+        drop(mutex.take_over(&holder, "it hangs").await);
+    }
+    nobody_beside(waits).await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
+    World::each(async |world| {
+        let (_held, waits) = world.held().await;
+        let (_, holder) = world.sees(TTL).await;
+        let mutex = world.operator.mutex("job").build().unwrap();
+        let won = mutex.take_over(&holder, "it hangs").await.unwrap();
+        // By then nothing of the other's lease is left, whatever the clocks do.
+        sleep(2 * TTL).await;
+        let taker = mutex.inspect().await.unwrap().holder().expect("it is held");
+        won.guard.release().await.unwrap();
+        let next = mutex.inspect().await.unwrap().holder();
+        assert!(next.is_none_or(|next| next.owner != taker.owner), "it was left to lapse");
+        nobody_beside(waits).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_takeover_ends_when_its_handle_is_closed() {
+    let world = World::memory(3);
+    let (_held, waits) = world.held().await;
+    let (mutex, holder) = world.sees(TTL).await;
+    waits.abort();
+    // Another one has the lock by now, and keeps it.
+    let well = world.hangs.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
+    let _well = well.acquire().await.unwrap();
+    let closed = async {
+        sleep(SHORT).await;
+        world.operator.close(Duration::from_secs(1)).await
+    };
+    let (taken, left) = tokio::join!(mutex.take_over(&holder, "it hangs"), closed);
+    assert!(matches!(taken, Err(AcquireError::Closed(_))), "{taken:?}");
+    assert!(left.is_clean(), "{left}");
+}
+
+#[tokio::test]
+async fn a_takeover_does_not_wait_for_what_needs_a_person() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let node = |url: String| RedisNode::builder(url).trust_fresh(true).build().unwrap();
+    let handle = |url| Redlock::builder().node(node(url)).build().unwrap();
+    let known = handle(format!("redis://:secret@{}", server.addr()));
+    let mutex = known.mutex("job").build().unwrap();
+    let _held = mutex.acquire().await.unwrap();
+    let holder = mutex.inspect().await.unwrap().holder().unwrap();
+    let unknown = handle(format!("redis://:wrong@{}", server.addr()));
+    let mutex = unknown.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
+    let taken = timeout(PATIENCE / 4, mutex.take_over(&holder, "it hangs")).await;
+    let taken = taken.expect("a wrong password stays wrong");
+    assert!(matches!(taken, Err(AcquireError::NoQuorum(_))), "{taken:?}");
+}
 
 #[tokio::test]
 async fn a_lock_that_is_taken_over_goes_to_nobody_in_between() {
-    let nodes: Vec<_> = (0..5).map(|_| MemoryNode::new()).collect();
-    let handle = || nodes.iter().fold(Redlock::builder(), |all, node| all.node(node.clone()));
-    taken_while_another_waits([handle(), handle(), handle()].map(|all| all.build().unwrap())).await;
-
-    let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
-    let node = |server: &Server| RedisNode::new(server.url()).unwrap();
-    // Servers without data are in quarantine for so long at first.
-    let short = || Redlock::builder().ttl(TTL).max_ttl(TTL);
-    let handle = || servers.iter().fold(short(), |all, server| all.node(node(server)));
-    taken_while_another_waits([handle(), handle(), handle()].map(|all| all.build().unwrap())).await;
-}
-
-async fn taken_while_another_waits([hangs, waits, operator]: [Redlock; 3]) {
-    for round in 0..5 {
-        let name = format!("deploy {round}");
-        let mutex = |of: &Redlock| {
-            let patient = of.mutex(&name).acquire_timeout(Duration::from_secs(60));
-            patient.ttl(TTL).build().unwrap()
-        };
-        let held = mutex(&hangs).acquire().await.unwrap();
-        let next = mutex(&waits);
-        let next = tokio::spawn(async move { next.acquire().await.unwrap() });
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let mutex = mutex(&operator);
-        let holder = mutex.inspect().await.unwrap().holder().unwrap();
-        let won = mutex.take_over(&holder, "it hangs").await.unwrap();
-        assert!(won.from.is_some_and(|from| from.fence == held.fencing_token()));
-        assert!(!next.is_finished(), "who waited had it, beside the one that hangs");
-        let token = won.guard.fencing_token();
-        assert!(token > held.fencing_token());
-        won.guard.release().await.unwrap();
-        let next = next.await.unwrap();
-        assert!(next.fencing_token() > token);
-        next.release().await.unwrap();
+    for world in [World::memory(5), World::redis(3)] {
+        for _ in 0..3 {
+            let (held, waits) = world.held().await;
+            let (_, holder) = world.sees(TTL).await;
+            let mutex = world.operator.mutex("job").build().unwrap();
+            let won = mutex.take_over(&holder, "it hangs").await.unwrap();
+            assert!(won.from.is_some_and(|from| from.fence >= held.fencing_token()));
+            assert!(!waits.is_finished(), "who waited had it, beside the one that hangs");
+            let token = won.guard.fencing_token();
+            assert!(token > held.fencing_token());
+            won.guard.release().await.unwrap();
+            nobody_beside(waits).await;
+        }
     }
 }

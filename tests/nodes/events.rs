@@ -41,7 +41,7 @@ async fn until(
             drop(guard);
         }
         while let Ok((_, event)) = events.try_recv() {
-            if matches!(event, NodeEvent::Up | NodeEvent::Down | NodeEvent::Switched { .. }) {
+            if matches!(event, NodeEvent::Up | NodeEvent::Down) {
                 continue;
             }
             let end = last(&event);

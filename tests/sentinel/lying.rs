@@ -1,8 +1,6 @@
 //! One of three Sentinels lies, talks nonsense or says nothing: the other two decide, at once and
 //! again and again.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -10,9 +8,8 @@ use std::time::{Duration, Instant};
 use palisade::node::{MinReplicas, SentinelNode};
 use palisade::{LockGuard, Redlock};
 
+use crate::support::fake::{Fake, NAME, View, map, ok};
 use crate::support::server::Server;
-
-const NAME: &str = "orders";
 
 /// How a Sentinel lies.
 #[derive(Clone, Debug)]
@@ -27,101 +24,25 @@ enum Lie {
     Crowd(String),
 }
 
-/// Listens until the test ends.
-fn liar(lie: Lie) -> String {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let at = listener.local_addr().expect("it is bound").to_string();
-    let epoch = Arc::new(AtomicU64::new(1_000));
-    std::thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let (lie, epoch) = (lie.clone(), epoch.clone());
-            std::thread::spawn(move || serve(client, &lie, &epoch));
+fn liar(lie: Lie) -> Fake {
+    let asked = AtomicU64::new(0);
+    Fake::start(move |words| match (words, &lie) {
+        (["SENTINEL", "MYID"] | ["HELLO" | "SUBSCRIBE", ..], _) => {
+            View::default().answer('f', words)
         }
-    });
-    at
-}
-
-fn serve(mut client: TcpStream, lie: &Lie, epoch: &AtomicU64) {
-    let mut asked = BufReader::new(client.try_clone().expect("a socket"));
-    while let Some(words) = command(&mut asked) {
-        let answer = answer(&words, lie, epoch);
-        if client.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-/// The next command, as its words.
-fn command(from: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
-    let mut number = |mark: char| {
-        let mut line = String::new();
-        from.read_line(&mut line).ok()?;
-        let n = line.trim_end().strip_prefix(mark)?.parse::<usize>().ok()?;
-        if mark == '*' {
-            return Some((n, String::new()));
-        }
-        let mut word = vec![0; n + 2];
-        from.read_exact(&mut word).ok()?;
-        word.truncate(n);
-        Some((n, String::from_utf8(word).ok()?))
-    };
-    let (n, _) = number('*')?;
-    (0..n).map(|_| number('$').map(|(_, word)| word)).collect()
-}
-
-fn answer(words: &[String], lie: &Lie, epoch: &AtomicU64) -> String {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match (&words[..], lie) {
-        (["HELLO", ..], _) => map(&[("server", "redis"), ("mode", "sentinel")]),
-        (["SUBSCRIBE", channels @ ..], _) => {
-            let reported = channels.iter().enumerate();
-            let reported = reported
-                .map(|(i, c)| format!(">3\r\n{}{}:{}\r\n", bulk("subscribe"), bulk(c), i + 1));
-            reported.collect()
-        }
-        (["SENTINEL", "MYID"], _) => bulk(&"f".repeat(40)),
-        (["SENTINEL", ..], Lie::Silence) => String::new(),
+        (["SENTINEL", ..], Lie::Silence) => Vec::new(),
         (["SENTINEL", ..], Lie::Nonsense) => map(&[("ip", "…"), ("ip", "%0")]),
-        (["SENTINEL", "MASTER", _], Lie::Master(at)) => master(at, epoch.fetch_add(1, SeqCst), "2"),
-        (["SENTINEL", "MASTER", _], Lie::Crowd(at)) => master(at, 0, "1000"),
-        (["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _], Lie::Master(at) | Lie::Crowd(at)) => {
-            let (host, port) = at.rsplit_once(':').expect("host:port");
-            format!("*2\r\n{}{}", bulk(host), bulk(port))
+        (_, Lie::Master(at)) => {
+            let epoch = 1_000 + asked.fetch_add(1, SeqCst);
+            View { master: at.clone(), epoch, ..View::default() }.answer('f', words)
         }
-        (["SENTINEL", "SENTINELS", _], Lie::Crowd(_)) => {
-            let peer = |i| {
-                let (port, id) = (format!("{}", 1 + i), format!("{i:040}"));
-                map(&[("ip", "127.0.0.1"), ("port", &port), ("runid", &id)])
-            };
-            format!("*12\r\n{}", (0..12).map(peer).collect::<String>())
+        (_, Lie::Crowd(at)) => {
+            let others = (1..=12).map(|port| format!("127.0.0.1:{port}")).collect();
+            let (master, others_known) = (at.clone(), Some(1_000));
+            View { master, others, others_known, ..View::default() }.answer('f', words)
         }
-        (["SENTINEL", ..], _) => "*0\r\n".to_owned(),
-        _ => "+OK\r\n".to_owned(),
-    }
-}
-
-fn bulk(text: &str) -> String {
-    format!("${}\r\n{text}\r\n", text.len())
-}
-
-fn map(pairs: &[(&str, &str)]) -> String {
-    let all: String = pairs.iter().map(|(k, v)| bulk(k) + &bulk(v)).collect();
-    format!("%{}\r\n{all}", pairs.len())
-}
-
-fn master(at: &str, epoch: u64, others: &str) -> String {
-    let (host, port) = at.rsplit_once(':').expect("host:port");
-    map(&[
-        ("name", NAME),
-        ("ip", host),
-        ("port", port),
-        ("flags", "master"),
-        ("config-epoch", &epoch.to_string()),
-        ("num-slaves", "0"),
-        ("num-other-sentinels", others),
-        ("quorum", "2"),
-        ("down-after-milliseconds", "30000"),
-    ])
+        _ => ok(),
+    })
 }
 
 /// A Sentinel that does not lie.
@@ -149,7 +70,8 @@ async fn one_of_three_sentinels_prevents_nothing() {
         Lie::Crowd(master.addr()),
     ];
     let trials = lies.into_iter().map(|lie| {
-        let all = [liar(lie.clone()), sentinels[0].addr(), sentinels[1].addr()];
+        let liar = liar(lie.clone());
+        let all = [liar.at.clone(), sentinels[0].addr(), sentinels[1].addr()];
         let node =
             SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off).trust_fresh(true);
         let node = node.poll_every(Duration::from_millis(200)).build();
@@ -169,6 +91,7 @@ async fn one_of_three_sentinels_prevents_nothing() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             held.release().await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            drop(liar);
         }
     });
     futures_util::future::join_all(trials).await;

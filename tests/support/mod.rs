@@ -4,6 +4,7 @@
 #![allow(clippy::unused_self, clippy::unused_async)]
 
 pub mod contract;
+pub mod fake;
 pub mod group;
 pub mod idem;
 pub mod logs;

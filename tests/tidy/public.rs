@@ -1,75 +1,80 @@
-//! The public interface as a list of names, kept in `docs/public-api.txt` and compared with what
-//! rustdoc shows: nothing becomes public, or stops being so, unseen.
+//! The public interface with its signatures and auto traits, kept in `docs/public-api.txt` and
+//! compared with what rustdoc says: nothing becomes public, changes or stops being so, unseen.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::root;
 
 const LIST: &str = "docs/public-api.txt";
 
-/// Kinds of things on a page of rustdoc, by the beginning of their anchors.
-const KINDS: [&str; 6] =
-    ["method.", "tymethod.", "variant.", "structfield.", "associatedconstant.", "associatedtype."];
+/// The format of rustdoc's JSON that the dev-dependency `public-api` reads: that of Rust 1.95.
+const FORMAT: u64 = 57;
 
-/// What is between the two, for each place where the first is found.
-fn between<'a>(text: &'a str, from: &'a str, to: char) -> impl Iterator<Item = &'a str> {
-    text.split(from).skip(1).filter_map(move |rest| rest.split(to).next())
-}
+/// Traits that nobody asks for: unstable, the compiler's own, or about panics.
+const UNASKED: [&str; 5] =
+    ["Freeze", "RefUnwindSafe", "StructuralPartialEq", "UnsafeUnpin", "UnwindSafe"];
 
-/// The items of the crate: page and path.
-fn items(doc: &Path) -> Vec<(PathBuf, String)> {
-    let all = fs::read_to_string(doc.join("all.html")).expect("rustdoc's list of all items");
-    let links = between(&all, "<li><a href=\"", '<').filter_map(|link| link.split_once("\">"));
-    // Those to parts of this very page are headings.
-    let links = links.filter(|(page, _)| !page.starts_with('#'));
-    links.map(|(page, path)| (doc.join(page), format!("palisade::{path}"))).collect()
-}
+/// Traits that a type has unless the list says otherwise (`impl !…`), or under which condition.
+const USUAL: [&str; 3] =
+    ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 
-/// Names on one page, without those of traits that the item has from elsewhere.
-fn members(page: &str, path: &str) -> BTreeSet<String> {
-    let (own, rest) = page.split_once("id=\"trait-implementations\"").unwrap_or((page, ""));
-    let own = own.split("id=\"foreign-impls\"").next().unwrap_or_default();
-    let own = own.split("id=\"implementors\"").next().unwrap_or_default();
-    let traits = rest.split("id=\"synthetic-implementations\"").next().unwrap_or_default();
-    let mut found = BTreeSet::new();
-    for id in between(own, "id=\"", '"') {
-        let name = KINDS.iter().find_map(|kind| id.strip_prefix(kind));
-        found.extend(name.map(|name| format!("{path}::{}", name.replace(".field.", "."))));
-    }
-    for id in between(traits, "id=\"impl-", '"') {
-        let name = id.split("-for-").next().unwrap_or_default();
-        // The compiler's own, beside `PartialEq`.
-        if name == "StructuralPartialEq" {
-            continue;
-        }
-        let name = name.replace("%3C", "<").replace("%3E", ">").replace("%26", "&");
-        found.insert(format!("{path}: {}", name.replace("%5B", "[").replace("%5D", "]")));
-    }
-    found
-}
-
-fn listed() -> String {
+/// Writes rustdoc's JSON and returns its path.
+fn json() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let done = Command::new(cargo)
-        .args(["doc", "--no-deps", "--lib", "--all-features", "--package", "palisade"])
+        .args(["rustdoc", "--lib", "--all-features", "--package", "palisade", "--"])
+        .args(["-Z", "unstable-options", "--output-format", "json"])
+        .env("RUSTDOC", root().join("scripts/rustdoc-json"))
         .current_dir(root())
         .output()
         .expect("cargo runs");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let items = items(&target.join("doc/palisade"));
-    assert!(items.len() > 50, "only {} items seen: rustdoc's pages have changed", items.len());
-    let mut lines = BTreeSet::new();
-    for (page, path) in items {
-        let page = fs::read_to_string(&page).expect("the page of an item");
-        lines.extend(members(&page, &path));
-        lines.insert(path);
+    target.join("doc/palisade.json")
+}
+
+/// One line for each item and implementation.
+fn listed() -> String {
+    let path = json();
+    let text = fs::read_to_string(&path).expect("what rustdoc wrote");
+    let format = serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["format_version"]
+        .as_u64()
+        .expect("the format has a number");
+    assert_eq!(
+        format, FORMAT,
+        "rustdoc's JSON has format {format}, and `public-api` reads {FORMAT}: run this test with \
+         Rust 1.95 (`cargo +1.95.0 test --all-features --test tidy`), or take the `public-api` of \
+         this Rust, write its format here, and write {LIST} anew"
+    );
+    let api = public_api::Builder::from_rustdoc_json(&path).omit_blanket_impls(true).sorted(true);
+    let api = api.build().expect("public-api reads it");
+    shown(api.items().map(ToString::to_string))
+}
+
+/// Leaves out what is implied by an implementation of another crate's trait: its functions and
+/// types.
+fn shown(items: impl Iterator<Item = String>) -> String {
+    let (mut lines, mut implied) = (String::new(), false);
+    for item in items {
+        if let Some(rest) = item.strip_prefix("impl") {
+            let of = rest.rsplit_once(" for ").map(|(left, _)| left.rsplit(' ').next().unwrap());
+            implied = of.is_some_and(|of| !of.starts_with("palisade::"));
+            let name = of.and_then(|of| of.rsplit("::").next()).unwrap_or_default();
+            if UNASKED.contains(&name) || USUAL.iter().any(|usual| item.starts_with(usual)) {
+                continue;
+            }
+        } else if implied && (item.starts_with("pub fn") || item.starts_with("pub type")) {
+            continue;
+        } else {
+            implied = false;
+        }
+        lines += &(item + "\n");
     }
-    lines.into_iter().map(|line| line + "\n").collect()
+    lines
 }
 
 #[test]
@@ -80,21 +85,31 @@ fn the_public_interface_is_the_one_that_is_listed() {
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
     let (old, new): (BTreeSet<_>, BTreeSet<_>) = (kept.lines().collect(), now.lines().collect());
-    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
-    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
+    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}\n")).collect();
+    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}\n")).collect();
     assert!(
         gone.is_empty() && come.is_empty(),
-        "{LIST} is not what is public; if it is meant so, run this test with PALISADE_BLESS=1:\n{}",
-        [gone, come].concat().join("\n")
+        "{LIST} is not what is public; if it is meant so, write it anew by `PALISADE_BLESS=1 cargo \
+         test --all-features --test tidy public`:\n{}",
+        [gone, come].concat().concat()
     );
 }
 
 #[test]
-fn a_page_shows_its_own_members_and_the_names_of_traits() {
-    let page = "<x id=\"variant.Lost\"><x id=\"variant.Lost.field.of\"><x id=\"method.run\">\
-                <x id=\"trait-implementations\"><x id=\"impl-From%3CE%3E-for-X\">\
-                <x id=\"method.from\"><x id=\"synthetic-implementations\">\
-                <x id=\"impl-Send-for-X\">";
-    let found: Vec<_> = members(page, "p::X").into_iter().collect();
-    assert_eq!(found, ["p::X: From<E>", "p::X::Lost", "p::X::Lost.of", "p::X::run"]);
+fn functions_of_other_crates_traits_are_implied() {
+    let items = [
+        "pub struct palisade::A",
+        "impl palisade::A",
+        "pub fn palisade::A::new() -> palisade::A",
+        "impl core::clone::Clone for palisade::A",
+        "pub fn palisade::A::clone(&self) -> palisade::A",
+        "impl core::marker::Freeze for palisade::A",
+        "impl core::marker::Send for palisade::A",
+        "impl !core::marker::Sync for palisade::A",
+        "impl palisade::node::spi::LockNode for palisade::A",
+        "pub fn palisade::A::call(&self)",
+    ];
+    let all = shown(items.into_iter().map(str::to_owned));
+    let left: Vec<_> = [0, 1, 2, 3, 7, 8, 9].map(|i| items[i]).into_iter().collect();
+    assert_eq!(all.lines().collect::<Vec<_>>(), left);
 }

@@ -1,198 +1,138 @@
-//! The rules. Each looks at one file and says where it is broken and what to do.
+//! The rules of one file: where it breaks them and what to do.
 
 use crate::layers;
-use crate::source::{Source, word};
-
-/// Line (from 0) and what to do.
-pub(crate) type Finding = (usize, String);
-
-/// A rule's name and how it is checked.
-pub(crate) type Rule = (&'static str, fn(&Source) -> Vec<Finding>);
-
-/// All of them, in the order of reports.
-pub(crate) const RULES: &[Rule] = &[
-    ("head", head),
-    ("columns", columns),
-    ("file length", file_length),
-    ("function length", function_length),
-    ("imports go down", layers::imports),
-    ("no clock, dice or tasks in the core", pure),
-    ("forbidden", forbidden),
-    ("no skipped tests", skipped),
-    ("unfinished", unfinished),
-    ("select is biased", biased),
-    ("cancellation safety", cancellation),
-    ("lua head", lua_head),
-];
 
 const COLUMNS: usize = 100;
 const FILE_LINES: usize = 500;
-const FUNCTION_LINES: usize = 70;
 
-fn head(source: &Source) -> Vec<Finding> {
+/// The line, from 0, and what to do.
+pub(crate) type Finding = (usize, String);
+
+/// `file:line: what to do` for each rule that the file breaks.
+pub(crate) fn broken(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = lengths(&lines);
+    let name = path.strip_suffix(".rs");
+    if name.is_some() {
+        found.extend(head(&lines));
+        found.extend(unfinished(&lines));
+    } else {
+        found.extend(lua_head(&lines));
+    }
+    if name.is_some_and(|name| name.starts_with("src/") && !is_test(name)) {
+        let shipped = shipped(&lines);
+        found.extend(layers::imports(path, &shipped));
+        found.extend(layers::pure(path, &shipped));
+        found.extend(biased(&shipped));
+        found.extend(cancellation(&shipped, &lines));
+    }
+    found.sort();
+    found.into_iter().map(|(line, help)| format!("{path}:{}: {help}", line + 1)).collect()
+}
+
+fn is_test(name: &str) -> bool {
+    ["/tests", "/fuzz", "/fuzzing"].iter().any(|end| name.ends_with(end))
+}
+
+/// The lines of code with their numbers, without comments, and without the tests at the end.
+fn shipped<'a>(lines: &[&'a str]) -> Vec<(usize, &'a str)> {
+    let tests = lines.windows(2).position(|two| {
+        two[0] == "#[cfg(test)]" && two[1].starts_with("mod ") && two[1].ends_with('{')
+    });
+    let code = lines.iter().take(tests.unwrap_or(lines.len())).enumerate();
+    code.filter(|(_, line)| !line.trim_start().starts_with("//")).map(|(n, l)| (n, *l)).collect()
+}
+
+fn lengths(lines: &[&str]) -> Vec<Finding> {
+    let wide = lines.iter().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS);
+    let mut found: Vec<_> = wide.map(|(n, _)| (n, format!("break it at {COLUMNS}"))).collect();
+    if lines.len() > FILE_LINES {
+        let help = format!("{} lines; split it into files of at most {FILE_LINES}", lines.len());
+        found.push((FILE_LINES, help));
+    }
+    found
+}
+
+fn head(lines: &[&str]) -> Option<Finding> {
     // `#![doc` is the crate's own head, which it takes from the README.
-    let begins = |with: &str| source.lines.first().is_some_and(|l| l.starts_with(with));
-    if !source.is_rust() || begins("//!") || begins("#![doc = include_str!") {
-        return Vec::new();
-    }
-    vec![(0, "begin with a `//!` head that says what the room is for".to_owned())]
+    let begins = |with: &str| lines.first().is_some_and(|line| line.starts_with(with));
+    let fine = begins("//!") || begins("#![doc = include_str!");
+    (!fine).then(|| (0, "begin with a `//!` head that says what the file is for".to_owned()))
 }
 
-fn columns(source: &Source) -> Vec<Finding> {
-    let long = source.lines.iter().enumerate().filter(|(_, l)| l.chars().count() > COLUMNS);
-    long.map(|(n, l)| (n, format!("{} columns; break at {COLUMNS}", l.chars().count()))).collect()
-}
-
-fn file_length(source: &Source) -> Vec<Finding> {
-    let lines = source.lines.len();
-    if lines <= FILE_LINES {
-        return Vec::new();
-    }
-    vec![(FILE_LINES, format!("{lines} lines; split into rooms of at most {FILE_LINES}"))]
-}
-
-fn function_length(source: &Source) -> Vec<Finding> {
-    if !source.is_rust() {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    for (n, line) in source.code.iter().enumerate() {
-        let Some(at) = word(line, "fn") else { continue };
-        let name: String = line[at + 2..]
-            .trim_start()
-            .chars()
-            .take_while(|&c| c.is_alphanumeric() || c == '_')
-            .collect();
-        // `fn(…)` is a type.
-        if name.is_empty() {
-            continue;
-        }
-        let lines = source.item_end(n, at) - n + 1;
-        if lines > FUNCTION_LINES {
-            let help = format!("`{name}` has {lines} lines; give parts of it names of their own");
-            found.push((n, help));
-        }
-    }
-    found
-}
-
-fn pure(source: &Source) -> Vec<Finding> {
-    if !layers::is_pure(&source.path) {
-        return Vec::new();
-    }
-    let words = ["tokio", "rand", "Instant::now", "SystemTime", "std::thread", "std::net"];
-    each(source, &words, |w| format!("`{w}`: time and chance are handed in by the caller"))
-}
-
-fn forbidden(source: &Source) -> Vec<Finding> {
-    if !source.in_src() || !source.is_rust() {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    for (what, help) in [
-        (".unwrap()", "say with `expect` which invariant upholds it, or handle it"),
-        ("println!", "the library says things through `tracing`"),
-        ("eprintln!", "the library says things through `tracing`"),
-        ("dbg!", "remove it"),
-        ("thread::sleep", "it stops the runtime; `tokio::time::sleep`"),
-        ("allow(dead_code)", "remove what nobody uses"),
-    ] {
-        let hits = source.shipped().filter(|(_, line)| {
-            if what.starts_with('.') { line.contains(what) } else { word(line, what).is_some() }
-        });
-        found.extend(hits.map(|(n, _)| (n, format!("`{what}`: {help}"))));
-    }
-    found
-}
-
-fn skipped(source: &Source) -> Vec<Finding> {
-    let hits = source.code.iter().enumerate().filter(|(_, line)| line.contains("#[ignore"));
-    hits.map(|(n, _)| (n, "a test that does not run tests nothing; mend or remove it".to_owned()))
-        .collect()
-}
-
-fn unfinished(source: &Source) -> Vec<Finding> {
-    let macros = ["todo!", "unimplemented!"];
-    // Put together here, so that this line is none itself.
-    let notes = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
-    let mut found = Vec::new();
-    for (n, line) in source.lines.iter().enumerate() {
-        let made = macros.iter().find(|m| word(&source.code[n], m).is_some());
-        if let Some(what) = made.or_else(|| notes.iter().find(|w| word(line, w).is_some())) {
-            found.push((n, format!("`{what}`: finish it, or write down why it is so")));
-        }
-    }
-    found
-}
-
-fn biased(source: &Source) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (n, line) in source.shipped() {
-        let Some(at) = word(line, "select!") else { continue };
-        let inside: String = source
-            .chars_from(n, at)
-            .map(|(_, c)| c)
-            .skip_while(|&c| c != '{')
-            .skip(1)
-            .filter(|c| !c.is_whitespace())
-            .take("biased;".len())
-            .collect();
-        if inside != "biased;" {
-            let help = "begin with `biased;`: an order chosen by chance cannot be replayed";
-            found.push((n, help.to_owned()));
-        }
-    }
-    found
-}
-
-fn cancellation(source: &Source) -> Vec<Finding> {
-    if !source.in_src() {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    for (n, line) in source.shipped() {
-        if line.contains("pub async fn") && !doc_above(source, n).contains("# Cancellation safety")
-        {
-            let help = "say under `# Cancellation safety` what a dropped future leaves behind";
-            found.push((n, help.to_owned()));
-        }
-    }
-    found
-}
-
-/// The doc comment of the item on this line, past its attributes.
-fn doc_above(source: &Source, line: usize) -> String {
-    let mut doc = Vec::new();
-    for above in source.lines[..line].iter().rev().map(|l| l.trim()) {
-        if above.starts_with("///") {
-            doc.push(above);
-        } else if !above.starts_with("#[") && !above.starts_with("//") && !above.ends_with(")]") {
-            break;
-        }
-    }
-    doc.reverse();
-    doc.join("\n")
-}
-
-fn lua_head(source: &Source) -> Vec<Finding> {
-    if !source.path.to_ascii_lowercase().ends_with(".lua") {
-        return Vec::new();
-    }
-    let head: Vec<&str> =
-        source.lines.iter().map(String::as_str).take_while(|l| l.starts_with("--")).collect();
-    let head = head.join("\n").to_ascii_lowercase();
+fn lua_head(lines: &[&str]) -> Vec<Finding> {
+    let head: Vec<_> = lines.iter().take_while(|line| line.starts_with("--")).collect();
+    let head = head.iter().map(|line| line.to_lowercase()).collect::<String>();
     // A file is a script, or a part of one that puts its answer or leaves names to the next.
     [&["keys"][..], &["argv"], &["returns", "puts", "leaves"]]
         .iter()
-        .filter(|words| !words.iter().any(|w| head.contains(w)))
+        .filter(|words| !words.iter().any(|word| head.contains(word)))
         .map(|words| (0, format!("the head does not say `{}`", words[0])))
         .collect()
 }
 
-fn each(source: &Source, words: &[&str], help: impl Fn(&str) -> String) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (n, line) in source.shipped() {
-        found.extend(words.iter().filter(|w| word(line, w).is_some()).map(|w| (n, help(w))));
+fn unfinished(lines: &[&str]) -> Vec<Finding> {
+    // Put together here, so that these lines are none themselves.
+    let notes = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("#[ign", "ore")];
+    let all = lines.iter().enumerate();
+    all.filter(|(_, line)| notes.iter().any(|note| line.contains(note)))
+        .map(|(n, _)| (n, "finish it, or remove it".to_owned()))
+        .collect()
+}
+
+fn biased(shipped: &[(usize, &str)]) -> Vec<Finding> {
+    let help = "begin with `biased;`: an order chosen by chance cannot be replayed";
+    let two = shipped.windows(2).filter(|two| two[0].1.contains("select! {"));
+    two.filter(|two| two[1].1.trim() != "biased;").map(|two| (two[0].0, help.to_owned())).collect()
+}
+
+fn cancellation(shipped: &[(usize, &str)], lines: &[&str]) -> Vec<Finding> {
+    let help = "say under `# Cancellation safety` what a dropped future leaves behind";
+    let public = shipped.iter().filter(|(_, line)| line.contains("pub async fn"));
+    let bare = public.filter(|(n, _)| {
+        let above = lines[..*n].iter().rev().map(|line| line.trim());
+        let mut doc = above.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+        !doc.any(|line| line.contains("# Cancellation safety"))
+    });
+    bare.map(|(n, _)| (*n, help.to_owned())).collect()
+}
+
+#[test]
+fn each_rule_finds_what_breaks_it() {
+    let wide = format!("//! x\n// {}\n", "x".repeat(100));
+    let long = format!("//! x\n{}", "\n".repeat(500));
+    let samples = [
+        ("tests/a.rs", &*wide, &["tests/a.rs:2: break it"][..]),
+        ("tests/a.rs", &long, &["tests/a.rs:501: 501 lines"]),
+        ("tests/a.rs", "fn a() {}\n", &["tests/a.rs:1: begin with"]),
+        ("tests/a.rs", concat!("//! x\n// TO", "DO\n"), &["tests/a.rs:2: finish it"]),
+        ("src/node/lua/a.lua", "-- KEYS ARGV\n", &["src/node/lua/a.lua:1: the head"]),
+        ("src/op.rs", "//! x\nuse crate::node::A;\n", &["src/op.rs:2: `op` may not know `node`"]),
+        (
+            "src/op.rs",
+            "//! x\n// crate::node\n#[cfg(test)]\nmod t {\n    use crate::node;\n}\n",
+            &[],
+        ),
+        (
+            "src/node/lane/sink.rs",
+            "//! x\nsuper::super::super::lock::A;\n",
+            &["src/node/lane/sink.rs:2: `node` may not know `lock`"],
+        ),
+        ("src/lock/a.rs", "//! x\nuse crate::Redlock;\n", &["src/lock/a.rs:2: `crate::Redlock`"]),
+        ("src/lock/a.rs", "//! x\nuse crate::{op, ops};\n", &["src/lock/a.rs:2: one module"]),
+        ("src/attic.rs", "//! x\n", &["src/attic.rs:1: `attic` is in no layer"]),
+        ("src/quorum/a.rs", "//! x\ntokio::spawn(b)\n", &["src/quorum/a.rs:2: `tokio::`"]),
+        ("src/env.rs", "//! x\nuse rand::Rng;\n", &[]),
+        ("src/op.rs", "//! x\ntokio::select! {\n    biased;\n", &["src/op.rs:2: `tokio::`"]),
+        ("src/lock/a.rs", "//! x\nselect! {\n    a = b => {}\n", &["src/lock/a.rs:2: begin with"]),
+        ("src/lock/a.rs", "//! x\n/// a\npub async fn a() {}\n", &["src/lock/a.rs:3: say under"]),
+        ("src/lock/a.rs", "//! x\n/// # Cancellation safety\n#[a]\npub async fn a() {}\n", &[]),
+    ];
+    for (path, text, expected) in samples {
+        let found = broken(path, text);
+        assert_eq!(found.len(), expected.len(), "{text}: {found:?}");
+        for (found, begins) in found.iter().zip(expected) {
+            assert!(found.starts_with(begins), "{found}");
+        }
     }
-    found
 }

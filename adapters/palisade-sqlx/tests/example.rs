@@ -3,7 +3,7 @@
 use palisade::{Outcome, RedisNode, Redlock, RunError};
 
 use crate::Lab;
-use crate::oversell::redis::Server;
+use crate::redis::Server;
 
 #[path = "../examples/inbox.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]

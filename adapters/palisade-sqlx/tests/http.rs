@@ -24,7 +24,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
 use crate::Lab;
-use crate::oversell::redis::Server;
+use crate::redis::Server;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

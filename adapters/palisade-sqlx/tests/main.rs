@@ -4,9 +4,11 @@ mod example;
 mod fences;
 mod http;
 mod inboxes;
-mod oversell;
 mod pooled;
 mod pooler;
+#[path = "../../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with tests that use all of it")]
+mod redis;
 mod server;
 
 use std::time::Duration;

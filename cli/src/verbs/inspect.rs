@@ -1,13 +1,17 @@
 //! `palisade inspect` and `palisade force-release`.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use clap::Args;
-use palisade::{Holder, Inspection, NodeView};
+use nix::sys::signal::Signal;
+use palisade::{Holder, Inspection, LockGuard, NodeView};
 use serde_json::{Value, json};
 
 use super::{Ground, SayArgs, refused};
 use crate::Done;
 use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+use crate::say::Say;
 
 /// Says who holds the lock NAME, by each node. Changes nothing.
 ///
@@ -24,9 +28,11 @@ pub(crate) struct InspectArgs {
 
 /// Takes the lock NAME from a holder that hangs.
 ///
-/// The fence rises at once: whatever checks fencing tokens refuses the old holder. The lock is kept
-/// until the old holder's lease is over, so that two never believe in it at once, and is then
-/// free; end this with Ctrl-C to free it earlier.
+/// The fence rises at once: whatever checks fencing tokens refuses the old holder. The lock stays
+/// closed until the old holder's lease is over, so that two never believe in it at once, and is
+/// free then. That is so whatever becomes of this command, which says until when, and waits.
+///
+/// Exit code 0 if the lock was taken and is free again.
 #[derive(Debug, Args)]
 pub(crate) struct ForceArgs {
     #[command(flatten)]
@@ -58,7 +64,9 @@ impl InspectArgs {
 impl ForceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let ground = Ground::new(self.handle, sets, self.say)?;
-        let mutex = ground.mutex(&self.name, None)?;
+        // Not renewed: what is said of its end is true also if this process dies.
+        let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
+        let mutex = mutex.map_err(|e| Fail::from(e.to_string()))?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
             let free = seen.is_free();
@@ -70,26 +78,61 @@ impl ForceArgs {
             let why = format!("lock {:?} is held by {}; add --yes", self.name, line(&holder));
             return Err(Fail::new(USAGE, why));
         }
-        let won = mutex.take_over(&holder, &self.reason).await.map_err(|e| refused(&e, None))?;
+        let longest = ground.redlock.config().max_ttl;
+        let perhaps = format!("where nodes gave it away, it stays closed for {longest:?} at most");
+        let taken = tokio::select! {
+            biased;
+            taken = mutex.take_over(&holder, &self.reason) => taken,
+            signal = ground.signals.next() => {
+                return Ok(stopped(ground.say, signal, &self.name, &perhaps));
+            }
+        };
+        let won = taken.map_err(|e| {
+            let Fail { code, why } = refused(&e, None);
+            Fail::new(code, format!("{why}; {perhaps}"))
+        })?;
         let fence = won.guard.fencing_token();
-        let left = won.from.as_ref().map_or_else(Default::default, |from| from.remaining);
+        let (until_ms, closed) = closed_until(&won.guard);
         let fields = json!({ "name": self.name, "token": fence.get(), "reason": self.reason,
-                             "from": holder.owner, "free_in_ms": left.as_millis() });
+                             "from": holder.owner, "free_in_ms": won.closed_for.as_millis(),
+                             "closed_until_ms": until_ms });
         let text = format!(
-            "lock {:?}: taken from {}; the fence is {fence} now, and it is free in {left:.1?}",
+            "lock {:?}: taken from {}; the fence is {fence} now; {closed}, whatever becomes of \
+             this command, and is free then",
             self.name,
             line(&holder)
         );
         ground.say.warn("forced", fields, &text);
         tokio::select! {
-            () = tokio::time::sleep(left) => {}
-            _ = ground.signals.next() => {}
+            biased;
+            () = tokio::time::sleep(won.closed_for) => {}
+            signal = ground.signals.next() => {
+                let (_, closed) = closed_until(&won.guard);
+                return Ok(stopped(ground.say, signal, &self.name, &closed));
+            }
         }
-        let outcome = won.guard.release().await;
+        // It is over by now. Who waits is woken by this, and has it a little sooner.
+        drop(won.guard.release().await);
         ground.close().await;
-        outcome.map_err(|e| Fail::new(UNAVAILABLE, e.to_string()))?;
         Ok(0)
     }
+}
+
+/// The command was ended by a signal; its exit code.
+fn stopped(say: Say, signal: Signal, name: &str, then: &str) -> u8 {
+    let text = format!("lock {name:?}: stopped by {signal}; {then}");
+    say.warn("stopped", json!({ "name": name, "signal": signal.as_str() }), &text);
+    128 + signal as u8
+}
+
+/// Until when a lock is closed at least, in ms since 1970 and in words.
+fn closed_until(guard: &LockGuard) -> (u128, String) {
+    let left = guard.remaining();
+    let until = (SystemTime::now() + left).duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = until.as_secs() % 86_400;
+    let (h, m, s) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    let words = format!("it stays closed for {left:.1?}, until {h:02}:{m:02}:{s:02} UTC");
+    (until.as_millis(), words)
 }
 
 fn line(holder: &Holder) -> String {
@@ -108,6 +151,9 @@ fn table(seen: &Inspection) -> String {
         let view = match view {
             NodeView::Free => "free".to_owned(),
             NodeView::Held(holder) => line(holder),
+            NodeView::Kept(left) => {
+                format!("free after a handover, and kept for {left:.1?} for who may still hold it")
+            }
             NodeView::Foreign(Some(left)) => format!("another program's, for {left:.1?}"),
             NodeView::Foreign(None) => "another program's, without an end".to_owned(),
             NodeView::Unknown(why) => why.to_string(),
@@ -133,6 +179,10 @@ fn whole(name: &str, seen: &Inspection) -> Value {
         NodeView::Free => json!({ "node": node.as_ref(), "state": "free" }),
         NodeView::Held(holder) => {
             json!({ "node": node.as_ref(), "state": "held", "holder": holder_json(holder) })
+        }
+        NodeView::Kept(left) => {
+            let left = left.as_millis();
+            json!({ "node": node.as_ref(), "state": "kept", "remaining_ms": left })
         }
         NodeView::Foreign(left) => {
             let left = left.map(|left| left.as_millis());

@@ -73,12 +73,14 @@ fn rights_of_our_own_user() {
     }
     let not_told =
         [("not-master", Unknown, ward.server(0)), ("two-masters", Unknown, ward.name.clone())];
-    for (less, more, besides) in
-        [("-role", "+role", &not_told[..]), ("-wait", "+wait", &[]), ("-publish", "+publish", &[])]
-    {
+    for (less, more, found) in [
+        ("-role", "+role", &not_told[..]),
+        ("-wait", "+wait", &all(Warning)),
+        ("-publish", "+publish", &all(Warning)),
+    ] {
         bench.exactly(
             less,
-            &[&all(Warning)[..], besides].concat(),
+            found,
             || ward.servers.iter().for_each(acl(less)),
             || ward.servers.iter().for_each(acl(more)),
         );

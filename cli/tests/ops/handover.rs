@@ -1,6 +1,7 @@
 //! A planned failover, and a planned restart, lose no lock, no key and hardly a second; what goes
 //! wrong on the way is a failover as any other.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use palisade::error::{AcquireError, NodeFault, NodeOutcome};
@@ -10,6 +11,7 @@ use palisade::{
 };
 
 use super::support::group::cli;
+use super::support::proxy::Proxy;
 use super::*;
 
 const DURABLE: &[&str] = &["--appendonly", "yes"];
@@ -201,6 +203,63 @@ async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
     assert!(why.contains("do not hold the closing"), "{why}");
     let outcome = said(&redlock).await;
     assert!(matches!(outcome, NodeOutcome::Quarantined { .. }), "{outcome}");
+}
+
+/// How the answers to the scripts begin that close a server, and that let it go on.
+const CLOSED: &[u8] = b"*2\r\n$2\r\nok\r\n$126\r\n";
+const GOES_ON: &[u8] = b"*2\r\n$2\r\nok\r\n$13\r\n";
+
+/// A server behind a network that loses an answer which begins so, and then none or all.
+async fn handed_over_without(answer: &'static [u8], then_all: bool) -> (Server, HandedOver) {
+    let mut server = Server::start(DURABLE);
+    assert!(init(&lone(&server), "").await.unwrap().is_done());
+    drop(fresh(&on(&server), "before").await);
+    let proxy = Proxy::to(&server.addr());
+    let lost = AtomicBool::new(false);
+    proxy.edit(move |bytes| {
+        let is_it = bytes.windows(answer.len()).any(|part| part == answer);
+        let before = lost.fetch_or(is_it, SeqCst);
+        if is_it && !before || before && then_all {
+            bytes.clear();
+        }
+    });
+    let through = Deployment::new().node(format!("redis://{}", proxy.addr()));
+    let handover = Handover::new(through.timeout(Duration::from_secs(2)))
+        .clock_error(Duration::from_millis(50))
+        .closed_for(Duration::from_secs(8));
+    let restart = async {
+        server.restart();
+        Ok(())
+    };
+    let done = handover.lone(restart, |_| ()).await.unwrap();
+    (server, done)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handover_whose_last_answer_is_lost_is_said_to_be_done() {
+    let (server, done) = handed_over_without(GOES_ON, false).await;
+    assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it goes on");
+    assert!(matches!(done, HandedOver::Done { .. }), "{done}");
+    assert_eq!(done.exit_code(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handover_that_gets_no_answer_any_more_is_not_said_to_have_failed() {
+    let (server, done) = handed_over_without(GOES_ON, true).await;
+    assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it goes on");
+    assert_eq!(done.exit_code(), 69, "{done}");
+    let said = done.to_string();
+    assert!(said.starts_with("unknown whether it was handed over"), "{said}");
+    assert!(said.contains("or begins with a quarantine"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closing_whose_answer_is_lost_is_not_said_to_have_changed_nothing() {
+    let (server, done) = handed_over_without(CLOSED, false).await;
+    assert!(server.cli(&["GET", "palisade:generation"]).contains(" c"), "it is closed");
+    assert!(matches!(done, HandedOver::Refused(_)), "{done}");
+    let said = done.to_string();
+    assert!(said.contains("if it is closed, it opens by itself within 8s"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! Idempotency keys for operators, on real servers: what is looked for is found, and nothing else;
 //! a decision does what it says, on a majority or not at all.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use palisade::idempotency::{Call, Outcome};
 use palisade::ops::{Audit, KeyChange, KeyState, NodeChange, Purge, Records, Select};
@@ -260,6 +260,53 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
         let kept = matches!(next, Outcome::Replayed(7));
         assert!(kept, "{key}: {next:?}, used {:?} before the end", ended.duration_since(used));
     }
+}
+
+/// As a planned handover leaves the markers: closed (`c`) or settling (`s`), for a minute.
+fn handed_over(lab: &Lab, kind: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    for server in &lab.servers {
+        let marker = server.cli(&["get", "palisade:generation"]);
+        let marker = format!("{} {kind}{:013}", &marker[..111], now + 60_000);
+        server.cli(&["set", "palisade:generation", &marker]);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
+    let lab = Lab::new();
+    let running = lab.hang("k").await;
+    // By the clock of the server that took over its lease has just ended.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    for server in &lab.servers {
+        server.cli(&["hset", "app:idem:orders:k", "till", &(now - 1).to_string()]);
+    }
+    handed_over(&lab, "s");
+    let not = lab.records.rerun("k", &audit()).await.unwrap();
+    assert!(!not.is_done() && not.to_string().contains("soon after a handover"), "{not}");
+    let purge = Purge::late_copies_run_again().unfinished_too();
+    let not = &lab.records.purge(&purge, &audit()).await.unwrap().keys[0];
+    assert!(!not.is_done(), "{not}");
+    // Who knows that its owner is dead ends it, as any other that runs.
+    let done = lab.records.release("k", &audit()).await.unwrap();
+    assert!(done.nodes.iter().all(|(_, change)| *change == NodeChange::Done), "{done}");
+    assert!(lab.records.rerun("k", &audit()).await.unwrap().is_done());
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_closed_server_changes_no_key() {
+    let lab = Lab::new();
+    lab.park("k").await;
+    handed_over(&lab, "c");
+    let before = lab.servers[0].cli(&["hgetall", "app:idem:orders:k"]);
+    for not in [
+        lab.records.rerun("k", &audit()).await.unwrap(),
+        lab.records.release("k", &audit()).await.unwrap(),
+    ] {
+        assert!(!not.is_done() && not.to_string().contains("closed for a handover"), "{not}");
+    }
+    assert_eq!(lab.servers[0].cli(&["hgetall", "app:idem:orders:k"]), before);
 }
 
 #[tokio::test]

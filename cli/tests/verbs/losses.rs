@@ -95,6 +95,46 @@ fn force_release_raises_the_fence_and_two_never_hold_it() {
 }
 
 #[test]
+fn a_lock_that_is_forced_stays_closed_until_then_also_after_ctrl_c() {
+    let ground = Ground::new();
+    let old = ground.spawn(&["lock", "a", "-c", &clock("old")]);
+    until("it runs", SOON, || !times(&ground, "old").is_empty());
+    // It hangs, and believes in the lock for as long as its lease is.
+    old.signal("STOP");
+    let next = ground.spawn(&["lock", "a", "-c", "date +%s%3N >new"]);
+    let forced = ground.spawn(&["force-release", "a", "--reason", "it hangs", "--yes", "--json"]);
+    until("it is forced", SOON, || ground.run(&["inspect", "a"]).out.contains("it hangs"));
+    forced.signal("INT");
+    let forced = forced.end(SOON);
+    assert_eq!(forced.code, 130, "{}", forced.err);
+    let lines: Vec<serde_json::Value> =
+        forced.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let closed_until = lines[0]["closed_until_ms"].as_u64().expect("until when it is closed");
+    let stopped = lines[1]["text"].as_str().unwrap();
+    assert!(lines[1]["event"] == "stopped" && stopped.contains("it stays closed for"), "{stopped}");
+    assert_eq!(next.end(SOON).code, 0);
+    let had = times(&ground, "new")[0];
+    assert!(had >= closed_until, "at {had}, and it was closed until {closed_until}");
+    old.signal("CONT");
+}
+
+#[test]
+fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
+    let ground = Ground::new();
+    // Held by a client with a longer lease than any here may be.
+    let owner = "A".repeat(22);
+    assert_eq!(ground.server.cli(&["SET", "a", &owner, "PX", "600000"]), "OK");
+    assert_eq!(ground.server.cli(&["SET", "{a}:fence", "7"]), "OK");
+    let forced = ground.spawn(&["force-release", "a", "--reason", "it hangs", "--yes"]);
+    forced.listens();
+    forced.signal("TERM");
+    let forced = forced.end(SOON);
+    assert_eq!(forced.code, 143, "{}", forced.err);
+    assert!(forced.err.contains("at most"), "{}", forced.err);
+    assert_eq!(ground.server.cli(&["GET", "a"]), owner);
+}
+
+#[test]
 fn an_observer_says_that_it_knows_nothing_and_when_it_knows_again() {
     let mut ground = Ground::new();
     let watch = ground.spawn(&["elect", "a", "--observe", "--json"]);

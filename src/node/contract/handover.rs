@@ -10,7 +10,7 @@ use super::ops::{
 };
 use super::{Case, list};
 use crate::error::NodeFault;
-use crate::op::{Claim, Facts, Op, Reply};
+use crate::op::{Claim, Facts, Holder, Op, Reply};
 use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn handed_over(b: &Bench) -> Facts {
+pub(super) async fn handed_over(b: &Bench) -> Facts {
     // A node that does not know all leases is not handed over.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
@@ -33,7 +33,7 @@ async fn handed_over(b: &Bench) -> Facts {
 }
 
 /// The longest lease is what a node settles for: long enough for a slow machine to look.
-async fn slowly(b: Bench) -> Bench {
+pub(super) async fn slowly(b: Bench) -> Bench {
     let error = b.terms.clock_error;
     let b = b.with_terms(Duration::from_secs(5), error);
     b.settle().await;
@@ -147,9 +147,14 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }
-    // As a node may show it.
-    let placeholder = OwnerToken::parse(&[b'-'; 22]).expect("letters of an owner");
-    let got = b.ask(take(&k, b.owner(), placeholder)).await;
+    let shown = b.ask(inspect(&k)).await;
+    let late = begun.elapsed() >= 2 * b.terms.clock_error;
+    let is_kept = matches!(shown, Reply::Holder(Some(Holder { owner: Some(owner), .. }))
+        if owner == OwnerToken::KEPT);
+    b.check(is_kept || late, "it is shown as kept, and not as anybody's", &shown);
+    let given_back = b.ask(release(&k, a)).await;
+    b.check(given_back == Reply::Absent, "there is nothing to release", &given_back);
+    let got = b.ask(take(&k, b.owner(), OwnerToken::KEPT)).await;
     let over = matches!(got, Reply::Granted { .. }) && begun.elapsed() >= 2 * b.terms.clock_error;
     b.check(over || matches!(got, Reply::Held { .. }), "what is kept is taken from nobody", &got);
     if over {

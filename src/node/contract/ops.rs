@@ -37,8 +37,12 @@ pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
 
 /// From this owner.
 pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
+    take_for(keys, owner, from, LONG)
+}
+
+pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl: Duration) -> Op {
     let if_held = Some(IfHeld::TakeFrom(from));
-    Op::Acquire { keys: keys.clone(), owner, ttl: LONG, proposal: 0, if_held }
+    Op::Acquire { keys: keys.clone(), owner, ttl, proposal: 0, if_held }
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {

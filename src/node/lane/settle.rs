@@ -11,9 +11,8 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;
 use crate::node::barrier::{confirm, must_last};
 use crate::node::counters::Count;
-use crate::node::mailbox::Stamp;
-use crate::op::{Facts, Holder, QuarantineId, Reply, Terms};
-use crate::receipt::{Server, Written};
+use crate::node::mailbox::{Quarantine, Stamp};
+use crate::op::{Facts, Holder, Reply, Terms};
 use crate::time::{FENCE_SLACK, Moment, token_lead};
 
 impl Worker {
@@ -24,8 +23,11 @@ impl Worker {
         self.doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.health.judge(facts, *sent, *received, &|| node.address());
-        // First: what was confirmed before is judged before a new confirmation takes its place.
-        self.settings.witness.hear(self.index, server(facts));
+        let history = facts.history();
+        if self.history.replace(history).is_some_and(|before| before != history) {
+            let quarantine = Quarantine { id: history, ends: *received + facts.quarantine };
+            (self.settings.on_switch)(self.index, quarantine);
+        }
         objection
     }
 
@@ -46,7 +48,7 @@ impl Worker {
         let mut count = Count::default();
         let at = Stamp {
             at: received,
-            written: facts.as_ref().map(written),
+            history: facts.as_ref().map(Facts::history),
             server: facts.as_ref().map(|f| Arc::clone(&f.identity)),
         };
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
@@ -81,9 +83,6 @@ impl Worker {
         }
         self.health.reasserted(count.reassertions());
         self.counters.add(count, received.since(sent));
-        if let Some(facts) = &facts {
-            self.settings.witness.late(self.index, server(facts));
-        }
         let after = facts.as_ref();
         unsure.into_iter().map(|(level, held)| self.confirm(after, level, deadline, held)).collect()
     }
@@ -169,21 +168,16 @@ impl Worker {
         });
         let stamp = Stamp {
             at: Moment::default(),
-            written: replied.map(written),
+            history: replied.map(Facts::history),
             server: replied.map(|facts| Arc::clone(&facts.identity)),
         };
-        let (server, witness) = (replied.map(server), Arc::clone(&self.settings.witness));
-        let (index, counters) = (self.index, Arc::clone(&self.counters));
+        let counters = Arc::clone(&self.counters);
         Box::pin(async move {
             let confirmed = confirm(&*node, &*env, after, level, deadline).await;
             counters.waited(confirmed.is_ok());
             let stamp = Stamp { at: env.now(), ..stamp };
             for (asker, reply) in held {
                 asker.post_kept(reply, confirmed.clone(), stamp.clone());
-            }
-            // Not news of the node: it may have become another server since.
-            if let Some(server) = server {
-                witness.late(index, server);
             }
         })
     }
@@ -192,14 +186,6 @@ impl Worker {
 /// Whether it makes somebody a holder, or keeps one.
 fn is_yes(reply: &Reply) -> bool {
     matches!(reply, Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done)
-}
-
-fn server(facts: &Facts) -> Server {
-    Server { history_id: facts.history_id, predecessor: facts.predecessor }
-}
-
-fn written(facts: &Facts) -> Written {
-    Written { history_id: facts.history_id, offset: facts.offset }
 }
 
 /// The answer of a node in quarantine that may be of an earlier data history. It may have forgotten
@@ -214,7 +200,7 @@ fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Op
     let longest = terms.max_ttl + longer + 2 * terms.clock_error;
     let rest = holder.and_then(|h| h.remaining);
     let written_since = rest.is_some_and(|rest| rest + age > longest);
-    let id = QuarantineId { history: facts.history_id, since: facts.since };
+    let id = facts.history();
     let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
     (!written_since).then_some(Reply::Quarantined { remaining, id, began_empty })
 }

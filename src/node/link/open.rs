@@ -8,7 +8,6 @@ use tokio::time::timeout;
 
 use super::{Current, Failed, PAUSE, Resolver, Shared, State};
 use crate::error::{NodeError, NodeFault as F};
-use crate::node::NodeEvent;
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
@@ -76,7 +75,6 @@ impl<R: Resolver> Shared<R> {
             e.at(&at, hint)
         })?;
         let session = Arc::new(session);
-        self.met(&session);
         let facts = session.facts().clone();
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
@@ -100,16 +98,6 @@ impl<R: Resolver> Shared<R> {
         };
         most.fetch_max(online, Ordering::Relaxed);
         most
-    }
-
-    /// Reports that the server has another data history than the one before; also of a server that
-    /// may not vote, for what it says of its history is as true.
-    fn met(&self, session: &Session) {
-        let Some((history_id, predecessor)) = session.history() else { return };
-        let before = self.state().met.replace(history_id);
-        if before.is_some_and(|before| before != history_id) {
-            let _ = self.events.send(NodeEvent::Switched { history_id, predecessor });
-        }
     }
 
     /// Of a session that is not used any longer. A server that takes connections and breaks them

@@ -14,7 +14,6 @@ if not expected then
   marker, bits = history(marker, replid, now_us, now_ms)
   if not bits then return marker end
 end
-if string.find(info, 'repl_backlog_active:1', at, true) then bits = bits + 8 end
 local clock_error, fence_life, not_after =
   string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+) (%d+) %d (%d+)$')
 clock_error, not_after = tonumber(clock_error), tonumber(not_after)

@@ -8,9 +8,10 @@ local sub = string.sub
 -- an owner.
 local KEPT = '----------------------'
 
--- Whether a lock is free and reserved for a waiter (release.lua): no owner token begins like that.
-local function is_reserved(value)
-  return type(value) == 'string' and find(value, '^%-%-%-%-%-%-%x') and #value == 22
+-- Whether a value stands for no owner: the lock is kept, or reserved for a waiter (release.lua). No
+-- owner token begins like that.
+local function is_nobodys(value)
+  return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%x]') and #value == 22
 end
 
 -- The number in a fence key: 0 if there is none, nil if it is another program's value: a fence is

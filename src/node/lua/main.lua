@@ -4,10 +4,9 @@
 --          A, V, W, T: how many (A only: many), ttl, fence life, their arguments
 --          D, Q: how many, their arguments      else: its arguments
 -- Returns  where all is as the client expects, and each op of these kinds is done as asked (an
---          acquire with its proposal for a fence): the clock in µs, negative if the server keeps a
---          backlog for replicas. Else a list: the clock, the marker as it is now,
---          bits: 1 the marker was written because the history is new, 2 there was none before,
---          4 its length was raised, 8 the server keeps a backlog, then per op:
+--          acquire with its proposal for a fence): the clock in µs. Else a list: the clock, the
+--          marker as it is now, bits: 1 the marker was written because the history is new, 2 there
+--          was none before, 4 its length was raised, then per op:
 --          1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by a stranger,
 --          -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9 once for all of a
 --          run: as asked, -10 too late and not executed, -11 the request is too old, -12 not
@@ -66,4 +65,4 @@ while a < last do
   k, a = k + keys, a + args
 end
 if b then return b.out end
-return find(info, 'repl_backlog_active:1', at, true) and -now_us or now_us
+return now_us

@@ -39,12 +39,22 @@ if find('AVWT', kind, 1, true) then
     return true
   end
 
-  -- Reserved for who asks, or to be taken from this owner: as good as free. What is kept for a
-  -- holder that may be there is taken from nobody.
-  local free = kind == 'W' and '------' .. ARGV[a + 8] or kind == 'T' and ARGV[a + 7]
-  if free and free ~= KEPT and left <= 0 and look(KEYS[k + 1], '22') == free then
+  -- Reserved for who asks: as good as free.
+  if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
-    if kind == 'T' and is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
+  end
+
+  -- Held by the owner it is taken from, or by the asker since an earlier request: one SET gives it
+  -- over. Its closing is never shortened, and what stands for no owner is taken from nobody.
+  local given
+  if kind == 'T' and left <= 0 then
+    local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
+    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_nobodys(value)
+      and ms >= 0 and ms <= tonumber(ARGV[a + 3]) then
+      if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
+      given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])
+      if is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
+    end
   end
 
   local ttl, old = ARGV[a + 3], found
@@ -54,7 +64,7 @@ if find('AVWT', kind, 1, true) then
       put(p)
     elseif left > 0 then
       put(QUARANTINED)
-    elseif old or not (b.settling and is_kept(lock, fence))
+    elseif old or given or not (b.settling and is_kept(lock, fence))
       and call('SET', lock, owner, 'NX', 'PX', ttl) then
       if not old then
         p = in_range(p)

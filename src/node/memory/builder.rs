@@ -64,7 +64,6 @@ impl MemoryNodeBuilder {
             offset: Duration::ZERO,
             seed: self.env.random() as u64,
             lives: 0,
-            predecessor: None,
             windows: Windows { read: self.window, longest: self.window },
             data: Data::default(),
         };

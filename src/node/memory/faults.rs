@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::quarantine::Windows;
 use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
-use crate::receipt::Predecessor;
 use crate::time::Moment;
 
 /// A copy of a [`MemoryNode`]'s data at one moment, as a replica that lags behind would have it.
@@ -50,10 +49,7 @@ impl MemoryNode {
 
     /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
     pub fn flush_all(&self) {
-        let mut state = self.state();
-        // As on a server: the history goes on, and nobody can see what is gone.
-        let (written, history) = (state.data.written, state.data.history);
-        state.data = Data { written, history, ..Data::default() };
+        self.state().data = Data::default();
     }
 
     /// A copy of the present data.
@@ -91,12 +87,8 @@ impl MemoryNode {
         let mut state = self.state();
         change(&mut state);
         state.lives += 1;
-        let offset = state.data.written + 1;
-        state.predecessor = state.data.history.map(|history_id| Predecessor { history_id, offset });
-        let (history_id, predecessor) = (state.history_id(), state.predecessor);
         drop(state);
         self.tell(NodeEvent::Down);
         self.tell(NodeEvent::Up);
-        self.tell(NodeEvent::Switched { history_id, predecessor });
     }
 }

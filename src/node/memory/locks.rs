@@ -70,6 +70,19 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
+    /// Whether it is held by the owner it is taken from, or by the asker since an earlier request,
+    /// and for no longer than the asker would hold it: a closing is never shortened.
+    fn is_given(
+        &self,
+        h: &Header,
+        asker: OwnerToken,
+        (ttl, if_held): (Duration, Option<IfHeld>),
+    ) -> bool {
+        let Some(IfHeld::TakeFrom(from)) = if_held else { return false };
+        (self.is_owned_by(from) || self.is_owned_by(asker))
+            && self.held.as_ref().and_then(|h| h.till).is_some_and(|till| h.until(till) <= ttl)
+    }
+
     fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
         // A fence that died with its lock would be handed out again.
@@ -175,12 +188,11 @@ impl Locks {
             return entry.refuse(h, if_held, (Some(rest), false));
         }
         entry.reserved = None;
-        if let Some(IfHeld::TakeFrom(from)) = if_held {
-            entry.held.take_if(|held| held.owner == Some(from));
-        }
-        if let Some(rest) = entry.kept(h) {
+        let given = entry.is_given(h, owner, (ttl, if_held));
+        if !given && let Some(rest) = entry.kept(h) {
             return entry.refuse(h, if_held, (Some(rest), false));
         }
+        entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };
@@ -296,13 +308,15 @@ impl Locks {
             self.0.open(keys.lock(), h.now).watched_till = h.fence_till();
         }
         let holder = self.0.live(keys.lock(), h.now).and_then(|e| {
-            let held = e.held.as_ref()?;
-            Some(Holder {
-                owner: held.owner,
-                fence: e.fence,
-                remaining: held.till.map(|t| h.until(t)),
-                meta: held.meta.clone(),
-            })
+            let (owner, till, meta) = match (&e.held, e.kept) {
+                (Some(held), _) => (held.owner, held.till, held.meta.clone()),
+                (None, Some((history, till))) if history == h.id().history && till > h.now => {
+                    (Some(OwnerToken::KEPT), Some(till), None)
+                }
+                (None, _) => return None,
+            };
+            let remaining = till.map(|t| h.until(t));
+            Some(Holder { owner, fence: e.fence, remaining, meta })
         });
         Reply::Holder(holder)
     }

@@ -48,7 +48,7 @@ pub(crate) fn replies(
         // All is as expected, and each op did what it was asked for.
         (Value::Int(clock), Some(seen)) => {
             let asked: Vec<_> = runs(ops).map(|_| Value::Int(AS_ASKED)).collect();
-            let clock = clock.unsigned_abs();
+            let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
             (asked.into_iter(), clock, 0, seen.again(clock))
         }
         (Value::Array(items), _) => opened(items, clock_error)?,
@@ -82,30 +82,6 @@ pub(crate) fn replies(
     Ok((Replies { facts: Some(facts), items }, seen))
 }
 
-/// Whether the server keeps a backlog, that is, has or had replicas: without one no other server
-/// ever goes on from its history.
-pub(crate) fn keeps_backlog(answer: &Value) -> bool {
-    match answer {
-        Value::Int(clock) => *clock < 0,
-        Value::Array(items) => matches!(items.get(2), Some(Value::Int(bits)) if bits & 8 != 0),
-        _ => false,
-    }
-}
-
-/// The length of the data history, from the answer to `ROLE`; `None` if that is no master's.
-pub(crate) fn offset(role: &Value) -> Option<u64> {
-    let Value::Array(items) = role else { return None };
-    let master = match items.first()? {
-        Value::BulkString(word) => word == b"master",
-        Value::SimpleString(word) => word == "master",
-        _ => false,
-    };
-    match items.get(1)? {
-        Value::Int(n) if master => u64::try_from(*n).ok(),
-        _ => None,
-    }
-}
-
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
 /// The head of an answer that is a list: the clock, the bits and the marker.
@@ -117,7 +93,7 @@ fn opened(items: Vec<Value>, clock_error: Duration) -> Result<Opened, NodeError>
     if let Some(e) = from.spoiled.take() {
         return Err(e);
     }
-    let seen = Seen::read(marker, node_micros, clock_error).filter(|_| bits < 16);
+    let seen = Seen::read(marker, node_micros, clock_error).filter(|_| bits < 8);
     let seen = seen.ok_or_else(|| garbage("no marker"))?;
     Ok((from.values, node_micros, bits, Arc::new(seen)))
 }
@@ -137,8 +113,6 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         marker_missing: bits & 2 != 0,
         began_empty: seen.began_empty,
         quarantine_raised: bits & 4 != 0,
-        predecessor: None,
-        offset: None,
     }
 }
 

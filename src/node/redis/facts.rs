@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use redis::{RedisError, Value};
 
-use super::{decode, faults, script};
+use super::{faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::Wire;
 use crate::error::{NodeError, NodeFault};
-use crate::receipt::Predecessor;
 use crate::sentinel::conn::fields;
 use crate::shown::Secrets;
 
@@ -27,8 +26,6 @@ pub(crate) struct ServerFacts {
     pub(crate) run_id: Arc<str>,
     /// `master_replid`: the data history.
     pub(crate) replid: String,
-    /// The history that this one went on from: `master_replid2`, `second_repl_offset`.
-    pub(crate) predecessor: Option<Predecessor>,
     /// `redis_version`.
     pub(crate) version: Version,
     /// `connected_slaves`, in whatever state they are.
@@ -67,25 +64,18 @@ impl Eviction {
     }
 }
 
-/// What is settled when a connection is opened.
-pub(super) struct Introduced {
-    pub(super) facts: ServerFacts,
-    /// Whether `ROLE` is answered, so that writes get receipts.
-    pub(super) tells_offset: bool,
-}
-
 /// Logs in, asks all that is to be known of a new connection, and loads the script, in one round
 /// trip.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
     min_replicas_facts: bool,
-) -> Result<Introduced, NodeError> {
+) -> Result<ServerFacts, NodeError> {
     let secrets = at.secrets();
     let hello = wire.ask(&[at.hello()]);
     let settled = wire.ask(&at.settle_in());
     let looked = look(wire, &secrets, min_replicas_facts);
-    let rest = wire.ask(&[redis::cmd("ROLE"), script::load()]);
+    let loaded = wire.ask(&[script::load()]);
     // All of them have left; now the first that is refused says why.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
@@ -94,11 +84,8 @@ pub(super) async fn introduce(
         database.extract_error().map_err(connecting)?;
     }
     let facts = looked.await?;
-    let mut rest = rest.await.map_err(connecting)?.into_iter();
-    // Decided once per connection; without the permission nothing changes but the receipts.
-    let tells_offset = rest.next().is_some_and(|role| decode::offset(&role).is_some());
-    rest.next().unwrap_or(Value::Nil).extract_error().map_err(connecting)?;
-    Ok(Introduced { facts, tells_offset })
+    first(loaded.await).map_err(connecting)?;
+    Ok(facts)
 }
 
 /// Asks what can change during a connection, in one round trip; with `min_replicas_facts` also the
@@ -158,7 +145,6 @@ fn read(
     Ok(ServerFacts {
         run_id: run_id.into(),
         replid: replid.to_owned(),
-        predecessor: predecessor(replication),
         version,
         connected_replicas: field(replication, "connected_slaves")
             .and_then(|n| n.parse().ok())
@@ -212,14 +198,6 @@ pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }
 
-/// What the server's history went on from, when it was promoted or came back from its snapshot.
-fn predecessor(replication: &str) -> Option<Predecessor> {
-    let before = field(replication, "master_replid2").filter(|id| is_history(id))?;
-    // -1 if there is none.
-    let offset = field(replication, "second_repl_offset")?.parse().ok()?;
-    Some(Predecessor { history_id: history_id(before)?, offset })
-}
-
 fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
     // Valkey says `server_mode`.
@@ -266,18 +244,6 @@ mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_promoted_server_says_what_it_went_on_from() {
-        let ids = |id2: &str, offset: &str| {
-            predecessor(&format!("master_replid2:{id2}\r\nsecond_repl_offset:{offset}\r\n"))
-        };
-        let id = "00000000000000ff0123456789abcdef01234567";
-        assert_eq!(ids(id, "2951"), Some(Predecessor { history_id: 255, offset: 2951 }));
-        assert_eq!(ids(&"0".repeat(40), "-1"), None);
-        assert_eq!(ids("ff", "2951"), None);
-        assert_eq!(predecessor("role:master\r\n"), None);
-    }
 
     #[test]
     fn what_cannot_serve_says_why() {

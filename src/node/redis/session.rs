@@ -1,9 +1,5 @@
 //! One connection to one server process: opened, asked who it is, used, and thrown away at the
 //! first doubt. A session never reconnects and never repeats what may have run.
-//!
-//! A batch that confirms something to a holder is followed by `ROLE` in the same write to the
-//! socket: inside the script only the offset before its own writes can be seen, and `ROLE` comes
-//! right behind it, so its offset is that of the last write or, if others write too, a later one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +9,7 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::broadcast;
 
 use super::encode::{self, GroupTerms};
-use super::facts::{Introduced, ServerFacts, history_id, introduce, look};
+use super::facts::{ServerFacts, introduce, look};
 use super::hints::Hints;
 use super::seen::Seen;
 use super::{decode, faults, script};
@@ -21,8 +17,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::{Reply, Wire};
 use crate::error::NodeError;
 use crate::node::NodeEvent;
-use crate::op::{Batch, Facts, Op, Replies, Terms};
-use crate::receipt::Predecessor;
+use crate::op::{Batch, Facts, Replies, Terms};
 use crate::shown::Secrets;
 
 /// An open connection to a master.
@@ -30,11 +25,6 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// Whether `ROLE` is answered, so that writes get receipts.
-    tells_offset: bool,
-    history_id: Option<u64>,
-    /// What the last batch said; the first one supposes that a backlog is kept.
-    backlog: AtomicBool,
     /// The marker as the last answer showed it.
     seen: Mutex<Option<Arc<Seen>>>,
     /// What the server answered when its marker was touched, until it is reported.
@@ -59,15 +49,11 @@ impl Session {
         let secrets = endpoint.secrets();
         let wire = endpoint.wire(|| script::load().get_packed_command()).await;
         let wire = wire.map_err(|e| faults::opening(&e, endpoint.is_tls(), &secrets))?;
-        let Introduced { facts, tells_offset } =
-            introduce(&wire, endpoint, min_replicas_facts).await?;
+        let facts = introduce(&wire, endpoint, min_replicas_facts).await?;
         Ok(Self {
             wire,
             secrets,
-            tells_offset,
-            history_id: history_id(&facts.replid),
             facts,
-            backlog: AtomicBool::new(true),
             seen: Mutex::default(),
             touched: Mutex::default(),
             abandoned: AtomicBool::new(false),
@@ -80,11 +66,6 @@ impl Session {
     /// What the server said of itself.
     pub(crate) fn facts(&self) -> &ServerFacts {
         &self.facts
-    }
-
-    /// The data history as the script will report it, and the one that it continues.
-    pub(crate) fn history(&self) -> Option<(u64, Option<Predecessor>)> {
-        Some((self.history_id?, self.facts.predecessor))
     }
 
     /// Asks again what it said of itself; `min_replicas_facts` the min-replicas settings too.
@@ -153,16 +134,7 @@ impl Session {
         self.hints.expect(&batch.ops);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let cmd = encode::batch(&batch, group_terms, seen.as_deref());
-        let mut bytes = cmd.get_packed_command();
-        // A history that nobody can go on from needs no receipts.
-        let receipt = self.tells_offset
-            && self.backlog.load(Ordering::Relaxed)
-            && batch.ops.iter().any(Op::is_confirming);
-        if receipt {
-            redis::cmd("ROLE").write_packed_command(&mut bytes);
-        }
-        let wanted = 1 + usize::from(receipt);
-        let reply = self.wire.send(bytes, wanted, Some(Arc::clone(&batch)))?;
+        let reply = self.wire.send(cmd.get_packed_command(), 1, Some(Arc::clone(&batch)))?;
         Some(Sent { session: Arc::clone(self), reply, batch, group_terms, seen })
     }
 }
@@ -193,9 +165,6 @@ impl Sent {
                 return Err(calling(e));
             }
         };
-        // A refusal to show the offset is no fault: there is no receipt then.
-        let offset = answers.next().as_ref().and_then(decode::offset);
-        session.backlog.store(decode::keeps_backlog(&answer), Ordering::Relaxed);
         let lost = (group_terms.longest_window(), batch.terms.clock_error);
         let identity = &session.facts.run_id;
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
@@ -206,10 +175,6 @@ impl Sent {
                 .terms
                 .max_ttl
                 .saturating_add(group_terms.widest_window.max(group_terms.failover_window));
-            facts.offset = offset;
-            if Some(facts.history_id) == session.history_id {
-                facts.predecessor = session.facts.predecessor;
-            }
             let touched = session.touched.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(first) = touched.filter(|first| first.history_id == facts.history_id) {
                 facts.new_history |= first.new_history;

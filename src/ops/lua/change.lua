@@ -1,27 +1,36 @@
 -- Changes records of idempotency keys that are as they were seen. The promise stays: its ballot is
 -- what refuses a late request, so without an owner nothing that is under way takes effect.
--- KEYS     records
+-- KEYS     1 palisade:generation, the marker (node/lua/history.lua), then records
 -- ARGV     1 what: release, rerun or purge   2 purge: 1 also what has no result
 --          then for each record the ballot that was seen, or '' for no record
--- Returns  a word for each: done | as it is | none | changed | running | stored | unfinished |
---          foreign
+-- Returns  a word for each: done | as it is | none | changed | running | settling | stored |
+--          unfinished | foreign | closed
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local marker = redis.call('GET', KEYS[1]) or ''
+-- Around a planned handover: closed, nothing is changed. Settling, a lease may run for twice E
+-- after its end by this clock; E is not known here, and a quarantine is longer than twice of it.
+local kind, till = string.match(marker, '^ ([cs])(%d+)$', 112)
+if kind and now >= tonumber(till) then kind = nil end
+local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
 local function change(key, ballot)
+  if kind == 'c' then return 'closed' end
   -- What was done to the keys before stays, so another program's value must not end the script.
   local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end
   if not h[1] then return 'none' end
-  local runs, stored = (tonumber(h[2]) or 0) > now, tonumber(h[4])
+  local ends, stored = tonumber(h[2]) or 0, tonumber(h[4])
+  local settles = ends > 0 and ends <= now and ends + longer > now
+  local runs = ends > now or settles
   if what == 'release' then
     if stored then return 'stored' end
     if not runs then return 'as it is' end
     redis.call('HSET', key, 'own', '', 'till', '0')
     return 'done'
   end
-  if runs and not stored then return 'running' end
+  if runs and not stored then return settles and 'settling' or 'running' end
   if what == 'rerun' then
     if stored then return 'stored' end
     redis.call('HSET', key, 'own', '', 'till', '0', 'att', '0')
@@ -34,5 +43,5 @@ local function change(key, ballot)
 end
 
 local out = {}
-for i, key in ipairs(KEYS) do out[i] = change(key, ARGV[i + 2]) end
+for i = 2, #KEYS do out[i - 1] = change(KEYS[i], ARGV[i + 1]) end
 return out

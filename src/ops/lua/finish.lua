@@ -2,7 +2,9 @@
 -- closing, so they hold all that was written before it, and nothing was answered since.
 -- KEYS  1 palisade:generation   2 palisade:settled
 -- ARGV  1 the marker as the closing left it   2 twice E in ms
--- Returns  {'ok', since ms} | {'no', why}
+-- Returns  {'ok', since ms}, also if it did so before and the answer was lost
+--          {'changed', why}: the marker is not what the closing left, nor what this leaves
+--          {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}
@@ -11,8 +13,14 @@ local marker, replid = ARGV[1], string.match(info, 'master_replid:(%x+)')
 if replid == string.sub(marker, 1, 40) then
   return {'no', 'it is still the server that was closed'}
 end
-if redis.call('GET', KEYS[1]) ~= marker then
-  return {'no', 'its data do not hold the closing: writes are missing, or it was used since'}
+local now_marker = redis.call('GET', KEYS[1]) or ''
+if now_marker ~= marker then
+  -- What clients change meanwhile are other fields.
+  if string.sub(now_marker, 1, 40) == replid and string.sub(now_marker, 112, 113) == ' s'
+    and string.sub(now_marker, 41, 71) == string.sub(marker, 41, 71) then
+    return {'ok', string.sub(marker, 42, 54)}
+  end
+  return {'changed', 'its data do not hold the closing: writes are missing, or it was used since'}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

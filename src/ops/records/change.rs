@@ -12,7 +12,7 @@ use super::facts::{Seen, facts};
 use super::{Nodes, PAGE, Records, Select};
 use crate::error::ConfigError;
 use crate::idempotency::{Call, KeyName, Resolved, RunError};
-use crate::name::check_name;
+use crate::name::{MARKER, check_name};
 use crate::ops::gather::conn::raw;
 use crate::ops::masters::Master;
 
@@ -364,7 +364,7 @@ impl Records {
     ) -> Result<Vec<NodeChange>, String> {
         let conn = master.open(&self.deployment).await?;
         let mut command = redis::cmd("EVAL");
-        command.arg(CHANGE).arg(keys.len());
+        command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
@@ -388,6 +388,10 @@ fn said(word: &str) -> Option<NodeChange> {
         "none" => NodeChange::Absent,
         "changed" => NodeChange::Refused("another attempt came in between; look again"),
         "running" => NodeChange::Refused("its claim runs; wait for its end, or release it first"),
+        "settling" => NodeChange::Refused(
+            "soon after a handover its claim may still run; wait a moment, or release it first",
+        ),
+        "closed" => NodeChange::Refused("closed for a handover; try again when that is over"),
         "stored" => NodeChange::Refused("it has a result"),
         "unfinished" => NodeChange::Refused("it has no result"),
         "foreign" => NodeChange::Refused("another program's value is under its key"),

@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use palisade::ops::Deployment;
 use palisade::ops::doctor::{Doctor, Report, Verdict};
 
-use super::fake::{Fake, NAME, View, sentinel};
-
+use crate::support::fake::{Fake, NAME, View, sentinel};
 use crate::support::server::Server;
 
 const PASSWORD: &str = "S3CRETPW";
 
 fn closed() -> Fake {
-    Fake::start(|_| "-WRONGPASS no\r\n".to_owned())
+    Fake::start(|_| b"-WRONGPASS no\r\n".to_vec())
 }
 
 async fn examine(sentinels: &[&Fake], within: Duration) -> Report {
@@ -33,13 +32,14 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
         epoch: 99,
         replicas: vec![lured[1].at.clone(), "127.0.0.1;touch${IFS}x:7".into()],
         others: vec![lured[2].at.clone(), lured[3].at.clone()],
+        ..View::default()
     };
     let liar = Arc::new(Mutex::new(liar));
     let all = [sentinel('a', &honest), sentinel('b', &honest), sentinel('c', &liar)];
     let [a, b, c] = &all;
     let report = examine(&[a, b, c], Duration::from_secs(2)).await;
     for (i, lured) in lured.iter().enumerate() {
-        assert_eq!(lured.clients(), 0, "nobody was to be visited at the address {i}");
+        assert_eq!(lured.connections(), 0, "nobody was to be visited at the address {i}");
         let text = report.to_json();
         assert!(text.contains(&lured.at), "{i} is listed: {report}");
         let commands = report.findings.iter().flat_map(|f| &f.mend);
@@ -54,7 +54,7 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
     assert!(report.to_json().contains(&server.addr()), "{report}");
     // The same from the one that the user named is enough.
     let _ = examine(&[c], Duration::from_secs(2)).await;
-    let visits: Vec<usize> = lured.iter().map(Fake::clients).collect();
+    let visits: Vec<usize> = lured.iter().map(Fake::connections).collect();
     assert!(visits.iter().all(|n| *n > 0), "{visits:?}");
 }
 
@@ -71,7 +71,7 @@ async fn thousands_of_named_servers_do_not_move_the_deadline() {
     let took = begun.elapsed();
     // Sentinels, then servers, each within its timeout. One after the other would take hours.
     assert!(took < 4 * within, "{took:?}");
-    assert!(master.clients() > 0, "no number of replicas crowds out the master");
+    assert!(master.connections() > 0, "no number of replicas crowds out the master");
     let (text, json) = (report.to_string(), report.to_json());
     assert!(text.contains("not examined") && text.contains("more"), "{text}");
     assert!(json.len() < 400_000, "{} bytes", json.len());

@@ -7,7 +7,7 @@ use palisade::Redlock;
 use palisade::node::{RedisNode, SentinelNode, spi::LockNode};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::fake::Fake;
+use crate::support::fake::{Fake, bulk};
 use crate::support::logs::Log;
 
 const USER: &str = "svc-of-orders";
@@ -36,32 +36,36 @@ const ALL: [Echo; 7] =
     [Echo::Login, Echo::Later, Echo::Parts, Echo::Lines, Echo::Long, Echo::Text, Echo::Info];
 
 fn server(how: Echo) -> Fake {
-    Fake::start(move |words| {
+    Fake::start(move |words| how.answer(words).into())
+}
+
+impl Echo {
+    fn answer(self, words: &[&str]) -> String {
         let hello = words[0] == "HELLO";
-        match how {
-            Echo::Login if hello => format!("-ERR what is {}\r\n", words.join(" ")),
-            Echo::Parts => {
+        match self {
+            Self::Login if hello => format!("-ERR what is {}\r\n", words.join(" ")),
+            Self::Parts => {
                 let parts = (&PASSWORD[..7], &PASSWORD[5..]);
                 format!("-ERR {} then {} of {USER}\r\n", parts.0, parts.1)
             }
-            Echo::Lines => {
+            Self::Lines => {
                 let text = format!("ERR no\r\nFORGED {USER} {PASSWORD}\x1b[2J\u{202e}\u{200b}");
                 format!("!{}\r\n{text}\r\n", text.len())
             }
-            Echo::Long => {
+            Self::Long => {
                 let text = format!("ERR {}", "long ".repeat(200_000));
                 format!("!{}\r\n{text}\r\n", text.len())
             }
-            Echo::Text if !hello => format!("+{PASSWORD}\r\n"),
-            Echo::Info if !hello => {
+            Self::Text if !hello => format!("+{PASSWORD}\r\n"),
+            Self::Info if !hello => {
                 let lines = ["role", "redis_version", "run_id", "redis_mode", "maxmemory_policy"];
                 let all = lines.map(|name| format!("{name}:{PASSWORD}\x1b[2J\r\n")).concat();
-                super::fake::bulk(&format!("{all}maxmemory:1\r\n"))
+                String::from_utf8(bulk(format!("{all}maxmemory:1\r\n"))).expect("text")
             }
             _ if hello => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             _ => format!("-ERR not for {USER} with {PASSWORD}\r\n"),
         }
-    })
+    }
 }
 
 /// No part of the password in it, and nothing that moves a cursor or begins a line.

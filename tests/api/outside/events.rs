@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use palisade::Redlock;
 use palisade::node::{MinReplicas, SentinelNode};
 
-use super::fake::{Fake, NAME, View, sentinel};
-
+use crate::support::fake::{Fake, NAME, View, sentinel};
 use crate::support::server::Server;
 
 struct Scene {
@@ -62,4 +61,27 @@ async fn a_failover_is_noticed_through_the_noise_of_another_sentinel() {
     }
     let took = begun.elapsed();
     assert!(took < Duration::from_millis(600), "noticed after {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
+    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let scene = scene(&old).await;
+    let asked = || scene.sentinels.each_ref().map(|s| s.asked("SENTINEL MASTER"));
+    let before = asked();
+    {
+        let mut view = scene.view.lock().unwrap();
+        (view.master, view.epoch) = (new.addr(), 1);
+    }
+    let (host, port) = ("127.0.0.1", new.port());
+    scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
+    let begun = Instant::now();
+    // The marker: the connection is made, without anybody asking for a lock.
+    while new.cli(&["dbsize"]) != "1" {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let after = asked();
+    let rounds = [0, 1, 2].map(|i| after[i] - before[i]);
+    assert_eq!(rounds, [1; 3], "one round decides and connects");
 }

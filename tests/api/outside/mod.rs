@@ -5,5 +5,4 @@
 mod doctor;
 mod echo;
 mod events;
-mod fake;
 mod names;

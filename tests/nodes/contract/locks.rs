@@ -75,6 +75,17 @@ async fn wrong_refusals_are_caught() {
         "a_lock_is_taken_from_its_owner",
     )
     .await;
+    caught(
+        "gives away what its owner had for longer",
+        |op| {
+            if let Op::Acquire { ttl, if_held: Some(IfHeld::TakeFrom(_)), .. } = op {
+                *ttl = Duration::from_secs(3_600);
+            }
+        },
+        truly,
+        "a_closing_is_never_shortened",
+    )
+    .await;
 }
 
 #[tokio::test]

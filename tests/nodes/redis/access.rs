@@ -27,7 +27,6 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
         "+script|load",
         "+hello",
         "+info",
-        "+role",
         "+time",
         "+get",
         "+getrange",

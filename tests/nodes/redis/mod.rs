@@ -309,20 +309,6 @@ async fn a_new_server_is_not_trusted_unasked() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_had_a_replica_is_not_asked_for_offsets() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    for name in ["a", "b", "c", "d", "e"] {
-        fence(one(&node, LONG, acquire(name, owner())).await);
-    }
-    let stats = server.cli(&["info", "commandstats"]);
-    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_role:calls="));
-    // To know whether it may be asked, and at most once before the first answer said that it need
-    // not be.
-    assert!(calls.is_some_and(|c| c.starts_with("1,") || c.starts_with("2,")), "{stats}");
-}
-
-#[tokio::test]
 async fn a_lost_script_is_loaded_again() {
     let server = Server::start(&[]);
     let node = fresh(&server);

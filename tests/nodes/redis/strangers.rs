@@ -34,6 +34,19 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
     }
 }
 
+#[tokio::test]
+async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (a, keys) = (owner(), LockKeys::new("k"));
+    fence(one(&node, LONG, acquire("k", a)).await);
+    server.cli(&["set", "{k}:fence", "another program's"]);
+    let (proposal, if_held) = (SystemEnv.wall_micros(), Some(IfHeld::TakeFrom(a)));
+    let take = Op::Acquire { keys, owner: owner(), ttl: TTL, proposal, if_held };
+    assert!(one(&node, LONG, take).await.is_err());
+    assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
+}
+
 /// Also on the only node, and however often it is tried.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_nobody_out_until_tomorrow() {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use palisade::ops::Deployment;
 use palisade::ops::doctor::{Doctor, Report};
 
+use crate::fake::NAME;
 use crate::judge::{JUDGE, PASSWORD, Shown};
 use crate::kinds::Kind;
 use crate::nodes::within;
-use crate::sentinel::{NAME, SentinelServer};
-use crate::server::{DataServer, Fake, Phase};
+use crate::sentinel::SentinelServer;
+use crate::server::{DataServer, Phase, Server};
 
 pub(crate) const PHASES: &[Phase] = &[
     Phase::Connect,
@@ -40,8 +41,8 @@ const LIMIT: Duration = Duration::from_millis(300);
 /// A bad lone server beside an honest one.
 pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, {phase:?}, {}", kind.name);
-    let bad = Fake::start(DataServer::new(), Some((phase, kind))).await;
-    let honest = Fake::start(DataServer::new(), None).await;
+    let bad = Server::start(DataServer::new(), Some((phase, kind)));
+    let honest = Server::start(DataServer::new(), None);
     let all = Deployment::new().password(PASSWORD).timeout(LIMIT);
     let all = all.node(format!("redis://{}", bad.at)).node(format!("redis://{}", honest.at));
     let wrong = examine(&what, all, &honest).await.err();
@@ -51,17 +52,17 @@ pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
 /// A bad Sentinel of three.
 pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, Sentinel, {phase:?}, {}", kind.name);
-    let master = Fake::start(DataServer::new(), None).await;
-    let honest = |id| Fake::start(SentinelServer::new(id, &master.at), None);
-    let (a, b) = tokio::join!(honest('a'), honest('b'));
-    let bad = Fake::start(SentinelServer::new('c', &master.at), Some((phase, kind))).await;
+    let master = Server::start(DataServer::new(), None);
+    let honest = |id| Server::start(SentinelServer::new(id, &master.at), None);
+    let (a, b) = (honest('a'), honest('b'));
+    let bad = Server::start(SentinelServer::new('c', &master.at), Some((phase, kind)));
     let all = Deployment::new().password(PASSWORD).sentinel_password(PASSWORD).timeout(LIMIT);
     let all = all.groups([bad.at.clone(), a.at.clone(), b.at.clone()], [NAME]);
     let wrong = examine(&what, all, &master).await.err();
     (bad.struck(), wrong.into_iter().collect())
 }
 
-async fn examine(what: &str, all: Deployment, honest: &Fake) -> Result<(), String> {
+async fn examine(what: &str, all: Deployment, honest: &Server) -> Result<(), String> {
     // Sentinels, those that they name, servers, and the trial lock.
     let report = within(what, 5 * LIMIT, Doctor::new(all).examine()).await?;
     let report: Report = report.map_err(|e| format!("{what}: {e}"))?;

@@ -7,11 +7,12 @@ use palisade::Redlock;
 use palisade::TryAcquire;
 use palisade::node::{MinReplicas, SentinelNode};
 
+use crate::fake::NAME;
 use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::nodes::{NODE, SHARED, within};
-use crate::sentinel::{NAME, SentinelServer};
-use crate::server::{DataServer, Fake, Phase};
+use crate::sentinel::SentinelServer;
+use crate::server::{DataServer, Phase, Server};
 
 pub(crate) const PHASES: &[Phase] = &[
     Phase::Connect,
@@ -25,7 +26,7 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Pushes,
 ];
 
-fn group(sentinels: &[&Fake], deadline: Duration) -> SentinelNode {
+fn group(sentinels: &[&Server], deadline: Duration) -> SentinelNode {
     let all = sentinels.iter().map(|s| s.at.clone());
     let node = SentinelNode::builder(NAME, all).min_replicas_check(MinReplicas::Off);
     let node = node.sentinel_username("joe").sentinel_password(PASSWORD).trust_fresh(true);
@@ -36,11 +37,11 @@ fn group(sentinels: &[&Fake], deadline: Duration) -> SentinelNode {
 /// One case: what is wrong.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("Sentinel, {phase:?}, {}", kind.name);
-    let master = Fake::start(DataServer::new(), None).await;
-    let honest = |id| Fake::start(SentinelServer::new(id, &master.at), None);
-    let (a, b) = tokio::join!(honest('a'), honest('b'));
+    let master = Server::start(DataServer::new(), None);
+    let honest = |id| Server::start(SentinelServer::new(id, &master.at), None);
+    let (a, b) = (honest('a'), honest('b'));
     let wrong = Some((phase, Arc::clone(&kind)));
-    let bad = Fake::start(SentinelServer::new('c', &master.at), wrong).await;
+    let bad = Server::start(SentinelServer::new('c', &master.at), wrong);
     let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
     let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::sleep;
 
-use crate::wire::{Command, bulk, message};
+use crate::fake::{Command, bulk, message};
 
 /// What it does.
 #[derive(Debug)]

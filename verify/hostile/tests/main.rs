@@ -2,13 +2,15 @@
 //! else. Nobody panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
 
 mod doctor;
+#[path = "../../../tests/support/fake.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with tests that use all of it")]
+mod fake;
 mod groups;
 mod judge;
 mod kinds;
 mod nodes;
 mod sentinel;
 mod server;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +23,7 @@ use tokio::task::JoinSet;
 
 use judge::{AT_ONCE, JUDGE, elsewhere};
 use kinds::{Act, Kind};
-use server::{DataServer, Fake, Phase};
+use server::{DataServer, Phase, Server};
 
 /// Every kind at every phase; those that cost much are not neighbours.
 fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
@@ -118,7 +120,7 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     }
     let silence =
         Kind { name: "silence".to_owned(), act: Act::Silence, honest: false, rare: false };
-    let bad = Fake::start(DataServer::new(), Some((Phase::Idle, Arc::new(silence)))).await;
+    let bad = Server::start(DataServer::new(), Some((Phase::Idle, Arc::new(silence))));
     let node = RedisNode::builder(format!("redis://{}", bad.at)).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
     let mut events = redlock.events();

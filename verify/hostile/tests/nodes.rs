@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
-use crate::server::{DataServer, Fake, Phase, TAKEN};
+use crate::server::{DataServer, Phase, Server, TAKEN};
 
 /// How long a lone node may take, as its handle says it.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
@@ -31,7 +31,6 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::InfoServer,
     Phase::InfoReplication,
     Phase::InfoMemory,
-    Phase::Role,
     Phase::Load,
     Phase::Greeting,
     Phase::Batch,
@@ -48,7 +47,7 @@ pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 /// One case: what is wrong.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
-    let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
+    let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));
     let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
@@ -63,19 +62,19 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);
-    let bad = Fake::start(DataServer::new(), Some((phase, Arc::clone(&kind)))).await;
+    let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));
     let trio = one_of_three(&what, phase, &bad).await;
     let lone = alone(&what, phase, &kind, &bad).await;
     trio.err().into_iter().chain(lone.err()).collect()
 }
 
-fn node(bad: &Fake) -> RedisNode {
+fn node(bad: &Server) -> RedisNode {
     let node = RedisNode::builder(format!("redis://{}", bad.at)).password(PASSWORD);
     node.trust_fresh(true).connect_timeout(NODE).build().expect("an address")
 }
 
 /// The others decide, whatever it does.
-async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String> {
+async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), String> {
     let bad = Arc::new(node(bad));
     let redlock = Redlock::builder().node_deadline(SHARED).node_arc(bad.clone());
     let redlock = redlock.node(MemoryNode::new()).node(MemoryNode::new());
@@ -117,7 +116,7 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Fake) -> Result<(), String
 }
 
 /// Alone it decides, and what it does becomes an error that says so, in time.
-async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Fake) -> Result<(), String> {
+async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<(), String> {
     let bad = node(bad);
     let name = bad.name();
     let redlock = Redlock::builder().node_deadline(NODE).node(bad).build().expect("a node");

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::fake::{Command, Fake, array, bulk, command, integer, map, ok, subscribed};
 use crate::kinds::Kind;
-use crate::wire::{Command, array, bulk, command, integer, map, ok, subscribed, word};
 
 /// Where it misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,11 +53,11 @@ pub(crate) trait Honest: Send + Sync + 'static {
     fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
 }
 
-/// A listener on a free port of loopback; ends with the value.
-pub(crate) struct Fake {
+/// A listener whose answers are right, but for one phase; it ends with the value.
+pub(crate) struct Server {
+    fake: Fake,
     pub(crate) at: String,
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
 }
 
 struct Shared {
@@ -66,26 +65,15 @@ struct Shared {
     /// `None`: it is honest.
     wrong: Option<(Phase, Arc<Kind>)>,
     struck: AtomicUsize,
-    connections: AtomicUsize,
 }
 
-impl Fake {
-    pub(crate) async fn start(honest: impl Honest, wrong: Option<(Phase, Arc<Kind>)>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let at = listener.local_addr().expect("it is bound").to_string();
-        let (struck, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Shared { honest: Box::new(honest), wrong, struck, connections };
-        let shared = Arc::new(shared);
+impl Server {
+    pub(crate) fn start(honest: impl Honest, wrong: Option<(Phase, Arc<Kind>)>) -> Self {
+        let honest = Box::new(honest);
+        let shared = Arc::new(Shared { honest, wrong, struck: AtomicUsize::new(0) });
         let ours = Arc::clone(&shared);
-        let task = tokio::spawn(async move {
-            let mut all = tokio::task::JoinSet::new();
-            while let Ok((socket, _)) = listener.accept().await {
-                ours.connections.fetch_add(1, Relaxed);
-                while all.try_join_next().is_some() {}
-                all.spawn(serve(socket, Arc::clone(&ours)));
-            }
-        });
-        Self { at, shared, task }
+        let fake = Fake::serve(move |socket| serve(socket, Arc::clone(&ours)));
+        Self { at: fake.at.clone(), fake, shared }
     }
 
     /// How often it misbehaved.
@@ -95,13 +83,7 @@ impl Fake {
 
     /// How many connections were made to it.
     pub(crate) fn connections(&self) -> usize {
-        self.shared.connections.load(Relaxed)
-    }
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        self.task.abort();
+        self.fake.connections()
     }
 }
 
@@ -218,6 +200,12 @@ impl Honest for DataServer {
     }
 }
 
+/// The word at `at` as text, in capitals.
+fn word(command: &Command, at: usize) -> String {
+    let word = command.get(at).map_or(&[][..], |word| &word[..]);
+    String::from_utf8_lossy(word).to_uppercase()
+}
+
 fn micros() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
 }
@@ -261,7 +249,7 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let (now, q) = (micros() / 1_000, text(first + 3).split(' ').nth(2).unwrap_or("0"));
     let (since, later) = (now - 3_600_000, now + 3_600_000);
     let marker = format!("{HISTORY} {since:013} {:016} {q:0>9} {later:013} {later:013} n", 0);
-    let facts = [integer(micros()), bulk(marker), integer(8)];
+    let facts = [integer(micros()), bulk(marker), integer(0)];
     let phase = if empty { Phase::Greeting } else { Phase::Batch };
     (phase, array(&[&facts[..], &codes].concat()))
 }

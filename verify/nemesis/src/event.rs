@@ -100,18 +100,6 @@ pub(crate) enum ToWrite {
     Silent,
 }
 
-/// The fate of a write after a failover, as the library reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Fate {
-    /// The server that confirmed it still is the one.
-    Standing,
-    Survived,
-    Lost,
-    /// Not to be shown; to be treated as lost.
-    Unknown,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum What {
@@ -151,12 +139,6 @@ pub(crate) enum What {
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
     /// A Sentinel names this master from now on.
     Named { sentinel: u8, master: Arc<str> },
-    /// The library reported to the holder what a change of servers did to its lock.
-    Told { name: Arc<str>, token: u64, fate: Fate },
-    /// What the library says became of a write, and whether the new master has it.
-    Receipt { name: Arc<str>, fate: Fate, there: bool },
-    /// All receipts of a client are reported.
-    Receipted,
     /// A client was started.
     Born,
     /// A client is gone since `at`; `wanted` unless it ended by itself.

@@ -85,12 +85,16 @@ impl Actor {
                     self.lead(seat, (wait, span, every), parting).await;
                 }
                 Act::Watch { seat, span } => self.watch(seat, span).await,
+                Act::TakeOver { name, ttl, wait, hold, polls, parting } => {
+                    let dice = self.dice(at);
+                    self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
+                }
                 Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
                 Act::Lock { name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);
                     let asked = self.world.micros();
                     if let Some(guard) = self.ask(name, wait, renew, parting).await {
-                        let held = self.holds(name, guard, asked);
+                        let held = self.holds(name, guard, (asked, false));
                         let held = self.hold(held, hold, (every, renew), dice).await;
                         self.part(held, parting).await;
                     }
@@ -109,7 +113,7 @@ impl Actor {
         match cut(polls, mutex.acquire()).await {
             None => self.world.tell(Event::Cancelled { client, task, name: n }),
             Some(Ok(guard)) => {
-                let held = self.holds(name, guard, asked);
+                let held = self.holds(name, guard, (asked, false));
                 self.part(held, Parting::Drop).await;
             }
             Some(Err(_)) => {
@@ -156,13 +160,43 @@ impl Actor {
         }
     }
 
-    fn holds(&self, name: usize, guard: LockGuard, asked: u64) -> Hold {
+    /// An operator takes the lock from who holds it.
+    async fn take_over(
+        &self,
+        name: usize,
+        (ttl, wait, polls): (u64, u64, u32),
+        (span, parting): (u64, Parting),
+        dice: Dice,
+    ) {
+        let (client, task, n) = (self.client, self.task, name as u16);
+        let renew = ttl >= self.settings.ttl;
+        let mutex = self.redlock.mutex(names::lock(name)).ttl(ms(ttl)).auto_renew(renew);
+        let mutex = mutex.acquire_timeout(ms(wait));
+        let mutex = mutex.durability(self.plan.durability).build().expect("settings fit together");
+        let Ok(seen) = mutex.inspect().await else { return };
+        let Some(holder) = seen.holder() else { return };
+        self.world.tell(Event::Asks { client, task, name: n });
+        let asked = self.world.micros();
+        match cut(polls, mutex.take_over(&holder, "it hangs")).await {
+            None => self.world.tell(Event::Cancelled { client, task, name: n }),
+            Some(Err(_)) => {
+                self.world.tell(Event::Refused { client, task, name: n, taken: false });
+            }
+            Some(Ok(taken)) => {
+                let held = self.holds(name, taken.guard, (asked, true));
+                let held = self.hold(held, span, (9, renew), dice).await;
+                self.part(held, parting).await;
+            }
+        }
+    }
+
+    fn holds(&self, name: usize, guard: LockGuard, (asked, is_taker): (u64, bool)) -> Hold {
         let guard = Arc::new(guard);
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
         let who = (self.client, name as u16);
-        let id = self.world.holds(who, token, asked, belief);
+        let id = self.world.holds(who, (token, is_taker), asked, belief);
         Hold { guard, id, name: name as u16, until_lost: false }
     }
 

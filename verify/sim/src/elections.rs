@@ -51,7 +51,7 @@ impl Actor {
         // What it began goes on for the drain time after a loss: until then it counts as held.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
-        let hold = self.world.holds((client, name), term, asked, belief);
+        let hold = self.world.holds((client, name), (term, false), asked, belief);
         let end = self.world.start.elapsed() + ms(span);
         while self.world.start.elapsed() < end && leadership.is_valid() {
             tokio::select! {

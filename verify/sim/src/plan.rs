@@ -217,6 +217,16 @@ pub(crate) enum Act {
         seat: usize,
         span: Ms,
     },
+    /// Looks who holds a lock, takes it from that holder for `ttl` and keeps it for `hold`; the
+    /// future is dropped after so many polls.
+    TakeOver {
+        name: usize,
+        ttl: Ms,
+        wait: Ms,
+        hold: Ms,
+        polls: u32,
+        parting: Parting,
+    },
     /// An acquire whose future is dropped after so many polls.
     Cancelled {
         name: usize,

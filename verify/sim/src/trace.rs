@@ -124,12 +124,14 @@ pub(crate) enum Event {
         task: usize,
         late: u64,
     },
-    /// It has a guard; `left` µs of validity at this moment.
+    /// It has a guard; `left` µs of validity at this moment. `is_taker`: it took the lock
+    /// from a holder, who asked before and may still believe in it.
     Holds {
         hold: HoldId,
         client: usize,
         name: u16,
         token: u64,
+        is_taker: bool,
         asked: u64,
         left: u64,
     },

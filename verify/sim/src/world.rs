@@ -1,6 +1,6 @@
 //! The world outside every process: true time, the trace, the promises, and who believes what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ struct Inner {
     kept: BTreeSet<(usize, u16, u64)>,
     /// Highest token seen by the resource of each name.
     resources: Vec<(u16, u64)>,
+    /// The highest token of each name that was taken from its holder.
+    overruled: BTreeMap<u16, u64>,
 }
 
 struct Believer {
@@ -40,8 +42,36 @@ struct Believer {
     name: u16,
     client: usize,
     belief: Belief,
+    token: u64,
+    asked: u64,
+    /// It took the lock from a holder, who may believe beside it.
+    is_taker: bool,
     /// Once seen invalid.
     lapsed: bool,
+}
+
+/// A believer whose belief is valid now.
+struct Claimant {
+    hold: HoldId,
+    name: u16,
+    token: u64,
+    asked: u64,
+    is_taker: bool,
+}
+
+impl Claimant {
+    fn of(b: &Believer) -> Self {
+        let &Believer { hold, name, token, asked, is_taker, .. } = b;
+        Self { hold, name, token, asked, is_taker }
+    }
+
+    /// Whether the two may not believe at once.
+    fn excludes(&self, other: &Self) -> bool {
+        let took = |taker: &Self, from: &Self| {
+            taker.is_taker && from.token < taker.token && from.asked < taker.asked
+        };
+        self.name == other.name && !took(self, other) && !took(other, self)
+    }
 }
 
 impl World {
@@ -54,6 +84,7 @@ impl World {
             next_hold: 0,
             next_value: 0,
             resources: Vec::new(),
+            overruled: BTreeMap::new(),
             kept: BTreeSet::new(),
         };
         Arc::new(Self { start, kept_on, inner: Mutex::new(inner) })
@@ -81,11 +112,11 @@ impl World {
         inner.compare(at);
     }
 
-    /// A new holder, by the user's own eyes.
+    /// A new holder, by the user's own eyes; `is_taker`: it took the lock from another.
     pub(crate) fn holds(
         &self,
         (client, name): (usize, u16),
-        token: u64,
+        (token, is_taker): (u64, bool),
         asked: u64,
         belief: Belief,
     ) -> HoldId {
@@ -94,8 +125,14 @@ impl World {
         let hold = inner.next_hold;
         inner.next_hold += 1;
         let left = belief().unwrap_or_default().as_micros() as u64;
-        inner.beliefs.push(Believer { hold, name, client, belief, lapsed: false });
-        inner.tell(at, Event::Holds { hold, client, name, token, asked, left });
+        if is_taker {
+            let overruled = inner.overruled.entry(name).or_default();
+            *overruled = token.max(*overruled);
+        }
+        let believer =
+            Believer { hold, name, client, belief, token, asked, is_taker, lapsed: false };
+        inner.beliefs.push(believer);
+        inner.tell(at, Event::Holds { hold, client, name, token, is_taker, asked, left });
         let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
         if nodes < self.kept_on {
             inner.tell(at, Event::Unkept { client, name, token, nodes });
@@ -138,9 +175,12 @@ impl World {
         let highest = &mut inner.resources[slot].1;
         let accepted = token >= *highest;
         *highest = token.max(*highest);
-        let valid = inner.beliefs.iter().any(|b| {
-            b.hold == hold && !b.lapsed && (b.belief)().is_some_and(|left| !left.is_zero())
-        });
+        // Who was overruled is to be refused, and does not know it yet.
+        let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
+        let valid = !overruled
+            && inner.beliefs.iter().any(|b| {
+                b.hold == hold && !b.lapsed && (b.belief)().is_some_and(|left| !left.is_zero())
+            });
         inner.tell(at, Event::Write { hold, name, token, valid, accepted });
     }
 
@@ -176,7 +216,7 @@ impl Inner {
             return;
         }
         let mut news: Vec<Event> = Vec::new();
-        let mut valid: Vec<(u16, HoldId)> = Vec::new();
+        let mut valid: Vec<Claimant> = Vec::new();
         self.beliefs.retain_mut(|b| {
             let Some(left) = (b.belief)() else { return false };
             if left.is_zero() {
@@ -184,10 +224,12 @@ impl Inner {
             } else if b.lapsed {
                 news.push(Event::Revived { hold: b.hold, client: b.client });
             } else {
-                if let Some((name, first)) = valid.iter().find(|(name, _)| *name == b.name) {
-                    news.push(Event::Overlap { first: *first, second: b.hold, name: *name });
+                let this = Claimant::of(b);
+                if let Some(other) = valid.iter().find(|other| this.excludes(other)) {
+                    let (first, name) = (other.hold, b.name);
+                    news.push(Event::Overlap { first, second: b.hold, name });
                 }
-                valid.push((b.name, b.hold));
+                valid.push(this);
             }
             true
         });

@@ -27,6 +27,7 @@ const SLOW_ANSWERS: Where = Where::Changed(Tamper::Scene(Scene::SlowAnswers));
 const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
 const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
 const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
+const TAKE_OVERS: Where = Where::Changed(Tamper::Scene(Scene::TakeOvers));
 
 /// Goes through the seeds until the bug is found.
 fn hunt(bug: Option<Bug>, at: Where) -> Sum {
@@ -103,6 +104,7 @@ known_bugs! {
     waiters_trust_the_queue: WaitersTrustTheQueue in MIXED,
     reservations_stay: ReservationsStay in MIXED,
     reserved_over_holder: ReservedOverHolder in MIXED,
+    takeovers_release: TakeoversRelease in TAKE_OVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }
 

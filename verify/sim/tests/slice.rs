@@ -2,11 +2,11 @@
 //! a seed decides everything.
 
 use sim::soak::{Soak, fingerprint, story};
+use sim::{Scene, Tamper};
 
 const SLICE: u64 = 2_500;
 
-#[test]
-fn a_slice_of_seeds_breaks_nothing() {
+fn breaks_nothing(tamper: Option<Tamper>) {
     let soak = Soak {
         first: 1_000_000,
         seeds: SLICE,
@@ -14,13 +14,24 @@ fn a_slice_of_seeds_breaks_nothing() {
         prepare: &|| {},
         tick: &|| {},
         step: 1,
-        tamper: None,
+        tamper,
     };
     let sum = soak.run();
     if let Some(failure) = sum.failure {
-        panic!("{}", story(failure.seed, None));
+        panic!("{}", story(failure.seed, tamper));
     }
     assert_eq!(sum.seeds, SLICE);
+}
+
+#[test]
+fn a_slice_of_seeds_breaks_nothing() {
+    breaks_nothing(None);
+}
+
+/// Operators take locks over in no other plans.
+#[test]
+fn takeovers_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::TakeOvers)));
 }
 
 #[test]

@@ -138,14 +138,6 @@ fn a_run_that_went_as_asked_says_so_once() {
 }
 
 #[test]
-fn an_answer_says_whether_a_backlog_is_kept() {
-    let with = |bits| keeps_backlog(&Value::Array([&header()[..2], &[Value::Int(bits)]].concat()));
-    assert_eq!((with(7), with(8)), (false, true));
-    assert_eq!([5, -5].map(|clock| keeps_backlog(&Value::Int(clock))), [false, true]);
-    assert!(!keeps_backlog(&Value::Okay));
-}
-
-#[test]
 fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));
@@ -167,17 +159,6 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     // It is no answer to other kinds, nor where nothing was expected.
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
     assert!(read(Value::Int(2_000_000), &ops).is_err());
-}
-
-#[test]
-fn only_a_masters_role_tells_an_offset() {
-    let role = |word: &str, n| Value::Array(vec![Value::BulkString(word.into()), n]);
-    assert_eq!(offset(&role("master", Value::Int(41))), Some(41));
-    assert_eq!(offset(&role("slave", Value::Int(41))), None);
-    assert_eq!(offset(&role("master", Value::Int(-1))), None);
-    assert_eq!(offset(&role("master", Value::Nil)), None);
-    assert_eq!(offset(&Value::Array(Vec::new())), None);
-    assert_eq!(offset(&Value::Okay), None);
 }
 
 #[test]

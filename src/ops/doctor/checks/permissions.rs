@@ -16,10 +16,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// Commands that a node can do without, and what is missing without them.
-const SPARED: [(&str, &str); 4] = [
+const SPARED: [(&str, &str); 3] = [
     ("PUBLISH", "waiters are not woken, they poll"),
     ("SUBSCRIBE", "waiters are not woken, they poll"),
-    ("ROLE", "grants have no receipts: after a failover it is unknown whether a lock survived"),
     ("WAIT", "no durability above `Primary` is possible"),
 ];
 

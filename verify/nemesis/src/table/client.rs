@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep};
 
-use super::receipts::{self, fate};
 use super::witness::{PREFIX, Witness};
 use crate::event::{Nanos, What, Who, now};
 use crate::wire::Ledger;
@@ -70,8 +68,7 @@ impl Args {
     }
 }
 
-/// E of the table's clients: the largest there is, for fences are the data that receipts are
-/// compared with, and live for four times this and more.
+/// E of the table's clients: nearly the largest that there may be.
 pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
     Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
@@ -134,8 +131,6 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(it.rival()),
         };
     }
-    let ledger = Ledger::connect(&args.ledger, who(7)).await?;
-    tasks.spawn_local(receipts::work(redlock, args.id, ledger));
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -148,14 +143,6 @@ async fn tell(mut ledger: Ledger, mut seen: UnboundedReceiver<(Nanos, What)>) ->
         ledger.say_at(at, what).await?;
     }
     Ok(())
-}
-
-/// What the library reports to a holder after a change of servers.
-async fn hear(guard: Rc<LockGuard>, tell: UnboundedSender<(Nanos, What)>) {
-    while let Some(receipt) = guard.failover().await {
-        let (name, token) = (guard.name().into(), guard.fencing_token().get());
-        let _ = tell.send((now(), What::Told { name, token, fate: fate(receipt.fate) }));
-    }
 }
 
 fn held(guard: &LockGuard, since: Nanos) -> What {
@@ -176,22 +163,16 @@ impl Task {
     /// asked for again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
-        let (tell, mut reported) = unbounded_channel();
-        let mut seats: Vec<Option<(Rc<LockGuard>, u64)>> = Vec::new();
+        let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();
         for n in 0..SITTING {
             seats.push(None);
             self.take_seat(n, &got);
         }
         loop {
             while let Ok((n, guard, since)) = gets.try_recv() {
-                let guard = Rc::new(guard);
                 self.ledger.say(held(&guard, since)).await?;
                 let until = guard.valid_until().as_nanos();
-                tokio::task::spawn_local(hear(Rc::clone(&guard), tell.clone()));
                 seats[usize::from(n)] = Some((guard, until));
-            }
-            while let Ok((at, what)) = reported.try_recv() {
-                self.ledger.say_at(at, what).await?;
             }
             for n in 0..SITTING {
                 let Some((guard, before)) = &mut seats[usize::from(n)] else { continue };

@@ -1,6 +1,5 @@
 //! One fresh group with its watcher and its clients, and what has to be waited for.
 
-use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use super::client::{SITTING, clock_error};
 use super::facts::Facts;
 use super::fault::Fault;
 use super::old::OldMaster;
-use super::witness::PREFIX;
 use crate::Signals;
 use crate::cut::{Cut, cut, mend};
 use crate::event::{Event, Nanos, What, now};
@@ -100,7 +98,7 @@ impl Group {
 
     fn start(&mut self, mut command: Command) -> Result<(), Failure> {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        self.processes.push(command.stdin(Stdio::piped()).spawn()?);
+        self.processes.push(command.stdin(Stdio::null()).spawn()?);
         Ok(())
     }
 
@@ -131,26 +129,6 @@ impl Group {
         })
         .await?;
         stop.wait(Duration::from_secs(2)).await
-    }
-
-    /// A line to each client; the watcher does not listen.
-    pub(super) fn say(&mut self, words: &str) -> Result<(), Failure> {
-        for client in self.processes.iter_mut().skip(1) {
-            let input = client.stdin.as_mut().ok_or("a client has no input")?;
-            writeln!(input, "{words}")?;
-        }
-        Ok(())
-    }
-
-    /// Has the clients report the fate of their grants, and waits until they did.
-    pub(super) async fn receipts(&mut self, stop: &mut Stop) -> Result<(), Failure> {
-        self.say("judge")?;
-        let clients = usize::from(self.shape.clients);
-        self.until(stop, now(), "all receipts", |events| {
-            let done = events.iter().filter(|e| e.what == What::Receipted).count();
-            (done >= clients).then_some(())
-        })
-        .await
     }
 
     pub(super) fn name(&self) -> &str {
@@ -241,8 +219,7 @@ impl Group {
             let writable = facts.writable(master, since).filter(|at| *at > since)?;
             Some((named.max(writable), master.to_string()))
         };
-        let (_, master) = self.until(stop, since, "a master to take writes", writable).await?;
-        self.look(&master).await?;
+        self.until(stop, since, "a master to take writes", writable).await?;
         self.until(stop, since, "the new master to be through its quarantine", |events| {
             let facts = Facts::of(events);
             let (begun, master) = writable(events)?;
@@ -256,20 +233,6 @@ impl Group {
             (now() > begun.max(ready) + 2_000_000_000).then_some(())
         })
         .await
-    }
-
-    /// Has the clients know which of their grants the new master has, while the fences are there.
-    async fn look(&mut self, master: &str) -> Result<(), Failure> {
-        const READ: &str = "local all = {} for _, key in ipairs(redis.call('KEYS', ARGV[1])) do \
-             all[#all + 1] = key .. ' ' .. (redis.call('GET', key) or '') end return all";
-        let fences = format!("{{{PREFIX}receipt-*}}:fence");
-        let text = self.world.ask(master, &["EVAL", READ, "0", &fences]).await;
-        if !text.is_empty() && !text.starts_with('{') {
-            return Err(format!("the new master does not say what it has: {text}").into());
-        }
-        let file = self.world.socket().with_file_name("fences");
-        std::fs::write(&file, text)?;
-        self.say(&format!("look {}", file.display()))
     }
 
     /// Begins to hand the group over.

@@ -14,7 +14,6 @@ mod fault;
 mod group;
 mod old;
 mod plain;
-mod receipts;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -152,14 +151,11 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     let mut group = Group::up(shape, ledger)?;
     fault.prepare(&group).await?;
     group.clients(stop).await?;
-    group.say("write")?;
-    stop.wait(Duration::from_millis(800)).await?;
     let struck = fault.strike(&mut group, stop).await?;
     // An old master comes back as one for ten seconds, until the Sentinels have made it a replica.
     // Where nothing guards, enough is seen long before.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
-    group.receipts(stop).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };
     let case = Case {
         fault: fault.name(),
@@ -177,12 +173,9 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
 }
 
 fn head() -> String {
-    let above = [
-        "fault", "wrong", "held", "silent", "known", "grant", "receipts", "of lost", "wrong",
-        "unknown", "to old", "votes",
-    ];
-    let below =
-        ["", "votes", "twice", "s", "ms", "ms", "right", "writes", "", "", "master", "judged"];
+    let above =
+        ["fault", "wrong", "held", "silent", "known", "grant", "ran out", "to old", "votes"];
+    let below = ["", "votes", "twice", "s", "ms", "ms", "", "master", "judged"];
     format!("{}\n{}", cells(above.map(str::to_owned)), cells(below.map(str::to_owned)))
 }
 
@@ -195,16 +188,13 @@ fn line(row: &Row) -> String {
         format!("{:.2}", row.seconds_without_grants),
         some(row.reassert_ms),
         some(row.first_grant_ms),
-        row.receipts_right.to_string(),
-        row.receipts_lost.to_string(),
-        row.receipts_wrong.to_string(),
-        row.receipts_unknown.to_string(),
+        format!("{}/{}", row.ran_out, row.sitting),
         row.writes_to_old_master.map_or("-".to_owned(), |n| n.to_string()),
         row.votes.to_string(),
     ]);
     format!("{cells}{}", if row.is_good() { "" } else { "  NOT GOOD" })
 }
 
-fn cells([first, rest @ ..]: [String; 12]) -> String {
+fn cells([first, rest @ ..]: [String; 9]) -> String {
     rest.iter().fold(format!("{first:26}"), |line, cell| format!("{line}{cell:>9}"))
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::verdict::{Case, Row, judge};
-use crate::event::{Event, Fate, Nanos, ToWrite, What, Who};
+use crate::event::{Event, Nanos, ToWrite, What, Who};
 
 const MS: Nanos = 1_000_000;
 
@@ -152,21 +152,6 @@ fn a_token_that_does_not_grow_is_a_wrong_vote() {
     let row = with(vec![held(2, 9_500, "lock", 70, 9_600), held(2, 9_700, "lock", 70, 9_800)]);
     assert!(row.wrong_votes > 0, "{row:?}");
     assert_eq!(row.held_twice, 0);
-}
-
-#[test]
-fn a_receipt_is_right_if_the_data_says_the_same() {
-    let receipt = |fate, there| on(1, 9_900, What::Receipt { name: "w".into(), fate, there });
-    let right = [(Fate::Survived, true), (Fate::Lost, false)];
-    let row = with(right.map(|(fate, there)| receipt(fate, there)).to_vec());
-    assert_eq!((row.receipts_right, row.receipts_wrong), (2, 0));
-    let neither = [(Fate::Unknown, true), (Fate::Standing, true)];
-    let row = with(neither.map(|(fate, there)| receipt(fate, there)).to_vec());
-    assert_eq!((row.receipts_right, row.receipts_wrong, row.receipts_unknown), (0, 0, 1));
-    let wrong = [(Fate::Survived, false), (Fate::Lost, true), (Fate::Standing, false)];
-    let row = with(wrong.map(|(fate, there)| receipt(fate, there)).to_vec());
-    assert_eq!((row.receipts_right, row.receipts_wrong), (0, 3));
-    assert!(!row.is_good());
 }
 
 #[test]

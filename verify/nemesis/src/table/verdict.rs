@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::facts::Facts;
-use crate::event::{Event, Fate, Nanos, What};
+use crate::event::{Event, Nanos, What};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
@@ -48,12 +48,6 @@ pub(super) struct Row {
     pub(super) held_twice: usize,
     pub(super) seconds_without_grants: f64,
     pub(super) reassert_ms: Option<f64>,
-    pub(super) receipts_right: usize,
-    pub(super) receipts_wrong: usize,
-    /// Of the right ones, those of writes that were lost.
-    pub(super) receipts_lost: usize,
-    /// Told that nobody can say.
-    pub(super) receipts_unknown: usize,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
     /// Votes that were judged.
@@ -64,8 +58,6 @@ pub(super) struct Row {
     /// out instead of being renewed.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
-    /// Of them, those that learned their fate.
-    pub(super) reported: usize,
     pub(super) two_masters_ms: f64,
     /// From the fault to the new master, named and writable.
     pub(super) new_master_ms: Option<f64>,
@@ -80,7 +72,7 @@ pub(super) struct Row {
 impl Row {
     /// Whether the fault took place, enough was judged, and nothing was broken.
     pub(super) fn is_good(&self) -> bool {
-        let bad = self.wrong_votes + self.held_twice + self.receipts_wrong;
+        let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()
     }
 }
@@ -99,13 +91,12 @@ pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     row.two_masters_ms = millis(facts.two_masters(case.struck, end));
     beliefs(&mut row, events);
     votes(&mut row, case, &facts, &holds, events);
-    receipts(&mut row, events);
     if row.votes < VOTES {
         row.doubts.push(format!("only {} votes were seen, {VOTES} are wanted", row.votes));
     }
     let fresh: Vec<Nanos> =
         holds.iter().filter(|h| h.name.starts_with("fresh-")).map(|h| h.from).collect();
-    times(&mut row, case, (&facts, events), &holds, fresh);
+    times(&mut row, case, &facts, &holds, fresh);
     row
 }
 
@@ -157,33 +148,7 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
     }
 }
 
-fn receipts(row: &mut Row, events: &[Event]) {
-    for e in events {
-        let What::Receipt { name, fate, there } = &e.what else { continue };
-        match (fate, there) {
-            (Fate::Survived, true) => row.receipts_right += 1,
-            (Fate::Lost, false) => {
-                row.receipts_right += 1;
-                row.receipts_lost += 1;
-            }
-            // No report was wrong, and none was useful.
-            (Fate::Standing, true) => {}
-            (Fate::Unknown, _) => row.receipts_unknown += 1,
-            _ => {
-                row.receipts_wrong += 1;
-                say(row, format!("receipt of {name}: {fate:?}; on the new master: {there}"));
-            }
-        }
-    }
-}
-
-fn times(
-    row: &mut Row,
-    case: &Case,
-    (facts, events): (&Facts, &[Event]),
-    holds: &[Hold],
-    mut fresh: Vec<Nanos>,
-) {
+fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: Vec<Nanos>) {
     fresh.sort_unstable();
     let before = fresh.iter().filter(|at| **at < case.struck).count();
     if before < 50 {
@@ -209,33 +174,15 @@ fn times(
     let first = fresh.partition_point(|at| *at < case.struck).saturating_sub(1);
     let gap = fresh[first..].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
     row.seconds_without_grants = (gap / (10 * MS)) as f64 / 100.0;
-    sitting(row, case, (holds, &tellings(events)), (named, begun));
-}
-
-/// When holders learned what a change of servers did to them, by name and token.
-type Tellings<'a> = BTreeMap<(&'a Arc<str>, u64), Vec<Nanos>>;
-
-fn tellings(events: &[Event]) -> Tellings<'_> {
-    let mut reported = Tellings::new();
-    for e in events {
-        if let What::Told { name, token, .. } = &e.what {
-            reported.entry((name, *token)).or_default().push(e.at);
-        }
-    }
-    reported
+    sitting(row, case, holds, begun);
 }
 
 /// How long the holders that sat when the new master began did not know their state: until they
-/// were renewed, learned the fate of their lock, or lost it.
-fn sitting(
-    row: &mut Row,
-    case: &Case,
-    (holds, tellings): (&[Hold], &Tellings<'_>),
-    (named, begun): (Nanos, Nanos),
-) {
+/// were renewed, or lost the lock.
+fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
-    // Its name may reach a client a moment before it reaches the watcher.
-    let early = named.saturating_sub(50 * MS).max(case.struck);
+    // The new master may serve a client a moment before the watcher sees it.
+    let early = begun.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {
         let until = hold.deadline_at(begun);
@@ -244,13 +191,9 @@ fn sitting(
             continue;
         }
         row.sitting += 1;
-        let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > begun);
-        let reported = tellings.get(&(&hold.name, hold.token));
-        let reported = reported.and_then(|list| list.iter().copied().find(|at| *at >= early));
-        // The log ends with the clients: what was not reported by then does not count as reported.
-        let knows = renewed.unwrap_or(hold.end).min(reported.unwrap_or(hold.end));
+        let renewed = hold.renewed.iter().map(|(at, _)| *at).find(|at| *at > early);
+        let knows = renewed.unwrap_or(hold.end);
         longest = longest.max(Some(knows.saturating_sub(begun)));
-        row.reported += usize::from(reported.is_some());
         row.ran_out += usize::from(renewed.is_none());
     }
     row.reassert_ms = longest.map(millis);

@@ -20,6 +20,9 @@ pub enum Scene {
     LateRaises,
     /// A node that loses everything while a handler runs, and another request under its key.
     Prints,
+    /// An operator who takes a lock from a holder that stops now and then, while another waits for
+    /// it; whose requests and answers get lost, and who is gone again at any time.
+    TakeOvers,
 }
 
 /// The lease of a scene.
@@ -40,6 +43,7 @@ impl Plan {
             Scene::OldMaster => self.old_master(&mut d),
             Scene::LateRaises => self.late_raises(&mut d),
             Scene::Prints => self.prints(&mut d),
+            Scene::TakeOvers => self.take_overs(&mut d),
         }
     }
 
@@ -60,7 +64,7 @@ impl Plan {
         }
     }
 
-    fn do_one_after_the_other(&mut self, tasks: [Vec<Act>; 2]) {
+    fn do_one_after_the_other<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
         let task = |(client, acts)| TaskPlan { client, acts };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
@@ -146,9 +150,61 @@ impl Plan {
     }
 }
 
+impl Plan {
+    fn take_overs(&mut self, d: &mut Dice) {
+        let (max_ttl, error) = (2 * TTL, TTL / 10);
+        let mut nodes = vec![lone(max_ttl, false); d.pick(&[1, 1, 3])];
+        let is_group = d.chance(500);
+        if is_group {
+            nodes[0] = group(max_ttl, d.chance(500), TTL);
+        }
+        for server in nodes.iter_mut().flat_map(|node| &mut node.servers) {
+            *server = within(error * 1_000, d.chance(500), server.window);
+        }
+        self.settle(max_ttl, nodes);
+        (self.stages[0].clock_error, self.truth.error) = (error, error * 1_000);
+        self.clients.resize(3, self.clients[0]);
+        self.net.late_max = self.deadline;
+        let some = d.pick(&[0, 50, 200]);
+        (self.net.late, self.net.lose_request) = (some, some);
+        (self.net.lose_reply, self.net.duplicate) = (some, some);
+        let partings = [Parting::Release, Parting::Drop, Parting::CutShort(2)];
+        let mut operator = Vec::new();
+        for _ in 0..3 {
+            operator.push(Act::Think(d.range(5, 2 * TTL)));
+            operator.push(Act::TakeOver {
+                name: 0,
+                ttl: d.pick(&[TTL / 4, TTL]),
+                wait: d.pick(&[TTL, 4 * TTL]),
+                hold: d.pick(&[0, 5, TTL, 4 * TTL]),
+                polls: if d.chance(300) { d.range(1, 12) as u32 } else { u32::MAX },
+                parting: d.pick(&partings),
+            });
+        }
+        let hold = lock(8 * TTL, 2 * TTL, d.chance(500));
+        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4], operator]);
+        for _ in 0..d.range(1, 4) {
+            let (client, span) = (d.range(0, 1) as usize, d.range(TTL / 4, 2 * TTL));
+            self.faults.push((d.range(20, 10 * TTL), Fault::Pause { client, span, lag: 0 }));
+        }
+        if d.chance(300) {
+            self.faults.push((d.range(20, 10 * TTL), Fault::Kill { client: 2 }));
+        }
+        if is_group {
+            let handover = Fault::Handover { node: 0, to: 1, takes: d.range(1, TTL / 2) };
+            self.faults.push((d.range(20, 10 * TTL), handover));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+}
+
 /// A server whose clock is behind or ahead by all of E.
 fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
-    let bound = (max_ttl - 1) / 2 * 1_000;
+    within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
+}
+
+/// The same, of so many µs.
+fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
     let error = if is_ahead { bound as i64 } else { -(bound as i64) };
     ServerPlan { clock: Wave::constant(bound, error), window }
 }

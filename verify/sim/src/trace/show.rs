@@ -133,9 +133,10 @@ impl Event {
     /// What concerns those who hold, run or watch something.
     fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Holds { hold, client, name: n, token, left, .. } => {
+            Self::Holds { hold, client, name: n, token, is_taker, left, .. } => {
+                let took = if is_taker { ", taken from another" } else { "" };
                 write!(f, "client {client} HOLDS {} (hold {hold}) ", name(n))?;
-                write!(f, "token {token}, valid for {left} µs")
+                write!(f, "token {token}, valid for {left} µs{took}")
             }
             Self::Parts { hold, client, name: n, how } => {
                 write!(f, "client {client} parts with {} (hold {hold}): {how:?}", name(n))

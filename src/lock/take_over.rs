@@ -1,0 +1,187 @@
+//! Taking a lock from a holder that does not come back (locks 13).
+//!
+//! The holder may go on believing in the lock for what is left of its lease. So its lock is taken
+//! for at least as long, and nothing that was taken is released before: not by an attempt that was
+//! given up, and not by the guard.
+
+use std::time::Duration;
+
+use tracing::Instrument as _;
+
+use super::acquiring::Acquiring;
+use super::inspect::{Holder, look, note};
+use super::mutex::{Bid, Manner, acquire_within};
+use super::{LockGuard, Mutex};
+use crate::driver::Core;
+use crate::driver::attempt::Ask;
+use crate::error::AcquireError;
+use crate::op::IfHeld;
+use crate::span::{Call, verb};
+use crate::token::OwnerToken;
+
+/// The lock as [`Mutex::take_over`] has taken it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TakenOver {
+    /// The holder from whom it was taken, as it was seen last; none if it was gone by then.
+    pub from: Option<Holder>,
+    /// The lock, under a higher token.
+    ///
+    /// Until `closed_for` has passed it is not released: given up before, by `release` or by its
+    /// drop, it is renewed no more, and the nodes keep the lock until it lapses.
+    pub guard: LockGuard,
+    /// For how long, from now on, the holder may still believe in the lock, at most. As long as it
+    /// does, nobody else can have the lock, whatever becomes of the guard and of this process.
+    /// After that the guard is released as any other.
+    pub closed_for: Duration,
+}
+
+/// A takeover under way.
+pub(crate) struct TakeOver {
+    from: OwnerToken,
+    /// The owner of all its attempts, so that none is refused because of an earlier one whose
+    /// answer was lost.
+    taker: OwnerToken,
+    /// Lease length of the next attempt. It only grows, so no attempt shortens what an earlier one
+    /// has taken.
+    ttl: Duration,
+    /// The holder as it was seen last.
+    seen: Option<Holder>,
+}
+
+impl TakeOver {
+    /// The attempt as a takeover: for at least as long as any node has the lock for the holder.
+    pub(super) async fn ask<'a>(&mut self, core: &Core, ask: Ask<'a>) -> Ask<'a> {
+        let seen = look(core, ask.keys).await;
+        let left = seen.longest_of(&[self.from, self.taker]);
+        self.ttl = self.ttl.max(left).min(core.config.max_ttl);
+        self.seen = seen.holder().filter(|seen| seen.token == self.from).or(self.seen.take());
+        let if_held = Some(IfHeld::TakeFrom(self.from));
+        Ask { ttl: self.ttl, if_held, taker: Some(self.taker), ..ask }
+    }
+}
+
+impl Mutex {
+    /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
+    /// where the holder is known to hang. From nobody else: another one who comes first keeps it.
+    /// Each node gives it from one to the other at once, so those who wait for it go on waiting.
+    /// Waits as [`acquire`](Self::acquire) does.
+    ///
+    /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
+    /// from now on. The holder itself learns of its loss at its next renewal, at the latest when
+    /// its lease ends. Until then nobody else can have the lock, whatever becomes of the guard, of
+    /// this future or of this process: the lease of the takeover is the mutex's ttl, or as long as
+    /// the holder's lease still was (at most `max_ttl`). `reason` is kept with the lock as its
+    /// [`note`](Holder::note), cut to one kibibyte.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if somebody else has the lock by now and
+    /// keeps it, or another program's value is under its key. Some nodes may have given the lock
+    /// away all the same; they keep it closed for that lease at most.
+    ///
+    /// # Cancellation safety
+    /// Dropped, the holder may have lost the lock all the same. What was taken is not released; it
+    /// lapses, after that lease at most.
+    pub async fn take_over(
+        &self,
+        holder: &Holder,
+        reason: &str,
+    ) -> Result<TakenOver, AcquireError> {
+        let verb = verb!("take_over", of = %self.resource());
+        let call = Acquiring::begin(&self.core, &self.name);
+        let taken = self.take_from(holder, reason, &verb).instrument(verb.span()).await;
+        call.over(verb, taken.as_ref().map(|taken| Some(&taken.guard)));
+        taken
+    }
+
+    async fn take_from(
+        &self,
+        holder: &Holder,
+        reason: &str,
+        verb: &Call,
+    ) -> Result<TakenOver, AcquireError> {
+        let _verb = self.begin()?;
+        let of = self.resource();
+        let (core, keys, ttl, level) = (&self.core, &self.keys, self.ttl, self.level);
+        let taker = OwnerToken::from_random(core.env.random());
+        let mut from = TakeOver { from: holder.token, taker, ttl, seen: None };
+        let manner = Manner::TakeOver(&mut from);
+        let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner, verb };
+        let won = acquire_within(core, bid, self.acquire_timeout, self.retry).await?;
+        // No node had it for the holder for longer than this lease, which has begun by now.
+        let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
+        let guard = self.guard_of(self.lease(won).lapsing_before(over));
+        guard.lease().set_meta(note(reason).into());
+        // Without it the reason comes with the next renewal.
+        drop(guard.extend().await);
+        let closed_for = over.since(core.env.now());
+        Ok(TakenOver { from: from.seen, guard, closed_for })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryNode, Redlock, TryAcquire};
+
+    const TTL: Duration = Duration::from_secs(2);
+
+    fn three() -> Redlock {
+        let nodes = (0..3).fold(Redlock::builder(), |b, i| {
+            b.node(MemoryNode::builder().name(format!("m{i}")).build())
+        });
+        nodes.ttl(TTL).build().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_takeover_raises_the_fence_and_the_holder_learns_of_it() {
+        let redlock = three();
+        let mutex = redlock.mutex("job").build().unwrap();
+        let old = mutex.acquire().await.unwrap();
+        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
+        let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
+        assert!(taken.guard.fencing_token() > old.fencing_token());
+        assert!(taken.from.unwrap().fence >= old.fencing_token());
+        let holder = mutex.inspect().await.unwrap().holder().unwrap();
+        assert_eq!(holder.note.as_deref(), Some("it hangs"));
+        assert!(old.extend().await.is_err());
+        assert!(!old.is_valid());
+        // The old holder's release takes nothing from the new one.
+        assert!(old.release().await.is_err());
+        assert!(taken.guard.is_valid());
+        assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
+        taken.guard.release().await.unwrap();
+        let still = mutex.try_acquire().await.unwrap();
+        assert!(matches!(still, TryAcquire::Taken(_)), "it opened before it was to");
+        let taken = mutex.take_over(&hangs, "it is gone").await.unwrap();
+        assert!(taken.from.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_takeover_leaves_the_lock_to_another_who_came_first() {
+        let redlock = three();
+        let mutex = redlock.mutex("job");
+        let mutex = mutex.acquire_timeout(Duration::from_millis(200)).build().unwrap();
+        let old = mutex.acquire().await.unwrap();
+        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
+        old.release().await.unwrap();
+        let well = mutex.acquire().await.unwrap();
+        let refused = mutex.take_over(&hangs, "it hangs").await;
+        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+        assert!(well.extend().await.is_ok(), "a healthy holder lost its lock");
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_is_given_up_keeps_the_name_closed_for_its_lease_and_no_longer() {
+        let redlock = three();
+        let mutex = redlock.mutex("job").ttl(TTL / 4).auto_renew(false).build().unwrap();
+        let _old = redlock.mutex("job").auto_renew(false).build().unwrap().acquire().await.unwrap();
+        let hangs = mutex.inspect().await.unwrap().holder().unwrap();
+        let taken = mutex.take_over(&hangs, "it hangs").await.unwrap();
+        assert!(taken.closed_for >= hangs.remaining / 2, "{:?}", taken.closed_for);
+        let (closed, said) = (taken.guard.remaining(), std::time::Instant::now());
+        drop(taken);
+        let _next = mutex.acquire().await.unwrap();
+        assert!(said.elapsed() >= closed, "{:?} of {closed:?}", said.elapsed());
+    }
+}

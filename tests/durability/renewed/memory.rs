@@ -1,0 +1,264 @@
+//! The same on nodes in memory, where any history can be had at once.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use palisade::Moment;
+use palisade::error::NodeError;
+use palisade::node::NodeEvent;
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
+use palisade::test_util::TokioEnv;
+use palisade::{Durability, Failover, MemoryNode, Outcome, Redlock, RedlockBuilder};
+use tokio::sync::broadcast;
+use tokio::time::{Instant, sleep};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Nodes, and settings of a handle, whose clock is tokio's.
+fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let nodes = [0; N].map(|_| MemoryNode::builder().env(Arc::clone(&env)).build());
+    (nodes, Redlock::builder().env(env).ttl(TTL).max_ttl(TTL))
+}
+
+fn three() -> ([MemoryNode; 3], Redlock) {
+    let (nodes, builder) = world();
+    let builder = nodes.iter().cloned().fold(builder, RedlockBuilder::node);
+    (nodes, builder.build().unwrap())
+}
+
+/// Time for answers on their way, and none for a renewal to be due.
+async fn settle() {
+    sleep(Duration::from_millis(10)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_the_nodes_lost_the_lock_is_back_on_all_of_them_at_once() {
+    let (nodes, redlock) = three();
+    let before = nodes[1].snapshot();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+    settle().await;
+    let started = Instant::now();
+    nodes[0].restart_keeping();
+    nodes[1].restore(before);
+    nodes[2].restart_empty();
+    assert_eq!(guard.failover().await, Failover::Kept);
+    settle().await;
+    assert!(started.elapsed() < TTL / 4, "no renewal was due");
+    assert!(nodes.iter().all(|n| !n.is_empty()));
+    let rival = redlock.mutex("k").build().unwrap();
+    assert!(rival.try_acquire().await.is_err(), "all of them are in quarantine");
+    assert!(guard.release().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_lost_its_data_and_not_its_history_is_renewed_once_it_answers() {
+    let (nodes, redlock) = three();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+    settle().await;
+    let started = Instant::now();
+    nodes[0].flush_all();
+    // No connection was lost, so it shows with the next answer: any caller's.
+    redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(guard.failover().await, Failover::Kept);
+    settle().await;
+    assert!(started.elapsed() < TTL / 4, "no renewal was due");
+    assert!(!nodes[0].is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_waits_for_a_late_call_and_is_not_lost_with_a_dropped_future() {
+    let (nodes, redlock) = three();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+    settle().await;
+    let asking = tokio::time::timeout(Duration::from_millis(5), guard.failover()).await;
+    assert!(asking.is_err(), "nothing to tell");
+    nodes[0].restart_empty();
+    settle().await;
+    assert_eq!(guard.failover().await, Failover::Kept);
+    assert_eq!(guard.failover().now_or_never(), None, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_nodes_are_gone_is_open_and_then_kept_or_lost() {
+    for back in [true, false] {
+        let (nodes, builder) = world::<3>();
+        let open = [0; 3].map(|_| Arc::new(Mutex::new(true)));
+        let scripted = |(node, open): (&MemoryNode, &Arc<_>)| Scripted {
+            node: node.clone(),
+            open: Arc::clone(open),
+            asked: Arc::default(),
+        };
+        let builder = nodes.iter().zip(&open).map(scripted).fold(builder, RedlockBuilder::node);
+        let redlock = builder.build().unwrap();
+        let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+        settle().await;
+        for open in &open[1..] {
+            *open.lock().unwrap() = false;
+        }
+        nodes[0].restart_keeping();
+        assert_eq!(guard.failover().await, Failover::Open);
+        assert!(guard.is_valid(), "its deadline holds");
+        for open in &open[1..] {
+            *open.lock().unwrap() = back;
+        }
+        let expected = if back { Failover::Kept } else { Failover::Lost };
+        assert_eq!(guard.failover().await, expected);
+        assert_eq!(guard.is_valid(), back);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_past_its_longest_hold_is_open_and_not_renewed() {
+    let (nodes, redlock) = three();
+    let mutex = redlock.mutex("k").max_hold(Duration::from_secs(1)).build().unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let deadline = guard.valid_until();
+    sleep(Duration::from_secs(2)).await;
+    nodes[0].restart_empty();
+    assert_eq!(guard.failover().await, Failover::Open);
+    assert_eq!((guard.is_valid(), guard.valid_until()), (true, deadline));
+    assert_eq!(guard.failover().await, Failover::Lost, "it ends at its deadline");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_and_running_handlers_are_renewed_too() {
+    let (nodes, redlock) = three();
+    let election = redlock.election("boss").build().unwrap();
+    let leader = election.campaign("me").await.unwrap();
+    settle().await;
+    nodes[2].restart_empty();
+    assert_eq!(leader.failover().await, Failover::Kept);
+    leader.resign().await.unwrap();
+
+    let jobs = redlock.idempotency("jobs").at_most_once().build().unwrap();
+    let all = nodes.clone();
+    let call = jobs.key("one").run(|cx| async move {
+        all.iter().for_each(MemoryNode::restart_keeping);
+        // Renewed, so that the nodes' new data histories take the result.
+        Ok::<_, String>(cx.failover().await == Failover::Kept)
+    });
+    match call.await.unwrap() {
+        Outcome::Executed { value, kept, .. } => assert!(value && kept),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A node that records what it is asked, and answers only while `open`.
+struct Scripted {
+    node: MemoryNode,
+    open: Arc<Mutex<bool>>,
+    asked: Arc<Mutex<Vec<Vec<Op>>>>,
+}
+
+impl LockNode for Scripted {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.asked.lock().unwrap().push(batch.ops.clone());
+        if *self.open.lock().unwrap() {
+            return self.node.call(batch, deadline);
+        }
+        let error = NodeError::not_executed(palisade::error::NodeFault::Unreachable, "closed");
+        Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)))
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.node.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.node.name()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_renewal_after_a_failover_names_the_quarantine() {
+    let ([node], builder) = world();
+    let asked = Arc::<Mutex<Vec<Vec<Op>>>>::default();
+    let scripted =
+        Scripted { node: node.clone(), open: Arc::new(Mutex::new(true)), asked: asked.clone() };
+    let redlock = builder.node(scripted).build().unwrap();
+    let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
+    settle().await;
+    asked.lock().unwrap().clear();
+    node.restart_empty();
+    assert_eq!(guard.failover().await, Failover::Kept);
+    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    let [facts, renewal] = &asked[..] else { panic!("{asked:?}") };
+    assert!(facts.is_empty(), "{facts:?}");
+    assert!(matches!(renewal[..], [Op::Extend { reassert: Some(_), .. }]), "{renewal:?}");
+}
+
+/// A node whose address leads to another server while the replicas of the one before are waited
+/// for; those confirm all the same.
+struct Moved(MemoryNode);
+
+impl LockNode for Moved {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.0.call(batch, deadline)
+    }
+
+    fn barrier(
+        &self,
+        _: BarrierPoint,
+        _: Durability,
+        _: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        Box::pin(async {
+            sleep(Duration::from_millis(100)).await;
+            Ok(1)
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
+    let ([node], builder) = world();
+    let redlock = builder.node(Moved(node.clone())).build().unwrap();
+    let _held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
+    let mutex = redlock.mutex("late").durability(Durability::AllReplicas).build().unwrap();
+    let late = tokio::spawn(async move { mutex.acquire().await });
+    sleep(Duration::from_millis(50)).await;
+    node.restart_empty();
+    let late = late.await.unwrap().unwrap();
+    assert_eq!(late.failover().await, Failover::Kept);
+    assert!(!node.is_empty());
+}
+
+/// Confirmations of a new server come on another thread while its holders are still notified.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn no_renewal_swallows_a_failover() {
+    const HELD: usize = 500;
+    const FAILOVERS: usize = 20;
+    let ([node], builder) = world();
+    let redlock = builder.node(node.clone()).build().unwrap();
+    let mut held = Vec::new();
+    for i in 0..HELD {
+        let mutex = redlock.mutex(format!("k{i}")).auto_renew(false).build().unwrap();
+        held.push(Arc::new(mutex.acquire().await.unwrap()));
+    }
+    let mut renewing = tokio::task::JoinSet::new();
+    for guard in held.iter().map(Arc::clone) {
+        renewing.spawn(async move {
+            loop {
+                let _ = guard.extend().await;
+            }
+        });
+    }
+    for _ in 0..FAILOVERS {
+        node.restart_keeping();
+        for guard in &held {
+            // Its holder extends it, so what is open is kept soon.
+            while guard.failover().await != Failover::Kept {}
+        }
+    }
+    renewing.shutdown().await;
+}

@@ -1,0 +1,260 @@
+//! Servers and Sentinels that answer as a test wants: a listener, the protocol from the server's
+//! side, and the answers of an honest Sentinel.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// The group's name at every fake Sentinel.
+pub const NAME: &str = "orders";
+
+/// A command: its words.
+pub type Command = Vec<Vec<u8>>;
+
+/// A listener on a free port of loopback; it ends with the value.
+pub struct Fake {
+    pub at: String,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    connections: AtomicUsize,
+    /// The commands of [`Fake::start`], as text.
+    asked: Mutex<Vec<String>>,
+    /// For the connections that subscribed.
+    events: broadcast::Sender<Vec<u8>>,
+}
+
+impl Fake {
+    /// Answers each command, given as its words. To be called within a runtime.
+    pub fn start(answer: impl Fn(&[&str]) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let answer = Arc::new(answer);
+        Self::listen(move |socket, shared| converse(socket, shared, Arc::clone(&answer)))
+    }
+
+    /// Has each connection served by this function.
+    pub fn serve<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Option<()>> + Send + 'static,
+    {
+        Self::listen(move |socket, _| serve(socket))
+    }
+
+    fn listen<F>(serve: impl Fn(TcpStream, Arc<Shared>) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Option<()>> + Send + 'static,
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
+        let at = listener.local_addr().expect("it is bound").to_string();
+        let listener = TcpListener::from_std(listener).expect("a runtime");
+        let (connections, asked) = (AtomicUsize::new(0), Mutex::default());
+        let shared = Arc::new(Shared { connections, asked, events: broadcast::Sender::new(1_024) });
+        let ours = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            let mut all = JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                ours.connections.fetch_add(1, Relaxed);
+                while all.try_join_next().is_some() {}
+                all.spawn(serve(socket, Arc::clone(&ours)));
+            }
+        });
+        Self { at, shared, task }
+    }
+
+    /// How many connections were made to it.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
+    }
+
+    /// How many commands began so.
+    pub fn asked(&self, command: &str) -> usize {
+        let asked = self.shared.asked.lock().unwrap();
+        asked.iter().filter(|words| words.starts_with(command)).count()
+    }
+
+    /// Sends an event to all that subscribed.
+    pub fn tell(&self, channel: &str, payload: &str) {
+        let _ = self.shared.events.send(message(channel, payload));
+    }
+
+    /// Sends a hundred events after each pause, until it is dropped.
+    pub fn flood(&self, pause: Duration) {
+        let shared = Arc::downgrade(&self.shared);
+        let event = message("+sdown", format!("master {NAME} 127.0.0.1 1"));
+        tokio::spawn(async move {
+            while let Some(shared) = shared.upgrade() {
+                for _ in 0..100 {
+                    let _ = shared.events.send(event.clone());
+                }
+                drop(shared);
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn converse<A>(socket: TcpStream, shared: Arc<Shared>, answer: Arc<A>) -> Option<()>
+where
+    A: Fn(&[&str]) -> Vec<u8>,
+{
+    let (from, to) = socket.into_split();
+    let (mut from, to) = (BufReader::new(from), Arc::new(tokio::sync::Mutex::new(to)));
+    let mut events = JoinSet::new();
+    loop {
+        let asked = command(&mut from).await?;
+        let words: Vec<_> = asked.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        shared.asked.lock().unwrap().push(words.join(" "));
+        to.lock().await.write_all(&answer(&words)).await.ok()?;
+        if words[0] == "SUBSCRIBE" {
+            let (to, mut heard) = (Arc::clone(&to), shared.events.subscribe());
+            events.spawn(async move {
+                loop {
+                    match heard.recv().await {
+                        Ok(event) => to.lock().await.write_all(&event).await?,
+                        Err(RecvError::Lagged(_)) => {}
+                        Err(RecvError::Closed) => return Ok::<(), std::io::Error>(()),
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// What a Sentinel reports of its group.
+#[derive(Clone, Default)]
+pub struct View {
+    pub master: String,
+    pub epoch: u64,
+    pub replicas: Vec<String>,
+    pub others: Vec<String>,
+    /// How many more Sentinels it says that it knows; two if it does not matter.
+    pub others_known: Option<u32>,
+}
+
+/// A Sentinel that reports what is in the view at that time.
+pub fn sentinel(id: char, view: &Arc<Mutex<View>>) -> Fake {
+    let view = Arc::clone(view);
+    Fake::start(move |words| view.lock().unwrap().answer(id, words))
+}
+
+impl View {
+    /// The answer of the Sentinel `id` to a command.
+    pub fn answer(&self, id: char, words: &[&str]) -> Vec<u8> {
+        let id = id.to_string().repeat(40);
+        match words {
+            ["HELLO", ..] => map(&[("server", "redis"), ("mode", "sentinel")]),
+            ["SUBSCRIBE", channels @ ..] => subscribed(channels),
+            ["SENTINEL", "MYID"] => bulk(id),
+            ["SENTINEL", "MASTER", _] => self.facts(),
+            ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => {
+                let (host, port) = self.master.rsplit_once(':').expect("host:port");
+                array(&[bulk(host), bulk(port)])
+            }
+            ["SENTINEL", "SENTINELS", _] => list(&self.others, "sentinel"),
+            ["SENTINEL", "REPLICAS", _] => list(&self.replicas, "slave"),
+            ["SENTINEL", "CONFIG", ..] => map(&[("resolve-hostnames", "no")]),
+            ["SENTINEL", "CKQUORUM", _] => b"+OK 3 usable Sentinels\r\n".to_vec(),
+            ["INFO", ..] => {
+                bulk(format!("redis_version:7.0.15\r\nredis_mode:sentinel\r\nrun_id:{id}\r\n"))
+            }
+            _ => ok(),
+        }
+    }
+
+    fn facts(&self) -> Vec<u8> {
+        let (host, port) = self.master.rsplit_once(':').expect("host:port");
+        map(&[
+            ("name", NAME),
+            ("ip", host),
+            ("port", port),
+            ("flags", "master"),
+            ("config-epoch", &self.epoch.to_string()),
+            ("num-slaves", &self.replicas.len().to_string()),
+            ("num-other-sentinels", &self.others_known.unwrap_or(2).to_string()),
+            ("quorum", "2"),
+            ("down-after-milliseconds", "30000"),
+            ("failover-timeout", "60000"),
+        ])
+    }
+}
+
+fn list(all: &[String], flags: &str) -> Vec<u8> {
+    let each = all.iter().map(|at| {
+        let (host, port) = at.rsplit_once(':').expect("host:port");
+        map(&[("ip", host), ("port", port), ("runid", &format!("{at:0>40}")), ("flags", flags)])
+    });
+    array(&each.collect::<Vec<_>>())
+}
+
+/// The next command; `None` at the end.
+pub async fn command<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> Option<Command> {
+    let count = number(from, b'*').await?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let length = number(from, b'$').await?;
+        let mut word = vec![0; length + 2];
+        from.read_exact(&mut word).await.ok()?;
+        word.truncate(length);
+        words.push(word);
+    }
+    Some(words)
+}
+
+async fn number<R: AsyncRead + Unpin>(from: &mut BufReader<R>, mark: u8) -> Option<usize> {
+    let mut line = Vec::new();
+    from.read_until(b'\n', &mut line).await.ok()?;
+    let digits = line.strip_prefix(&[mark])?.strip_suffix(b"\r\n")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+pub fn bulk(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let text = text.as_ref();
+    [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat()
+}
+
+pub fn array(items: &[Vec<u8>]) -> Vec<u8> {
+    [format!("*{}\r\n", items.len()).into_bytes(), items.concat()].concat()
+}
+
+pub fn map(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let all: Vec<Vec<u8>> = pairs.iter().map(|(k, v)| [bulk(k), bulk(v)].concat()).collect();
+    [format!("%{}\r\n", pairs.len()).into_bytes(), all.concat()].concat()
+}
+
+pub fn integer(n: impl std::fmt::Display) -> Vec<u8> {
+    format!(":{n}\r\n").into_bytes()
+}
+
+pub fn ok() -> Vec<u8> {
+    b"+OK\r\n".to_vec()
+}
+
+/// The answer to a subscription.
+pub fn subscribed(channels: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let all = channels.iter().enumerate();
+    let all = all.map(|(i, channel)| {
+        [&b">3\r\n"[..], &bulk("subscribe"), &bulk(channel), &integer(i + 1)].concat()
+    });
+    all.collect::<Vec<_>>().concat()
+}
+
+/// A message to subscribers.
+pub fn message(channel: &str, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    [&b">3\r\n"[..], &bulk("message"), &bulk(channel), &bulk(payload)].concat()
+}
