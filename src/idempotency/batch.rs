@@ -17,11 +17,17 @@ impl Idempotency {
     /// Makes all these calls together, each with an item for its handler, and answers in their
     /// order. At most `concurrency` handlers run at once.
     ///
-    /// The keys are claimed together, in one request to each node, or a few if they are many, and
-    /// results that are ready at the same time are stored together. A claim whose handler waits for
-    /// its turn is renewed. Calls with the same key run one after the other, in their order: a
-    /// duplicate inside the batch is answered by the result of the first, and never finds it in
-    /// flight. One call that fails changes nothing for the others.
+    /// A key is claimed when there is a turn for its handler, and the handler begins at once. So a
+    /// batch that is dropped, or whose process dies, leaves no claim of a handler that did not
+    /// begin, except for the keys that were being claimed at that moment: fewer than
+    /// `concurrency`. Keys whose turns come at the same time are claimed together, in one request
+    /// to each node, or a few if they are many; results that are ready at the same time are stored
+    /// together. A large `concurrency` therefore saves requests. Calls with the same key run one
+    /// after the other, in their order: a duplicate inside the batch is answered by the result of
+    /// the first, and never finds it in flight. One call that fails changes nothing for the others.
+    ///
+    /// A call that waits for another process's handler
+    /// ([`in_flight_timeout`](Call::in_flight_timeout)) occupies a turn while it waits.
     ///
     /// The calls may be of several namespaces. Their settings are their own.
     ///
@@ -65,14 +71,14 @@ impl Idempotency {
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut came_to = Vec::with_capacity(group.len());
             for (place, call, item) in group {
+                // Before the claim: what is claimed counts as begun where the process is killed.
+                // Never closed: the permit comes, or the batch is dropped.
+                let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
-                    // Never closed: the permit comes, or the call is dropped.
-                    let _turn = turns.acquire().await;
-                    if !cx.is_valid() {
-                        let why = "its claim was lost while it waited for its turn";
-                        return Err(Failed::no_effect(why));
-                    }
-                    handler(cx, item).await.map_err(Into::into)
+                    let ended = handler(cx, item).await;
+                    // The next one is claimed while this result is stored.
+                    drop(turn);
+                    ended
                 });
                 came_to.push((place, outcome.await));
             }

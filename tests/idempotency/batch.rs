@@ -1,10 +1,12 @@
 //! Many calls together: an outcome each, in few requests to the nodes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade::{Failed, Outcome};
+use palisade::test_util::fault::{FaultControl, Step};
+use palisade::{Failed, Idempotency, Outcome};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::support::idem::{World, secs};
@@ -72,7 +74,7 @@ async fn each_call_has_its_own_outcome_and_duplicates_have_that_of_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_handlers_run_at_once_than_asked_for_and_waiting_claims_are_kept() {
+async fn no_more_handlers_run_at_once_than_asked_for() {
     let w = World::new(3);
     let orders = w.orders();
     let (now, most) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -91,4 +93,122 @@ async fn no_more_handlers_run_at_once_than_asked_for_and_waiting_claims_are_kept
     assert!(done.into_iter().all(|outcome| outcome.unwrap().is_executed()));
     assert_eq!(most.load(SeqCst), 2);
     assert!(begun.elapsed() < secs(24) + Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+/// How a process leaves its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The future is dropped.
+    Drop,
+    /// The process is gone: nothing that it sends arrives any more.
+    Kill,
+}
+
+const BATCH: usize = 500;
+
+fn names() -> impl Iterator<Item = String> {
+    (0..BATCH).map(|i| format!("order-{i:03}"))
+}
+
+/// The keys that are parked where the whole batch is delivered again, once all leases are over.
+async fn parked(orders: &Idempotency) -> Vec<usize> {
+    sleep(secs(60)).await;
+    let calls = names().map(|name| (orders.key(name), ()));
+    let again = orders.run_each(calls, BATCH, |_, ()| async { Ok::<_, Failed>(0) }).await;
+    let is_parked = |outcome: &Outcome<usize>| matches!(outcome, Outcome::Parked(_));
+    let all = again.iter().map(|outcome| is_parked(outcome.as_ref().unwrap())).enumerate();
+    all.filter_map(|(i, parked)| parked.then_some(i)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
+    for end in [End::Drop, End::Kill] {
+        for (concurrency, last) in
+            [(1, 1), (1, 2), (1, 250), (1, 500), (8, 1), (8, 8), (8, 9), (8, 401), (8, 500)]
+        {
+            let w = World::new(3);
+            let handle = w.handle(0);
+            let (orders, faults) = (handle.orders(), &handle.faults);
+            let (begun, completed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+            let ends = Notify::new();
+            let handler = |_, i| {
+                let n = {
+                    let mut begun = begun.lock().unwrap();
+                    begun.push(i);
+                    begun.len()
+                };
+                let (completed, ends) = (&completed, &ends);
+                async move {
+                    if n == last {
+                        if end == End::Kill {
+                            faults.iter().for_each(FaultControl::cut);
+                        }
+                        ends.notify_one();
+                    }
+                    if n + concurrency > last {
+                        std::future::pending::<()>().await;
+                    }
+                    completed.lock().unwrap().push(i);
+                    Ok::<_, Failed>(i)
+                }
+            };
+            let calls = names().enumerate().map(|(i, name)| (orders.key(name), i));
+            let run = orders.run_each(calls, concurrency, handler);
+            tokio::select! {
+                biased;
+                _ = run => panic!("handler {last} never ends"),
+                () = ends.notified() => {}
+            }
+            let at = format!("{end:?} in handler {last}, {concurrency} at once");
+            let (begun, completed) = (begun.into_inner().unwrap(), completed.into_inner().unwrap());
+            // Others that were ready began, too, before the batch was dropped.
+            assert!((last..last + concurrency).contains(&begun.len()), "{at}: {begun:?}");
+            let parked = parked(&w.orders()).await;
+            let unbegun = parked.iter().filter(|i| !begun.contains(i)).count();
+            let most = if end == End::Drop { 0 } else { concurrency - 1 };
+            assert!(unbegun <= most, "{at}: {unbegun} that were not begun are parked");
+            let hang = |i: &&usize| !completed.contains(i);
+            for i in begun.iter().filter(hang) {
+                assert!(parked.contains(i), "{at}: order {i} may have taken effect");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_ends_at_any_moment_parks_only_what_was_begun() {
+    // Each request and each answer takes 10 ms, a handler 5 ms: moments in each part of a turn.
+    for end in [End::Drop, End::Kill] {
+        for moment in (0..120).step_by(3).map(Duration::from_millis) {
+            let w = World::new(3);
+            let handle = w.handle(0);
+            for fault in &handle.faults {
+                fault.script((0..100).map(|_| Step::delay(Duration::from_millis(10))));
+            }
+            let (orders, begun) = (handle.orders(), Mutex::new(Vec::new()));
+            let handler = |_, i| {
+                begun.lock().unwrap().push(i);
+                async move {
+                    sleep(Duration::from_millis(5)).await;
+                    Ok::<_, Failed>(i)
+                }
+            };
+            let calls = names().enumerate().map(|(i, name)| (orders.key(name), i));
+            let run = orders.run_each(calls, 20, handler);
+            tokio::select! {
+                biased;
+                _ = run => panic!("500 orders take longer"),
+                () = sleep(moment) => {
+                    if end == End::Kill {
+                        handle.faults.iter().for_each(FaultControl::cut);
+                    }
+                }
+            }
+            let begun = begun.into_inner().unwrap();
+            let parked = parked(&w.orders()).await;
+            let unbegun = parked.iter().filter(|i| !begun.contains(i)).count();
+            let most = if end == End::Drop { 0 } else { 20 };
+            assert!(unbegun <= most, "{end:?} after {moment:?}: {unbegun} were not begun");
+        }
+    }
 }
