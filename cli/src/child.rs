@@ -205,7 +205,19 @@ async fn attend(
             }
             signal = signals.next() => {
                 interrupts += u32::from(signal == Signal::SIGINT);
-                if interrupts > 1 { kill(child, group, say) } else { send(group, signal) }
+                if interrupts > 1 {
+                    killed = true;
+                    kill(child, group, say);
+                } else {
+                    send(group, signal);
+                }
+            }
+            place = watchdog.ended(), if !killed => {
+                let replaced = watchdog.replace(place, now() + held.remaining()).await;
+                if !say_replaced(&replaced, say) {
+                    (ending, killed) = (Some(Ending::Lost), true);
+                    kill(child, group, say);
+                }
             }
             why = &mut asked, if ending.is_none() => {
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
@@ -239,6 +251,25 @@ async fn attend(
             }
         }
     }
+}
+
+/// Reports what became of a watchdog that ended; false if its place is empty.
+fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
+    match replaced {
+        Ok(()) => {
+            let text = "one of the two processes that end the command with its lease was killed; \
+                        another one has its place";
+            say.warn("watchdog", json!({}), text);
+        }
+        Err(e) => {
+            let text = format!(
+                "a process that ends the command with its lease was killed, and none can take its \
+                 place ({e}); the command is killed"
+            );
+            say.warn("no_watchdog", json!({ "why": e.to_string() }), &text);
+        }
+    }
+    replaced.is_ok()
 }
 
 /// It was started, so this is not the same as an error before that.

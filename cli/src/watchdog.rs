@@ -1,8 +1,10 @@
 //! Two small programs inside of `palisade`, which only `palisade` starts.
 //!
-//! The *watchdog* ends a command's process group before its lease is over. It is a process of its
-//! own, so it does that also where `palisade` itself is stopped, starved or killed. It leads the
-//! process group, so the group's number stays taken as long as it may be used.
+//! A *watchdog* ends a command's process group before its lease is over. It is a process of its
+//! own, so it does that also where `palisade` itself is stopped, starved or killed. There are two,
+//! and each is enough: `palisade` replaces one that was killed, and if it cannot, because it is
+//! stopped, the other one still ends the group in time. Both are members of the group, so the
+//! group's number stays taken as long as it may be used.
 //!
 //! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports
 //! on a pipe whether it has: every exit code may also be one of the command's own.
@@ -167,30 +169,73 @@ fn myself() -> tokio::process::Command {
     command
 }
 
-/// The watchdog as `palisade` sees it.
+/// Both watchdogs of a group, as `palisade` sees them.
 pub(crate) struct Watchdog {
+    pair: [One; 2],
+    group: Pid,
+}
+
+/// One of them.
+struct One {
     child: Child,
     input: Option<ChildStdin>,
-    group: Pid,
     sent: Option<Moment>,
 }
 
-impl Watchdog {
-    /// Starts it; the group is to be killed at `end` unless that moves.
-    pub(crate) async fn start(end: Moment) -> io::Result<Self> {
+impl One {
+    /// Starts one that leads a new group, or joins one.
+    fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
-        command.arg(WATCH).process_group(0);
+        command.arg(WATCH).process_group(group.map_or(0, Pid::as_raw));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        let id = child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
-        let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
         let input = child.stdin.take();
-        let mut watchdog = Self { child, input, group, sent: None };
+        Ok(Self { child, input, sent: None })
+    }
+
+    async fn until(&mut self, end: Moment) {
+        if self.sent == Some(end) {
+            return;
+        }
+        let line = format!("{}\n", (end - MARGIN).as_nanos());
+        if self.say(&line).await {
+            self.sent = Some(end);
+        }
+    }
+
+    async fn say(&mut self, line: &str) -> bool {
+        let Some(input) = &mut self.input else { return false };
+        let said = tokio::time::timeout(WRITE, input.write_all(line.as_bytes())).await;
+        matches!(said, Ok(Ok(())))
+    }
+
+    async fn end(mut self) {
+        let said = self.say("end\n").await;
+        drop(self.input.take());
+        if !said {
+            drop(self.child.start_kill());
+        }
+        // The watchdog has nothing else to do; one that is stopped is killed.
+        if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
+            drop(self.child.start_kill());
+            drop(self.child.wait().await);
+        }
+    }
+}
+
+impl Watchdog {
+    /// Starts both; the group is to be killed at `end` unless that moves.
+    pub(crate) async fn start(end: Moment) -> io::Result<Self> {
+        let first = One::start(None)?;
+        let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
+        let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
+        let second = One::start(Some(group))?;
+        let mut watchdog = Self { pair: [first, second], group };
         watchdog.until(end).await;
         Ok(watchdog)
     }
 
-    /// The group that it watches over.
+    /// The group that they watch over.
     pub(crate) fn group(&self) -> Pid {
         self.group
     }
@@ -211,34 +256,33 @@ impl Watchdog {
         Ok((command.spawn()?, Report(reader)))
     }
 
-    /// Moves the end of the lease.
-    pub(crate) async fn until(&mut self, end: Moment) {
-        if self.sent == Some(end) {
-            return;
-        }
-        let line = format!("{}\n", (end - MARGIN).as_nanos());
-        if self.say(&line).await {
-            self.sent = Some(end);
+    /// Resolves when one of them has ended, with its place. It can be dropped and called again.
+    pub(crate) async fn ended(&mut self) -> usize {
+        let [first, second] = &mut self.pair;
+        tokio::select! {
+            biased;
+            _ = first.child.wait() => 0,
+            _ = second.child.wait() => 1,
         }
     }
 
-    async fn say(&mut self, line: &str) -> bool {
-        let Some(input) = &mut self.input else { return false };
-        let said = tokio::time::timeout(WRITE, input.write_all(line.as_bytes())).await;
-        matches!(said, Ok(Ok(())))
+    /// Starts another one at the place of one that has ended. It fails if the group has ended, too.
+    pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
+        self.pair[place] = One::start(Some(self.group))?;
+        self.pair[place].until(end).await;
+        Ok(())
+    }
+
+    /// Moves the end of the lease.
+    pub(crate) async fn until(&mut self, end: Moment) {
+        for one in &mut self.pair {
+            one.until(end).await;
+        }
     }
 
     /// The command has ended: nothing has to be killed any more.
-    pub(crate) async fn end(mut self) {
-        let said = self.say("end\n").await;
-        drop(self.input.take());
-        if !said {
-            drop(self.child.start_kill());
-        }
-        // The watchdog has nothing else to do; one that is stopped is killed.
-        if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
-            drop(self.child.start_kill());
-            drop(self.child.wait().await);
-        }
+    pub(crate) async fn end(self) {
+        let [first, second] = self.pair;
+        tokio::join!(first.end(), second.end());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ground::{Ground, is_alive, text, until};
+use crate::ground::{Ground, is_alive, signal, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 const TTL: Duration = Duration::from_secs(2);
@@ -62,6 +62,66 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
         second.signal("TERM");
         assert_eq!(second.end(SOON).code, 143);
     }
+}
+
+/// The processes that watch over the command of this one.
+fn watchdogs(of: u32) -> Vec<u32> {
+    let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
+    let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
+    let watches = |pid: &u32| text(format!("/proc/{pid}/cmdline").as_ref()).contains("--watch");
+    children.filter(watches).collect()
+}
+
+#[test]
+fn a_frozen_leaders_command_dies_in_time_although_a_watchdog_was_killed_right_before() {
+    let ground = Ground::new();
+    for place in 0..2 {
+        let (one, two) = (format!("one-{place}"), format!("two-{place}"));
+        let first = ground.spawn(&["elect", "a", "-c", &clock(&one)]);
+        until("it runs", SOON, || !times(&ground, &one).is_empty());
+        let pid: u32 = text(&ground.file(&format!("{one}.pid"))).trim().parse().unwrap();
+        let second = ground.spawn(&["elect", "a", "-c", &clock(&two)]);
+        std::thread::sleep(Duration::from_millis(300));
+        let watchdogs = watchdogs(first.pid());
+        // So that it cannot do anything about the killed one.
+        first.signal("STOP");
+        signal(watchdogs[place.min(watchdogs.len() - 1)], "KILL");
+        until("the next one runs", SOON, || !times(&ground, &two).is_empty());
+        assert!(!is_alive(pid), "both run");
+        let (last, next) = (*times(&ground, &one).last().unwrap(), times(&ground, &two)[0]);
+        assert!(last < next, "{last} is not before {next}");
+        for run in [first, second] {
+            run.signal("CONT");
+            run.signal("KILL");
+            run.end(SOON);
+        }
+    }
+}
+
+#[test]
+fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
+    let ground = Ground::new();
+    let run =
+        ground.spawn(&["lock", "a", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]);
+    until("it runs", SOON, || text(&ground.file("pid")).ends_with('\n'));
+    let before = watchdogs(run.pid());
+    // One after the other, then both at once.
+    for killed in [&before[..1], &before[1..]] {
+        for pid in killed {
+            signal(*pid, "KILL");
+        }
+        until("there are two again", SOON, || watchdogs(run.pid()).len() == before.len());
+    }
+    for pid in watchdogs(run.pid()) {
+        signal(pid, "KILL");
+    }
+    until("there are two again", SOON, || watchdogs(run.pid()).len() == 2);
+    let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
+    assert!(is_alive(pid));
+    // They are in the command's group, and end it.
+    let left = watchdogs(run.pid());
+    run.signal("KILL");
+    until("all are dead", SOON, || !is_alive(pid) && !left.iter().any(|pid| is_alive(*pid)));
 }
 
 #[test]
