@@ -38,6 +38,8 @@ pub enum Bug {
     FloorWithoutWindow,
     /// A request that lay in a frozen server takes effect when it thaws (overview 3).
     LateRequestsRun,
+    /// A deadline by the clock of one server counts at the server that took its place (overview 3).
+    DeadlineOfAnotherClock,
     /// A record, and with it its promise, is forgotten with its retention (idempotency 4).
     PromisesExpireEarly,
     /// Only claims carry the request's fingerprint (idempotency 8).

@@ -5,6 +5,7 @@
 //! `test_util::contract` holds every node kind to them.
 
 mod if_held;
+mod not_after;
 mod stored;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
 pub use if_held::{IfHeld, Place};
+pub use not_after::NotAfter;
 
 /// A record's key on a node.
 pub type RecordKey = Arc<str>;
@@ -302,11 +304,10 @@ pub struct Terms {
 pub struct Batch {
     /// The bounds.
     pub terms: Terms,
-    /// The node's own clock (microseconds since 1970) after which the batch must not take effect:
-    /// each op is then answered with the fault
-    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), but for releases and unclaims,
-    /// which are executed at any time. `None`: the node's clock is not known yet.
-    pub not_after: Option<u64>,
+    /// The moment after which the batch must not take effect: each op is then answered with the
+    /// fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), but for releases and
+    /// unclaims, which are executed at any time. `None`: there is no such moment.
+    pub not_after: Option<NotAfter>,
     /// The ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
 }

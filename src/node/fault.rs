@@ -322,6 +322,10 @@ impl LockNode for Fault {
         self.0.inner.address()
     }
 
+    fn server(&self) -> Option<Arc<str>> {
+        self.0.inner.server()
+    }
+
     fn name(&self) -> Arc<str> {
         self.0.inner.name()
     }

@@ -52,15 +52,12 @@ use crate::node::counters::{Counters, NodeMetrics};
 use crate::node::health::FactCheck;
 use crate::node::mailbox::{Quarantine, Stamp};
 use crate::node::{LockNode, NodeEvent};
-use crate::op::{Batch, Facts, Op, QuarantineId, Replies, Reply, Terms};
+use crate::op::{Batch, Facts, NotAfter, Op, QuarantineId, Replies, Reply, Terms};
 use crate::time::{Drift, Moment, NodeClock};
 use crate::token::OwnerToken;
 
 /// How much longer than its deadline a node's own answer is awaited before the lane gives up on it.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// Until when a batch may take effect at a node that did not say what its clock shows: it is asked
-/// all the same, for its fault, for its clock, and for what may be executed at any time.
-const AT_NO_TIME: u64 = 1;
 /// How often a lane with nothing to do asks the node for its facts: its clock, and whether it is
 /// still the same server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -259,7 +256,8 @@ struct Worker {
     again: VecDeque<Job>,
     owed: OwedQueue,
     doubt: Doubt,
-    clock: Option<NodeClock>,
+    /// Clock of the server that answered last, and which server that was.
+    clock: Option<(NodeClock, Arc<str>)>,
     /// The data history of which the node answered last.
     history: Option<QuarantineId>,
     pace: Pace,
@@ -375,12 +373,14 @@ impl Worker {
         (!ops.is_empty()).then_some(Leaving { ops, asked, deadline })
     }
 
-    /// The node's clock, if it was read so lately that what it may have drifted since is little
-    /// beside a deadline.
-    fn known_clock(&self, now: Moment) -> Option<NodeClock> {
+    /// The clock of the server that a batch would reach now, if it was read so lately that what it
+    /// may have drifted since is little beside a deadline.
+    fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
-        let drifted = |c: &NodeClock| self.settings.drift.of(now.since(c.read));
-        self.clock.filter(|c| self.in_touch && drifted(c) <= most)
+        let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
+        let drifted = self.settings.drift.of(now.since(clock.read));
+        let same = || self.node.server().is_none_or(|now| now == *server);
+        self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
     /// What is owed and due.
@@ -413,17 +413,18 @@ impl Worker {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
         let sent = env.now();
         self.spoke = sent;
-        let mut clock = self.known_clock(sent);
-        let not_after =
-            move |clock: Option<NodeClock>| clock.map_or(AT_NO_TIME, |c| c.at(deadline, drift));
-        let call = move |ops, clock| {
-            node.call(Batch { terms, not_after: Some(not_after(clock)), ops }, deadline)
+        let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
+            server: Arc::clone(server),
+            micros: clock.at(deadline, drift),
         };
-        let begun = if clock.is_some() || ops.is_empty() {
-            Either::Left(call(ops, clock))
-        } else {
-            Either::Right(ops)
-        };
+        let known = self.known_clock(sent).map(by);
+        let call = move |ops, by| node.call(Batch { terms, not_after: Some(by), ops }, deadline);
+        let greets = known.is_none() && !ops.is_empty();
+        // A node that does not report its clock is asked all the same: for its fault, and for what
+        // may be executed at any time.
+        let mut not_after = known.unwrap_or_else(NotAfter::over);
+        let begun =
+            if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
         async move {
             let mut greeting = None;
             let answer = timeout(deadline.since(sent) + GRACE, async {
@@ -431,13 +432,15 @@ impl Worker {
                     Either::Left(begun) => begun.await,
                     Either::Right(ops) => {
                         greeting = greet(node, env, terms, deadline).await;
-                        clock = greeting.as_ref().map(Spoken::clock);
-                        call(ops, clock).await
+                        if let Some(spoken) = &greeting {
+                            not_after = by(&spoken.clock());
+                        }
+                        call(ops, not_after.clone()).await
                     }
                 }
             });
             let answer = answer.await;
-            let not_after = not_after(clock);
+            let not_after = not_after.micros;
             let mut replies = answer.unwrap_or_else(|_| {
                 let detail = "node overran its deadline";
                 let error = NodeError::maybe_executed(NodeFault::Timeout, detail);
@@ -455,8 +458,9 @@ impl Worker {
 }
 
 impl Spoken {
-    fn clock(&self) -> NodeClock {
-        NodeClock { micros: self.facts.node_micros, read: self.received }
+    fn clock(&self) -> (NodeClock, Arc<str>) {
+        let clock = NodeClock { micros: self.facts.node_micros, read: self.received };
+        (clock, Arc::clone(&self.facts.identity))
     }
 }
 

@@ -207,6 +207,13 @@ impl<R: Resolver> Link<R> {
         self.shared.state().address.clone()
     }
 
+    /// The `run_id` of the server at the other end, while there is a connection.
+    pub(crate) fn server(&self) -> Option<Arc<str>> {
+        let state = self.shared.state();
+        let current = state.current.as_ref().filter(|current| self.shared.is_usable(current))?;
+        Some(Arc::clone(&current.session.facts().run_id))
+    }
+
     /// Hints of this node.
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.shared.events.subscribe()

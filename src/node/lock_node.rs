@@ -75,4 +75,13 @@ pub trait LockNode: Send + Sync + 'static {
     fn address(&self) -> Option<Arc<str>> {
         None
     }
+
+    /// The server that a batch called for now would reach, as in
+    /// [`Facts::identity`](crate::op::Facts::identity). A caller that knows the clock of another
+    /// one asks for this one's first. `None`, the default: it is not known before the answer, and
+    /// the first batch that reaches another server is refused as late there
+    /// ([`NotAfter::on`](crate::op::NotAfter::on)). A wrapper has to hand it on.
+    fn server(&self) -> Option<Arc<str>> {
+        None
+    }
 }

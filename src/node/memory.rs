@@ -145,7 +145,8 @@ impl MemoryNode {
         }
         let (history_id, identity) = (inner.history_id(), inner.identity());
         let nature = Nature { history_id, windows: inner.windows };
-        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, batch.not_after);
+        let not_after = batch.not_after.as_ref().map(|moment| moment.on(&identity));
+        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, not_after);
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -284,5 +285,9 @@ impl LockNode for MemoryNode {
 
     fn name(&self) -> Arc<str> {
         self.0.name.clone()
+    }
+
+    fn server(&self) -> Option<Arc<str>> {
+        Some(self.state().identity())
     }
 }

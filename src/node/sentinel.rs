@@ -139,6 +139,10 @@ impl LockNode for SentinelNode {
     fn address(&self) -> Option<Arc<str>> {
         self.link.address()
     }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.link.server()
+    }
 }
 
 impl fmt::Debug for SentinelNode {

@@ -4,6 +4,7 @@
 mod failover_outlived;
 mod failover_window;
 mod frozen_master;
+mod late_request;
 mod lying;
 mod min_replicas;
 mod node;

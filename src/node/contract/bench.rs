@@ -11,7 +11,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Batch, Facts, Op, RecordKey, Replies, Reply, Terms};
+use crate::op::{Batch, Facts, NotAfter, Op, RecordKey, Replies, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
 
 /// A lease that nothing here outlives.
@@ -74,12 +74,12 @@ impl Bench {
         self.send_until(ops, None).await
     }
 
-    /// Sends what must not take effect after this, by the node's clock.
-    pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<u64>) -> Replies {
+    /// Sends what must not take effect after this.
+    pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<NotAfter>) -> Replies {
         let (n, terms) = (ops.len(), self.terms);
         for _ in 1..POLLS {
             let deadline = self.env.now() + Duration::from_secs(10);
-            let batch = Batch { terms, not_after, ops: ops.clone() };
+            let batch = Batch { terms, not_after: not_after.clone(), ops: ops.clone() };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
             // After a restart a node may still report for a moment that it could not connect, or

@@ -91,14 +91,14 @@ impl Worker {
     /// others their results.
     fn put_off(&mut self, asked: &mut Asked, shows: bool) -> Option<NodeError> {
         let again = if shows { asked.again.take().zip(asked.asker.take()) } else { None };
-        let Some(((again, sink), clock)) = again.zip(self.clock) else {
+        let Some(((again, sink), clock)) = again.zip(self.clock.as_ref()) else {
             let detail = "asked again, without having shown any result";
             return Some(NodeError::not_executed(NodeFault::Protocol, detail));
         };
         let (op, deadline) = *again;
         if let Some(owner) = asked.owner {
             // A caller that gives up before that takes back what may be executed only later.
-            self.doubt.about(owner, clock.at(deadline, self.settings.drift));
+            self.doubt.about(owner, clock.0.at(deadline, self.settings.drift));
         }
         self.again.push_back(Job { op, deadline, asker: sink });
         None

@@ -55,8 +55,14 @@ impl GroupTerms {
     }
 }
 
-/// Encodes the batch for a server whose marker was last seen so.
-pub(crate) fn batch(batch: &Batch, group_terms: GroupTerms, seen: Option<&Seen>) -> Cmd {
+/// Encodes the batch, with its deadline by the server's clock, for a server whose marker was last
+/// seen so.
+pub(crate) fn batch(
+    batch: &Batch,
+    not_after: Option<u64>,
+    group_terms: GroupTerms,
+    seen: Option<&Seen>,
+) -> Cmd {
     let n = batch.ops.len();
     // As long as nothing is known somebody may wait for a hint there.
     let awaited = seen.is_none_or(Seen::is_awaited);
@@ -67,7 +73,7 @@ pub(crate) fn batch(batch: &Batch, group_terms: GroupTerms, seen: Option<&Seen>)
     for op in &batch.ops {
         keys(&mut cmd, op, awaited);
     }
-    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, group_terms)?))) {
+    match seen.and_then(|seen| Some((seen.text(), seen.window(batch, not_after, group_terms)?))) {
         Some((marker, (from, until))) => cmd.arg(marker).arg(from).arg(until),
         None => cmd.arg("").arg(0).arg(0),
     };
@@ -82,7 +88,7 @@ pub(crate) fn batch(batch: &Batch, group_terms: GroupTerms, seen: Option<&Seen>)
         millis(terms.max_ttl.saturating_add(group_terms.longest_window())),
         micros(terms.clock_error),
         u8::from(group_terms.trust_fresh),
-        batch.not_after.unwrap_or(0),
+        not_after.unwrap_or(0),
     ));
     for run in runs(&batch.ops) {
         run_args(&mut cmd, run, fence_life, awaited);

@@ -107,6 +107,10 @@ impl LockNode for RedisNode {
     fn address(&self) -> Option<Arc<str>> {
         self.link.address()
     }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.link.server()
+    }
 }
 
 /// Settings of a [`RedisNode`].

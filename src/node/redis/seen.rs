@@ -89,7 +89,12 @@ impl Seen {
 
     /// Between which readings of the server's clock, in µs and both included, the script has
     /// nothing to check for this batch; nothing if it has to in any case.
-    pub(super) fn window(&self, batch: &Batch, group_terms: GroupTerms) -> Option<(u64, u64)> {
+    pub(super) fn window(
+        &self,
+        batch: &Batch,
+        not_after: Option<u64>,
+        group_terms: GroupTerms,
+    ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
         // A plausible marker stays one as time goes by, and may not be one to others.
         if self.text.len() != PLAIN || terms.clock_error != self.clock_error {
@@ -106,7 +111,7 @@ impl Seen {
         // is below it. `waited`, once it is over, stays so.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
-        let mut until = (agreed * 1_000).min(batch.not_after.unwrap_or(u64::MAX));
+        let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } = op {
                 from = from.max(proposal.saturating_sub(error));
@@ -145,7 +150,8 @@ mod tests {
             if_held: None,
         };
         let ops = proposals.iter().map(acquire).collect();
-        seen.window(&Batch { terms: TERMS, not_after, ops }, GroupTerms::ALONE)
+        let batch = Batch { terms: TERMS, not_after: None, ops };
+        seen.window(&batch, not_after, GroupTerms::ALONE)
     }
 
     #[test]
@@ -178,7 +184,10 @@ mod tests {
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
         let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
         let batch = Batch { terms: other, not_after: None, ops: Vec::new() };
-        assert_eq!(seen(3_600_000, 30_000, 50_000, "n").window(&batch, GroupTerms::ALONE), None);
+        assert_eq!(
+            seen(3_600_000, 30_000, 50_000, "n").window(&batch, None, GroupTerms::ALONE),
+            None
+        );
     }
 
     #[test]

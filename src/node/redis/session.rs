@@ -133,7 +133,9 @@ impl Session {
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let cmd = encode::batch(&batch, group_terms, seen.as_deref());
+        // The batch may have been made for the server of the connection before.
+        let not_after = batch.not_after.as_ref().map(|moment| moment.on(&self.facts.run_id));
+        let cmd = encode::batch(&batch, not_after, group_terms, seen.as_deref());
         let reply = self.wire.send(cmd.get_packed_command(), 1, Some(Arc::clone(&batch)))?;
         Some(Sent { session: Arc::clone(self), reply, batch, group_terms, seen })
     }

@@ -18,6 +18,7 @@ use palisade::{Durability, node::spi::BarrierPoint};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
+mod deadlines;
 mod handovers;
 mod locks;
 mod records;

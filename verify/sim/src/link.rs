@@ -250,6 +250,10 @@ impl LockNode for Link {
         DEPTH
     }
 
+    fn server(&self) -> Option<Arc<str>> {
+        self.node.server_of(self.client)
+    }
+
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.node.events()
     }

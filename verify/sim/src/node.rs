@@ -122,6 +122,12 @@ impl Node {
         self.state().down
     }
 
+    /// The server to which a client is connected.
+    pub(crate) fn server_of(&self, client: usize) -> Option<Arc<str>> {
+        let state = self.state();
+        state.servers[state.views[client]].memory.server()
+    }
+
     /// A request arrives at the server to which its sender is connected.
     pub(crate) fn arrive(&self, job: Job) {
         let mut state = self.state();
@@ -157,7 +163,9 @@ impl Node {
         let (read, unread) = self.windows(state, at, job.client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
-        let (client, due, ops) = (job.client, job.due, job.batch.ops.clone());
+        // A clock that was set back shows the deadline later (clocks 5).
+        let due = job.due + state.servers[at].clock.set_back() * 1_000;
+        let (client, ops) = (job.client, job.batch.ops.clone());
         let replies = at_once(memory, job.batch);
         let granted = self.tell((at, life, clock), (client, due), &ops, &replies);
         state.servers[at].has_granted |= granted;

@@ -356,8 +356,6 @@ pub(crate) struct Promises {
     pub(crate) steps: bool,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,
-    /// How much later than its deadline a request may take effect, in µs.
-    pub(crate) lateness: u64,
 }
 
 impl Plan {
@@ -391,8 +389,6 @@ impl Plan {
         let unnoticed = self.steps == Steps::Unnoticed;
         // Small steps stay within the bound.
         let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
-        // The deadline was reckoned by the clock of another server, or before a step.
-        let apart = self.steps != Steps::None || self.nodes.iter().any(NodePlan::is_group);
         Promises {
             clocks: match (unnoticed, is_wild) {
                 (true, _) => Clocks::Step,
@@ -402,7 +398,6 @@ impl Plan {
             once: self.orders.policy == Policy::Once,
             steps: self.orders.policy != Policy::Least,
             served: !self.apart,
-            lateness: 2_000 + if apart { self.clocks_apart() * 1_000 } else { 0 },
         }
     }
 

@@ -97,6 +97,7 @@ known_bugs! {
     handover_without_settling: HandoverWithoutSettling in FAILOVERS,
     raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
     late_requests_run: LateRequestsRun in FAILOVERS,
+    deadline_of_another_clock: DeadlineOfAnotherClock in FAILOVERS,
     promises_expire_early: PromisesExpireEarly in ORDERS,
     fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
     no_lock_delay: NoLockDelay in MIXED,

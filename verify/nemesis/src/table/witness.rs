@@ -67,6 +67,10 @@ impl LockNode for Witness {
         self.node.name()
     }
 
+    fn server(&self) -> Option<Arc<str>> {
+        self.node.server()
+    }
+
     fn address(&self) -> Option<Arc<str>> {
         self.node.address()
     }

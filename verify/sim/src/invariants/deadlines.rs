@@ -1,18 +1,14 @@
-//! Nothing takes effect after its deadline, but for what a clock that was set back allows.
+//! Nothing takes effect after its deadline.
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// How much later something may take effect, in microseconds: as far as the clock by which the
-/// deadline was reckoned was ahead of the one by which it is judged.
-#[derive(Debug)]
-pub(crate) struct Deadlines(u64);
+/// Server clocks are read in whole milliseconds: the most, in microseconds, that a request may seem
+/// late.
+const PRECISION: u64 = 2_000;
 
-impl Deadlines {
-    pub(crate) fn new(lateness: u64) -> Self {
-        Self(lateness)
-    }
-}
+#[derive(Debug)]
+pub(crate) struct Deadlines;
 
 impl Invariant for Deadlines {
     fn name(&self) -> &'static str {
@@ -25,7 +21,7 @@ impl Invariant for Deadlines {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match event {
-            Event::LateEffect { late, .. } if *late > self.0 => Err(event.to_string()),
+            Event::LateEffect { late, .. } if *late > PRECISION => Err(event.to_string()),
             _ => Ok(()),
         }
     }

@@ -52,7 +52,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::<results::Results>::default(),
         Box::<requests::Requests>::default(),
         Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)),
-        Box::new(deadlines::Deadlines::new(promises.lateness)),
+        Box::new(deadlines::Deadlines),
         Box::new(waiters::Waiters::new(promises.served)),
         Box::<tasks::Tasks>::default(),
     ];

@@ -21,13 +21,15 @@ struct Hands {
     wave: Wave,
     /// Out of its bound by so many microseconds.
     wild: i64,
+    /// The sum of its steps backwards, in microseconds.
+    set_back: u64,
     /// No fault moves it any more.
     calm: bool,
 }
 
 impl ServerClock {
     pub(super) fn new(world: &Arc<World>, wave: Wave, dice: Dice) -> Arc<Self> {
-        let hands = Mutex::new(Hands { wave, wild: 0, calm: false });
+        let hands = Mutex::new(Hands { wave, wild: 0, set_back: 0, calm: false });
         Arc::new(Self { world: Arc::clone(world), hands, dice: Mutex::new(dice) })
     }
 
@@ -46,7 +48,10 @@ impl ServerClock {
     pub(super) fn step(&self, error: i64) {
         let nanos = self.world.nanos();
         let mut hands = self.hands();
+        let before = hands.wave.error(nanos) / 1_000;
         hands.wave = hands.wave.stepped(nanos, error);
+        let after = hands.wave.error(nanos) / 1_000;
+        hands.stepped(after - before);
     }
 
     /// It is off by so many µs more.
@@ -54,13 +59,27 @@ impl ServerClock {
         let mut hands = self.hands();
         if !hands.calm {
             hands.wild += by;
+            hands.stepped(by);
         }
     }
 
     /// It is within its bound from now on.
     pub(super) fn mend(&self) {
         let mut hands = self.hands();
+        let wild = hands.wild;
+        hands.stepped(-wild);
         (hands.wild, hands.calm) = (0, true);
+    }
+
+    /// How far it has stepped backwards in all, in microseconds.
+    pub(super) fn set_back(&self) -> u64 {
+        self.hands().set_back
+    }
+}
+
+impl Hands {
+    fn stepped(&mut self, by: i64) {
+        self.set_back += by.min(0).unsigned_abs();
     }
 }
 

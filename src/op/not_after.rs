@@ -1,0 +1,44 @@
+//! Deadline of a batch, in the time of the server that executes it (overview 3).
+
+use std::sync::Arc;
+
+/// A moment of one server's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAfter {
+    /// The server whose clock it is, as in [`Facts::identity`](super::Facts::identity).
+    pub server: Arc<str>,
+    /// What that clock shows then, in microseconds since 1970.
+    pub micros: u64,
+}
+
+impl NotAfter {
+    /// A moment that is over by every clock.
+    pub(crate) fn over() -> Self {
+        Self { server: Arc::from(""), micros: AT_NO_TIME }
+    }
+
+    /// The moment by the clock of this server. By another server's clock it is over already: how
+    /// far the two clocks are apart is not known.
+    pub fn on(&self, server: &str) -> u64 {
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::DeadlineOfAnotherClock) {
+            return self.micros;
+        }
+        if *self.server == *server { self.micros } else { AT_NO_TIME }
+    }
+}
+
+/// The first microsecond of 1970; zero is no moment at all.
+const AT_NO_TIME: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_over_by_the_clock_of_another_server() {
+        let deadline = NotAfter { server: "a".into(), micros: 7 };
+        assert_eq!((deadline.on("a"), deadline.on("b")), (7, AT_NO_TIME));
+        assert_eq!(NotAfter::over().on("a"), AT_NO_TIME);
+    }
+}

@@ -1,0 +1,97 @@
+//! A request that was made for one master and reaches the next one, whose clock shows another time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Replies};
+use palisade::node::{MemoryNode, NodeEvent};
+use palisade::{Moment, Redlock, TryAcquire};
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, sleep};
+
+/// How far the new master's clock is behind that of the old one: both may be wrong by 2 s.
+const BEHIND: Duration = Duration::from_secs(4);
+
+#[derive(Debug)]
+struct Clock {
+    began: Instant,
+    behind: Duration,
+    dice: AtomicU64,
+}
+
+impl Clock {
+    fn new(began: Instant, behind: Duration) -> Arc<Self> {
+        // Servers draw their identities.
+        let dice = AtomicU64::new(1 + behind.as_micros() as u64);
+        Arc::new(Self { began, behind, dice })
+    }
+}
+
+impl Env for Clock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(1) + self.began.elapsed()
+    }
+    fn wall_micros(&self) -> u64 {
+        1_800_000_000_000_000 + self.began.elapsed().as_micros() as u64
+            - self.behind.as_micros() as u64
+    }
+    fn random(&self) -> u128 {
+        let n = u128::from(self.dice.fetch_add(1, Ordering::Relaxed));
+        n << 64 | n
+    }
+}
+
+/// A group. What is sent after the failover lies in the frozen new master until it thaws.
+struct Group {
+    old: MemoryNode,
+    new: MemoryNode,
+    thawed: watch::Receiver<Option<bool>>,
+}
+
+impl LockNode for Group {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let mut thawed = self.thawed.clone();
+        if thawed.borrow().is_none() {
+            return self.old.call(batch, deadline);
+        }
+        let new = self.new.clone();
+        let arrives = tokio::spawn(async move {
+            thawed.wait_for(|thawed| *thawed == Some(true)).await.expect("the test goes on");
+            new.call(batch, deadline).await
+        });
+        Box::pin(async move { arrives.await.expect("it is executed") })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.old.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "group".into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_request_does_not_take_effect_on_the_next_master() {
+    let began = Instant::now();
+    let master = |behind| MemoryNode::builder().env(Clock::new(began, behind)).build();
+    let (old, new) = (master(Duration::ZERO), master(BEHIND));
+    let (thaw, thawed) = watch::channel(None);
+    let group = Group { old, new: new.clone(), thawed };
+    let redlock =
+        Redlock::builder().node(group).env(Clock::new(began, Duration::ZERO)).build().unwrap();
+    let mutex = redlock.mutex("n").build().unwrap();
+    let TryAcquire::Acquired(guard) = mutex.try_acquire().await.unwrap() else { panic!("taken") };
+    guard.release().await.unwrap();
+
+    thaw.send_replace(Some(false));
+    assert!(mutex.try_acquire().await.is_err(), "the new master is frozen");
+    // Past the deadline by two seconds, and by the new master's clock two seconds before it.
+    sleep(BEHIND / 2).await;
+    thaw.send_replace(Some(true));
+    sleep(Duration::from_millis(1)).await;
+    assert!(new.is_empty(), "a late request took effect");
+    // From now on it is known which server answers, and what its clock shows.
+    assert!(mutex.acquire().await.is_ok());
+}
