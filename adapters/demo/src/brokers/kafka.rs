@@ -1,6 +1,6 @@
 //! Kafka: librdkafka's mock cluster, which lives in this process; its brokers are real sockets, so
 //! consumers are processes of their own. It has consumer groups, and it keeps nothing on a disk:
-//! instead of being killed, its brokers are all gone for a while.
+//! instead of being killed, its brokers answer nothing for a while.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
@@ -28,12 +29,33 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// For how long all brokers are gone, and for how long after that they are asked in vain.
+/// All requests of consumers and publishers but those for the brokers' addresses. During an outage
+/// each of them ends its connection.
+///
+/// The brokers are not taken down: the mock cluster closes a broker's listener then, binds its port
+/// anew, and aborts the whole process if the port is in use (`Assertion mrkb->listen_s != -1`), for
+/// example by a child that has inherited the listener and has not begun its program yet.
+const REQUESTS: [RDKafkaApiKey; 11] = [
+    RDKafkaApiKey::Produce,
+    RDKafkaApiKey::Fetch,
+    RDKafkaApiKey::ListOffsets,
+    RDKafkaApiKey::OffsetCommit,
+    RDKafkaApiKey::OffsetFetch,
+    RDKafkaApiKey::FindCoordinator,
+    RDKafkaApiKey::JoinGroup,
+    RDKafkaApiKey::Heartbeat,
+    RDKafkaApiKey::LeaveGroup,
+    RDKafkaApiKey::SyncGroup,
+    RDKafkaApiKey::InitProducerId,
+];
+/// More requests of each kind than an outage sees: clients wait between their connections.
+const OUTAGE: [RDKafkaRespErr; 1_000] = [RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT; 1_000];
+/// For how long no broker answers, and for how long after that they are asked in vain.
 const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Who dies is thrown out of the group as soon as the mock cluster can. A session outlives the 3 s
-/// for which it lets the first members wait, and the time for which the brokers are gone, with room
+/// for which it lets the first members wait, and an outage of the brokers, with room
 /// for a busy machine: a member's name is its address in the mock cluster's memory, so a living
 /// member that was forgotten may come back under the name of a newer one, and then the mock cluster
 /// aborts (`Assertion !member->resp`). Brokers that come back are found soon.
@@ -68,18 +90,18 @@ impl Kafka {
     }
 
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
-        for broker in 1..=BROKERS {
-            self.cluster.broker_down(broker)?;
+        for request in REQUESTS {
+            self.cluster.request_errors(request, &OUTAGE);
         }
         sleep(AWAY).await;
         let seen = block_in_place(|| {
-            self.observer()?.fetch_metadata(Some(TOPIC), ASKED).map_err(Failure::from)
+            self.observer()?.fetch_watermarks(TOPIC, 0, ASKED).map_err(Failure::from)
         });
         if seen.is_ok() {
-            return Err("the mock cluster's brokers answer, though they were taken away".into());
+            return Err("the mock cluster's brokers answer in an outage".into());
         }
-        for broker in 1..=BROKERS {
-            self.cluster.broker_up(broker)?;
+        for request in REQUESTS {
+            self.cluster.clear_request_errors(request);
         }
         Ok(())
     }
