@@ -100,7 +100,7 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    let records = cron.records(job, schedule)?;
+    let records = cron.records(job)?;
     // All settings are checked here: nothing that comes later is a wrong setting.
     let lock = match job.overlap {
         Overlap::Allow => None,

@@ -6,8 +6,12 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::schedule::Schedule;
+use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
+
+/// How long records of ticks are kept by default: longer than any weekly tick is away.
+const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
 /// What becomes of ticks that were missed: nobody ran them within [`Job::late`], for no process was
 /// there or no node could be asked.
@@ -69,6 +73,7 @@ pub struct Job {
     pub(super) at_least: Duration,
     pub(super) at_most: Option<Duration>,
     pub(super) grace: Duration,
+    pub(super) retention: Duration,
 }
 
 impl Job {
@@ -92,6 +97,7 @@ impl Job {
             at_least: Duration::ZERO,
             at_most: None,
             grace: Duration::ZERO,
+            retention: RETENTION,
         }
     }
 
@@ -160,7 +166,21 @@ impl Job {
         self
     }
 
-    pub(super) fn window(&self) -> Duration {
+    /// How long the nodes keep what became of a tick; default 8 days. An older tick is never run,
+    /// so a process that was stopped for longer runs no tick a second time. One value for the job,
+    /// the same in every process, whatever its schedule is or becomes: raise it in all processes
+    /// before anything relies on it, and lower it only when no process has the larger one any more.
+    ///
+    /// At least an hour and twice the window of [`Missed::CatchUp`], at most 366 days; with
+    /// [`Missed::RunLatest`] also as long as the longest time between two ticks. A job that ticks
+    /// each second leaves 86,400 records a day, of about 200 bytes on each node: give it a shorter
+    /// retention.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    fn window(&self) -> Duration {
         match self.missed {
             Missed::CatchUp { window, .. } => window.max(self.late),
             _ => self.late,
@@ -174,7 +194,32 @@ impl Job {
             let value = format!("{:?}", self.at_least);
             return Err(ConfigError::new("at_least", value, "must be less than `at_most`"));
         }
-        Schedule::parse(&self.text, &self.zone)
+        let schedule = Schedule::parse(&self.text, &self.zone)?;
+        self.check_retention(&schedule)?;
+        Ok(schedule)
+    }
+
+    fn check_retention(&self, schedule: &Schedule) -> Result<(), ConfigError> {
+        let refuse = |rule: String| {
+            Err(ConfigError::new("retention", format!("{:?}", self.retention), rule))
+        };
+        let least = HOUR.max(2 * self.window());
+        if !(least..=YEAR).contains(&self.retention) {
+            return refuse(format!(
+                "at least an hour and twice the time for which missed or late ticks are run \
+                 ({least:?}), at most 366 days"
+            ));
+        }
+        if self.missed == Missed::RunLatest
+            && self.retention < YEAR
+            && let Some(days) = schedule.pause_longer_than(self.retention)
+        {
+            return refuse(format!(
+                "at least {days} days, the longest pause of this schedule (or 366, the most \
+                 there is), because its latest missed tick is to be run"
+            ));
+        }
+        Ok(())
     }
 
     /// By how much this tick is run later, in milliseconds.

@@ -84,6 +84,7 @@ pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 const NAMESPACE: &str = "cron";
 /// How long a process that stepped down leaves the lead to others.
 const LEAVE: Duration = Duration::from_millis(500);
+const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Runs jobs at their ticks, once among all processes with the same nodes and prefix. Cheap to
@@ -193,7 +194,7 @@ impl Cron {
     /// Reads only: may be dropped at will.
     pub async fn history(&self, job: &Job, n: usize) -> Result<Vec<TickReport>, CronError> {
         let schedule = job.schedule()?;
-        let records = self.records(job, &schedule)?;
+        let records = self.records(job)?;
         let mut all = Vec::new();
         let mut next = schedule.until(self.now());
         while let Some(at) = next.filter(|_| all.len() < n) {
@@ -237,8 +238,8 @@ impl Cron {
     }
 
     /// The records of the job's ticks.
-    fn records(&self, job: &Job, schedule: &schedule::Schedule) -> Result<Idempotency, CronError> {
-        let records = self.redlock.idempotency(NAMESPACE).retention(schedule.kept(job.window()));
+    fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
+        let records = self.redlock.idempotency(NAMESPACE).retention(job.retention);
         let records = match job.interrupted {
             Interrupted::Rerun => records.at_least_once(),
             Interrupted::Leave => records.at_most_once(),

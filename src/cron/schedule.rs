@@ -8,13 +8,13 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::shown::Quoted;
 
-/// Records of a job's ticks are kept for at least this many ticks …
-const KEPT: u32 = 64;
-/// … and this long.
-const KEPT_MIN: Duration = Duration::from_secs(3_600);
-const KEPT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// 2026-01-01: spans of a schedule are measured from here, so that all processes agree.
-const MEASURED: i64 = 1_767_225_600;
+/// 2026-01-01. Schedules are examined from here, so that all processes agree.
+const EXAMINED: i64 = 1_767_225_600;
+/// After so long weekdays and leap years come in the same order again.
+const CYCLE: i64 = 28 * 366 * DAY;
+const DAY: i64 = 24 * 3_600;
+/// Most steps in which a schedule is examined; of a retention of an hour that is more than a year.
+const STEPS: usize = 10_000;
 
 /// A cron expression in a time zone. A tick is an instant, in whole seconds since 1970.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Schedule {
         })?;
         let schedule =
             Self { text: text.split_whitespace().collect::<Vec<_>>().join(" "), zone: tz, cron };
-        if schedule.after(MEASURED).is_none() {
+        if schedule.after(EXAMINED).is_none() {
             return Err(refuse("schedule", text, "there is no such day".to_owned()));
         }
         Ok(schedule)
@@ -70,16 +70,23 @@ impl Schedule {
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// For how long the records of ticks are kept.
-    pub(crate) fn kept(&self, window: Duration) -> Duration {
-        let mut ticks = (0..8).scan(MEASURED, |at, _| {
-            let next = self.after(*at)?;
-            Some(next - std::mem::replace(at, next))
-        });
-        let first = ticks.next().unwrap_or(0);
-        let span = ticks.fold(first, i64::max).unsigned_abs();
-        let ticks = Duration::from_secs(span.saturating_mul(u64::from(KEPT)));
-        ticks.max(2 * window).max(KEPT_MIN).min(KEPT_MAX)
+    /// The longest pause between two ticks, in whole days rounded up, if it is longer than this.
+    pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
+        let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
+        let mut longest = None;
+        for _ in 0..STEPS {
+            // The last tick within the span: each longer pause begins with one of these.
+            let last = self.until(at + span)?;
+            let next = if last > at { last } else { self.after(at)? };
+            if last <= at {
+                longest = longest.max(Some((next - at + DAY - 1) / DAY));
+            }
+            at = next;
+            if at > EXAMINED + CYCLE {
+                break;
+            }
+        }
+        longest
     }
 
     fn at(&self, instant: i64) -> Option<DateTime<Tz>> {
@@ -163,12 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn records_are_kept_for_some_ticks() {
-        let kept = |text| Schedule::parse(text, "UTC").unwrap().kept(Duration::ZERO);
-        assert_eq!(kept("* * * * * *"), KEPT_MIN);
-        assert_eq!(kept("0 * * * *"), Duration::from_secs(64 * 3_600));
-        assert_eq!(kept("@yearly"), KEPT_MAX);
-        let window = Duration::from_secs(7_200);
-        assert_eq!(Schedule::parse("* * * * * *", "UTC").unwrap().kept(window), 2 * window);
+    fn the_longest_pause_of_a_schedule_is_found_wherever_it_is() {
+        let days = |n| Duration::from_secs(n * DAY.unsigned_abs());
+        let pause = |text, span| Schedule::parse(text, "UTC").unwrap().pause_longer_than(span);
+        assert_eq!(pause("* * * * * *", Duration::from_secs(3_600)), None);
+        assert_eq!(pause("0 0 * * 1", days(7)), None);
+        assert_eq!(pause("0 0 * * 1", days(6)), Some(7));
+        assert_eq!(pause("0 0 1 * *", days(31)), None);
+        assert_eq!(pause("0 0 1 * *", days(30)), Some(31));
+        // Each minute, but not from November to March: the first tick is months away from both.
+        assert_eq!(pause("* * * 4-10 *", days(100)), Some(153));
+        assert_eq!(pause("0 0 29 2 *", days(365)), Some(1_461));
     }
 }

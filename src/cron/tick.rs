@@ -174,7 +174,8 @@ pub enum TickState {
     Running,
     /// It began and left no result: the process died, or its lease was lost.
     Interrupted,
-    /// Nothing is known of it: it was missed, or nobody has come to it yet.
+    /// No record of it: it was missed, no process has looked at it yet, or it was due longer ago
+    /// than the job's [retention](super::Job::retention).
     Absent,
     /// The nodes cannot say: too few of them have kept everything since.
     Unknown,

@@ -237,3 +237,51 @@ async fn all_ticks_of_a_long_run_are_skipped() {
         runs[1..].iter().filter(|run| run.at.unsigned_abs() * 1_000 < ended).collect();
     assert!(early.is_empty(), "due while the first ran: {early:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before() {
+    let world = World::new();
+    let job = |schedule| Job::new("job", schedule).missed(Missed::RunLatest).jitter(50 * SECOND);
+    let into_hour = || world.now().duration_since(at(0)).unwrap().as_millis() as u64 % 3_600_000;
+    sleep(Duration::from_millis(3_600_000 + 3_500_000 - into_hour())).await;
+    let old = world.process(job("0 * * * *"));
+    sleep(SECOND).await;
+    let new = world.process(job("* * * * *"));
+    // The hourly tick is due for both, and waits for its jitter.
+    sleep(Duration::from_millis(3_600_000 - into_hour() + 200)).await;
+    old.freeze(true);
+    sleep(125 * MINUTE).await;
+    old.freeze(false);
+    sleep(MINUTE).await;
+    let mut ticks: Vec<_> = world.runs().iter().map(|run| run.at).collect();
+    ticks.sort_unstable();
+    assert!(ticks.len() > 120, "{ticks:?}");
+    assert!(ticks.windows(2).all(|w| w[0] < w[1]), "a tick twice: {ticks:?}");
+    drop((old, new));
+}
+
+#[tokio::test]
+async fn a_retention_that_is_too_short_for_the_policy_is_refused() {
+    let refused = async |job: Job| {
+        let cron = palisade::cron::Cron::new(&World::new().redlock());
+        cron.upcoming(&job, 1).err().map(|e| e.to_string())
+    };
+    let hourly = || Job::new("job", "0 * * * *");
+    assert_eq!(refused(hourly()).await, None);
+    let short = refused(hourly().retention(59 * MINUTE)).await.unwrap();
+    assert!(short.contains("`retention`") && short.contains("at least an hour"), "{short}");
+    let week = Missed::CatchUp { window: 7 * 24 * 60 * MINUTE, max: 10 };
+    let short = refused(hourly().missed(week)).await.unwrap();
+    assert!(short.contains("twice the time"), "{short}");
+    assert_eq!(refused(hourly().missed(week).retention(14 * 24 * 60 * MINUTE)).await, None);
+    let monthly = || Job::new("job", "0 0 1 * *");
+    assert_eq!(refused(monthly()).await, None);
+    let short = refused(monthly().missed(Missed::RunLatest)).await.unwrap();
+    assert!(short.contains("at least 31 days"), "{short}");
+    let year = 366 * 24 * 60 * MINUTE;
+    assert_eq!(refused(monthly().missed(Missed::RunLatest).retention(year)).await, None);
+    assert_eq!(
+        refused(Job::new("job", "@yearly").missed(Missed::RunLatest).retention(year)).await,
+        None
+    );
+}

@@ -11,6 +11,7 @@ use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
 use palisade::test_util::fault::{Fault, FaultControl};
 use palisade::{Failed, MemoryNode, Redlock};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// What the ledger recorded when a run began.
@@ -79,10 +80,16 @@ pub(crate) struct World {
 pub(crate) struct Process {
     pub(crate) cron: Cron,
     redlock: Redlock,
+    frozen: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Process {
+    /// Stops the loop of its job where it is, or lets it go on.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
+    }
+
     pub(crate) fn leads(&self) -> bool {
         self.cron.leading().borrow().is_some()
     }
@@ -90,6 +97,19 @@ impl Process {
     /// Leaves nothing behind that somebody waits for.
     pub(crate) async fn end(self) {
         drop(self.redlock.close(Duration::from_secs(1)).await);
+    }
+}
+
+/// Does not poll `work` while it is frozen.
+async fn unless_frozen<F: Future>(mut frozen: watch::Receiver<bool>, work: F) -> F::Output {
+    let mut work = std::pin::pin!(work);
+    loop {
+        let _ = frozen.wait_for(|frozen| !frozen).await;
+        tokio::select! {
+            biased;
+            Ok(_) = frozen.wait_for(|frozen| *frozen) => {}
+            done = &mut work => return done,
+        }
     }
 }
 
@@ -182,6 +202,7 @@ impl World {
         let (env, ledger) = (Arc::clone(&self.env), Arc::clone(&self.ledger));
         let by = self.count.fetch_add(1, Ordering::Relaxed);
         let runs = cron.clone();
+        let (frozen, is_frozen) = watch::channel(false);
         let task = tokio::spawn(async move {
             let run = runs.run(job, |tick: Tick| {
                 let (at, ledger) = (tick.unix_seconds(), Arc::clone(&ledger));
@@ -200,8 +221,8 @@ impl World {
                     Ok::<_, Failed>(())
                 }
             });
-            run.await.unwrap();
+            unless_frozen(is_frozen, run).await.unwrap();
         });
-        Process { cron, redlock, task }
+        Process { cron, redlock, frozen, task }
     }
 }

@@ -66,6 +66,10 @@ pub(crate) struct CronArgs {
     /// A run counts as running for at least this long
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     at_least: Option<Span>,
+    /// How long the nodes keep what became of a tick; an older one is never run. The same in every
+    /// process, whatever the schedule becomes
+    #[arg(long, value_name = "SPAN", default_value = "8d", help_heading = "Ticks")]
+    retention: Span,
     /// Show the last N ticks, the latest first, and run nothing
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "shell"])]
     history: Option<usize>,
@@ -111,7 +115,8 @@ impl CronArgs {
             .missed(missed)
             .overlap(overlap)
             .interrupted(again)
-            .late(self.late.0);
+            .late(self.late.0)
+            .retention(self.retention.0);
         if let Some(Span(jitter)) = self.jitter {
             job = job.jitter(jitter);
         }
