@@ -42,6 +42,11 @@ pub enum Bug {
     DeadlineOfAnotherClock,
     /// A record, and with it its promise, is forgotten with its retention (idempotency 4).
     PromisesExpireEarly,
+    /// An extension of a claim does not prolong its record (idempotency 9).
+    ExtensionsKeepNothing,
+    /// An operator takes a claim back that runs, or that is another one than was seen
+    /// (idempotency 17).
+    ChangesUnfenced,
     /// Only claims carry the request's fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
     /// A new history says "never seen" of a key that is younger than its own beginning
@@ -49,6 +54,14 @@ pub enum Bug {
     BirthsWithoutMargin,
     /// After a planned handover leases end by the new server's clock alone (quarantine 11).
     HandoverWithoutSettling,
+    /// After a planned handover claims end by the new server's clock alone (quarantine 11).
+    ClaimsWithoutSettling,
+    /// A node is closed while it settles after a planned handover (quarantine 11).
+    ClosedWhileSettling,
+    /// A promoted server continues without a look at the closing in its data (quarantine 11).
+    HandoverUnchecked,
+    /// A node in quarantine is a witness that nobody holds a name (quarantine 9).
+    QuarantinedWitness,
     /// Only nodes that have answered are released after an attempt (locks 8).
     LateGrantsStay,
     /// The validity is counted from the answer (locks 2).

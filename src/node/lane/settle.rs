@@ -193,6 +193,10 @@ fn is_yes(reply: &Reply) -> bool {
 /// certainly written in this history: no lease is longer than the longest that any client uses, and
 /// an earlier server of the node, which set its end, may have had a clock 2E ahead of this one's.
 fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Option<Reply> {
+    #[cfg(feature = "sim-bugs")]
+    if crate::bugs::on(crate::bugs::Bug::QuarantinedWitness) {
+        return None;
+    }
     let facts = facts.filter(|f| !f.quarantine.is_zero())?;
     let age = facts.quarantine_len.saturating_sub(facts.quarantine);
     // Others ask for a longer quarantine if their leases are longer.

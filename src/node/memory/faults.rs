@@ -47,6 +47,34 @@ impl MemoryNode {
         });
     }
 
+    /// Which closing is in the data, also if its time is over: for [`Self::open`] and
+    /// [`Self::finish_handover`].
+    #[doc(hidden)]
+    pub fn closing(&self) -> Option<u64> {
+        self.state().data.marker.and_then(|marker| marker.closing())
+    }
+
+    /// Opens the node if this closing is in its data. A server that was promoted with it begins a
+    /// quarantine.
+    #[doc(hidden)]
+    pub fn open(&self, closing: u64) {
+        if let Some(marker) = &mut self.state().data.marker {
+            marker.open(closing);
+        }
+    }
+
+    /// The last step of a planned handover on the server that was promoted: it goes on where the
+    /// closed one stopped. False if its data do not hold this closing, or `apart` (how far two
+    /// clocks differ at the most) is not left of it.
+    #[doc(hidden)]
+    #[must_use = "it may begin a quarantine"]
+    pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
+        let mut state = self.state();
+        let (now, history_id) = (self.clock(&state).now, state.history_id());
+        let marker = state.data.marker.as_mut();
+        marker.is_some_and(|marker| marker.finish(history_id, closing, now, apart))
+    }
+
     /// Somebody runs `FLUSHALL`: all data is gone, the marker with it; the process stays.
     pub fn flush_all(&self) {
         self.state().data = Data::default();

@@ -55,11 +55,36 @@ impl Marker {
     /// not while it settles, for opened again it would not know that any more.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
-        if !self.left(now).is_zero() || self.settles(now) {
+        let settles = self.settles(now);
+        #[cfg(feature = "sim-bugs")]
+        let settles = settles && !crate::bugs::on(crate::bugs::Bug::ClosedWhileSettling);
+        if !self.left(now).is_zero() || settles {
             return false;
         }
         self.handover = Some(Handover::Closed(now.saturating_add(nanos(span))));
         true
+    }
+
+    /// Opens the node that was closed until `till`. In another history than the closing's a
+    /// quarantine begins.
+    #[cfg(feature = "test-util")]
+    pub(super) fn open(&mut self, till: u64) {
+        self.handover.take_if(|state| *state == Handover::Closed(till));
+    }
+
+    /// Goes on in a later history if these data hold the closing until `till`, unused, and more
+    /// than `apart` of it is left: no other server that has it can have opened by itself.
+    #[cfg(feature = "test-util")]
+    pub(super) fn finish(&mut self, history_id: u64, till: u64, now: u64, apart: Duration) -> bool {
+        let holds = self.handover == Some(Handover::Closed(till));
+        let may =
+            holds && self.history_id != history_id && now.saturating_add(nanos(apart)) <= till;
+        #[cfg(feature = "sim-bugs")]
+        let may = may || crate::bugs::on(crate::bugs::Bug::HandoverUnchecked);
+        if may {
+            self.go_on(history_id, now);
+        }
+        may
     }
 
     /// Goes on in a history whose data are certainly complete.
@@ -67,6 +92,15 @@ impl Marker {
     pub(super) fn go_on(&mut self, history_id: u64, now: u64) {
         self.history_id = history_id;
         self.handover = Some(Handover::Settling(now.saturating_add(nanos(self.quarantine))));
+    }
+
+    /// The end of its closing, also of one that is over.
+    #[cfg(feature = "test-util")]
+    pub(super) fn closing(&self) -> Option<u64> {
+        match self.handover {
+            Some(Handover::Closed(till)) => Some(till),
+            _ => None,
+        }
     }
 
     /// How long the node is closed.

@@ -47,6 +47,12 @@ impl Entry {
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
         // The clock of the server before may have been behind.
         let more = if h.settling { h.apart() } else { Duration::ZERO };
+        #[cfg(feature = "sim-bugs")]
+        let more = if crate::bugs::on(crate::bugs::Bug::ClaimsWithoutSettling) {
+            Duration::ZERO
+        } else {
+            more
+        };
         let till = self.till.map(|t| t.saturating_add(u64::try_from(more.as_nanos()).unwrap_or(0)));
         till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
@@ -238,6 +244,10 @@ impl Records {
         e.till = Some(h.after(lease));
         e.attempt = e.attempt.max(1);
         e.is_also_of(fingerprint);
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::ExtensionsKeepNothing) {
+            return Reply::Done;
+        }
         e.keep(h, retention);
         Reply::Done
     }

@@ -155,6 +155,10 @@ impl Actor {
             Ok(guard) => Some(guard),
             Err(taken) => {
                 self.world.tell(Event::Refused { client, task, name: n, taken });
+                let asked = self.world.micros();
+                if mutex.inspect().await.is_ok_and(|seen| seen.is_free()) {
+                    self.world.vacant((client, n), asked);
+                }
                 None
             }
         }

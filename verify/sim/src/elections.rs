@@ -81,9 +81,13 @@ impl Actor {
     /// Watches an election for so long.
     pub(crate) async fn watch(&self, seat: usize, span: u64) {
         let Ok(election) = self.election(seat).build() else { return };
+        let name = names::number_of(&names::seat(seat));
+        let asked = self.world.micros();
+        if let Ok(None) = election.leader().await {
+            self.world.vacant((self.client, name), asked);
+        }
         let mut observer = election.observe();
         let (client, watch) = (self.client, self.world.next_value());
-        let name = names::number_of(&names::seat(seat));
         let end = self.world.start.elapsed() + ms(span);
         loop {
             let left = end.saturating_sub(self.world.start.elapsed());

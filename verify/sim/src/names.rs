@@ -20,6 +20,11 @@ pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
 
+/// Whether this is the number of an idempotency key.
+pub(crate) fn is_key(number: u16) -> bool {
+    (200..300).contains(&number)
+}
+
 /// The number of a key, whatever its prefix.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);

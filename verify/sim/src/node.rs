@@ -153,13 +153,8 @@ impl Node {
             state.copies.take(self.world.nanos(), &state.servers[at].memory);
         }
         let old = at != state.master;
-        let server = &mut state.servers[at];
+        let server = &state.servers[at];
         let (life, clock) = (server.life, server.clock.now().as_nanos());
-        if let Some(window) = server.fresh.take() {
-            let silent = (self.least_lease + window).as_nanos() as u64;
-            let (node, server) = (self.index, at);
-            self.world.tell(Event::NewLife { node, server, life, at: clock, quarantine: silent });
-        }
         let (read, unread) = self.windows(state, at, job.client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
@@ -167,6 +162,13 @@ impl Node {
         let due = job.due + state.servers[at].clock.set_back() * 1_000;
         let (client, ops) = (job.client, job.batch.ops.clone());
         let replies = at_once(memory, job.batch);
+        // A closed server answers nothing, and its history has not begun.
+        let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
+        if let Some(window) = begins {
+            let silent = (self.least_lease + window).as_nanos() as u64;
+            let (node, server) = (self.index, at);
+            self.world.tell(Event::NewLife { node, server, life, at: clock, quarantine: silent });
+        }
         let granted = self.tell((at, life, clock), (client, due), &ops, &replies);
         state.servers[at].has_granted |= granted;
         if !old {

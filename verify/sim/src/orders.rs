@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::client::{Actor, cut};
 use crate::names;
 use crate::plan::{Birth, HandlerPlan, Policy, ms, wall};
-use crate::trace::Event;
+use crate::trace::{Event, HoldId};
 use crate::world::World;
 
 /// The names of a handler's steps.
@@ -79,6 +79,18 @@ impl Actor {
     }
 }
 
+/// Until its drop a handler believes in its claim.
+struct Believes {
+    world: Arc<World>,
+    hold: HoldId,
+}
+
+impl Drop for Believes {
+    fn drop(&mut self) {
+        self.world.parts(self.hold);
+    }
+}
+
 /// The handler: each start has a result of its own, so that two starts can be distinguished.
 async fn handle(
     world: Arc<World>,
@@ -90,6 +102,9 @@ async fn handle(
     let (token, attempt) = (cx.fencing_token().get(), cx.attempt());
     let value = world.next_value();
     world.tell(Event::Starts { client, name, token, attempt, value, print });
+    let seen = cx.clone();
+    let hold = world.claims((client, name), token, Box::new(move || Some(seen.remaining())));
+    let _believes = Believes { world: Arc::clone(&world), hold };
     if steps == 0 {
         sleep(ms(plan.span)).await;
     }

@@ -122,6 +122,25 @@ pub(crate) enum Copy {
     Empty,
 }
 
+/// Where a planned handover stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Stops {
+    /// It does not.
+    Done,
+    /// The operator's program dies behind the closing.
+    Closed,
+    /// The old master is opened again in place of a promotion.
+    Reopened,
+    /// The operator's program dies behind the promotion, before the old master is a replica.
+    Promoted,
+    /// The promoted server is opened, not finished.
+    Opened,
+    /// Who was promoted lacks the writes of so long before the closing.
+    Behind(Ms),
+    /// The last step comes when the closing is over.
+    Late,
+}
+
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
@@ -140,8 +159,9 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted; the clients in `old` keep talking to whom they
     /// talk to until that one refuses. The replaced master freezes for `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// The master is closed, and after `takes` another server of the group goes on in its place.
-    Handover { node: usize, to: usize, takes: Ms },
+    /// The master is closed, after `takes` another server of the group is promoted, and a little
+    /// later that one goes on in its place; unless it stops on the way.
+    Handover { node: usize, to: usize, takes: Ms, stops: Stops },
     /// A client process stops; the library's timers come back `lag` after the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
     /// A client process dies, and a new one takes its place.
@@ -156,6 +176,7 @@ impl Fault {
         match *self {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
             Self::Failover { .. } | Self::Flush { .. } => true,
+            Self::Handover { stops, .. } => matches!(stops, Stops::Behind(_)),
             _ => false,
         }
     }
@@ -348,12 +369,15 @@ pub(crate) enum Clocks {
 
 /// Which promises hold in a world, by its assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Promises {
     pub(crate) clocks: Clocks,
     /// A parked key is not started again.
     pub(crate) once: bool,
     /// No forgotten key runs again, so no finished step does.
     pub(crate) steps: bool,
+    /// Nobody is answered that a name is vacant while one has it: all ask the same nodes.
+    pub(crate) vacant: bool,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,
 }
@@ -378,6 +402,20 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
+    /// How long a master is closed for a handover that takes so long to the promotion.
+    pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
+        ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
+    }
+
+    /// The longest of these.
+    pub(crate) fn longest_closing(&self) -> Duration {
+        let closed = |f: &(Ms, Fault)| match f.1 {
+            Fault::Handover { takes, .. } => self.closed_for(takes),
+            _ => Duration::ZERO,
+        };
+        self.faults.iter().map(closed).max().unwrap_or_default()
+    }
+
     /// How much longer a server may keep a key because of its clock.
     pub(crate) fn clocks_apart(&self) -> Ms {
         let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
@@ -397,6 +435,7 @@ impl Plan {
             },
             once: self.orders.policy == Policy::Once,
             steps: self.orders.policy != Policy::Least,
+            vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,
         }
     }

@@ -18,7 +18,7 @@ use crate::invariants::Violation;
 use crate::link::{Link, Wire};
 use crate::names;
 use crate::node::Node;
-use crate::plan::{Fault, NetPlan, Plan, Settings, Tamper, ms};
+use crate::plan::{Fault, NetPlan, Plan, Settings, Stops, Tamper, ms};
 use crate::process::{Gated, Process};
 use crate::trace::Event;
 use crate::world::World;
@@ -245,10 +245,8 @@ impl Stage {
                     self.freeze(node, server, freeze);
                 }
             }
-            Fault::Handover { node, to, takes } => {
-                if let Some(life) = self.nodes[node].close(takes) {
-                    self.later(takes, move |s| s.nodes[node].hand_over(to, life));
-                }
+            Fault::Handover { node, to, takes, stops } => {
+                self.hand_over(node, to, takes, stops);
             }
             Fault::Pause { client, span, lag } => {
                 let process = Arc::clone(&self.seats()[client].process);
@@ -264,6 +262,37 @@ impl Stage {
                 self.kill(client);
             }
         }
+    }
+
+    fn hand_over(self: &Arc<Self>, node: usize, to: usize, takes: u64, stops: Stops) {
+        let span = self.plan.closed_for(takes);
+        let Some(closing) = self.nodes[node].close(span) else { return };
+        let last = match stops {
+            Stops::Late => span.as_millis() as u64,
+            _ => takes / 4,
+        };
+        self.later(takes, move |s| {
+            let node = &s.nodes[node];
+            match stops {
+                Stops::Closed => return,
+                Stops::Reopened => return node.reopen(closing),
+                _ => {}
+            }
+            let behind = if let Stops::Behind(span) = stops { Some(span) } else { None };
+            let is_demoted = stops != Stops::Promoted;
+            if !node.promote(to, closing, (behind, is_demoted)) {
+                return;
+            }
+            let node = Arc::clone(node);
+            tokio::spawn(async move {
+                sleep(ms(last)).await;
+                match stops {
+                    Stops::Promoted => {}
+                    Stops::Opened => node.open(to, closing),
+                    _ => node.finish(to, closing),
+                }
+            });
+        });
     }
 
     fn freeze(self: &Arc<Self>, node: usize, server: usize, span: u64) {
@@ -331,6 +360,8 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
+        // A server that was left closed begins its quarantine only then.
+        sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");
         }

@@ -236,6 +236,14 @@ pub(crate) enum Event {
         number: u64,
         gap: bool,
     },
+    /// A client was answered that nobody has a name. `hold`: it was valid from before the question
+    /// (`asked`) until the answer.
+    Vacant {
+        client: usize,
+        name: u16,
+        asked: u64,
+        hold: Option<HoldId>,
+    },
     /// A key is on a node although nobody can hold it any more.
     KeyLeft {
         node: usize,

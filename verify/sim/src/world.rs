@@ -44,6 +44,8 @@ struct Believer {
     belief: Belief,
     token: u64,
     asked: u64,
+    /// When it began to believe.
+    since: u64,
     /// It took the lock from a holder, who may believe beside it.
     is_taker: bool,
     /// Once seen invalid.
@@ -125,12 +127,13 @@ impl World {
         let hold = inner.next_hold;
         inner.next_hold += 1;
         let left = belief().unwrap_or_default().as_micros() as u64;
+        let since = at;
         if is_taker {
             let overruled = inner.overruled.entry(name).or_default();
             *overruled = token.max(*overruled);
         }
         let believer =
-            Believer { hold, name, client, belief, token, asked, is_taker, lapsed: false };
+            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed: false };
         inner.beliefs.push(believer);
         inner.tell(at, Event::Holds { hold, client, name, token, is_taker, asked, left });
         let nodes = inner.kept.iter().filter(|k| (k.1, k.2) == (name, token)).count();
@@ -139,6 +142,39 @@ impl World {
         }
         inner.compare(at);
         hold
+    }
+
+    /// A handler runs under a claim, and believes in it for so long.
+    pub(crate) fn claims(
+        &self,
+        (client, name): (usize, u16),
+        token: u64,
+        belief: Belief,
+    ) -> HoldId {
+        let at = self.micros();
+        let mut inner = self.inner();
+        let hold = inner.next_hold;
+        inner.next_hold += 1;
+        let (asked, is_taker, lapsed) = (at, false, false);
+        let since = at;
+        let believer =
+            Believer { hold, name, client, belief, token, asked, since, is_taker, lapsed };
+        inner.beliefs.push(believer);
+        inner.compare(at);
+        hold
+    }
+
+    /// A client was answered that nobody has the name, which it asked at `asked`.
+    pub(crate) fn vacant(&self, (client, name): (usize, u16), asked: u64) {
+        let at = self.micros();
+        let mut inner = self.inner();
+        // Valid from before the question until now: validity that has ended never comes back.
+        let believer = inner.beliefs.iter().find(|b| {
+            let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
+            b.name == name && b.since < asked && !b.lapsed && is_valid()
+        });
+        let hold = believer.map(|b| b.hold);
+        inner.tell(at, Event::Vacant { client, name, asked, hold });
     }
 
     /// The replicas of a node have a lock with this fence.

@@ -28,6 +28,7 @@ const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
 const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
 const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
 const TAKE_OVERS: Where = Where::Changed(Tamper::Scene(Scene::TakeOvers));
+const HANDOVERS: Where = Where::Changed(Tamper::Scene(Scene::Handovers));
 
 /// Goes through the seeds until the bug is found.
 fn hunt(bug: Option<Bug>, at: Where) -> Sum {
@@ -95,6 +96,10 @@ known_bugs! {
     extend_by_copy: ExtendByCopy in OLD_MASTER,
     named_by_who_lapses: NamedByWhoLapses in OLD_MASTER,
     handover_without_settling: HandoverWithoutSettling in FAILOVERS,
+    claims_without_settling: ClaimsWithoutSettling in HANDOVERS,
+    closed_while_settling: ClosedWhileSettling in HANDOVERS,
+    handover_unchecked: HandoverUnchecked in HANDOVERS,
+    quarantined_witness: QuarantinedWitness in FAILOVERS,
     raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
     late_requests_run: LateRequestsRun in FAILOVERS,
     deadline_of_another_clock: DeadlineOfAnotherClock in FAILOVERS,

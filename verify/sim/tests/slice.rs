@@ -34,6 +34,12 @@ fn takeovers_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::TakeOvers)));
 }
 
+/// Handovers stop on the way, and follow each other, more often than in other plans.
+#[test]
+fn handovers_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Handovers)));
+}
+
 #[test]
 fn seeds_that_once_failed_are_mended() {
     let kept = include_str!("../regressions.txt");

@@ -1,6 +1,7 @@
 //! What must hold in every run, one promise a file. Each sees every event in order and says what
 //! is broken; none knows how the library works.
 
+mod claims;
 mod deadlines;
 mod durable;
 mod exclusion;
@@ -17,6 +18,7 @@ mod steps;
 mod tasks;
 mod terms;
 mod tokens;
+mod vacant;
 mod waiters;
 
 use crate::plan::{Clocks, Promises};
@@ -58,12 +60,16 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
     ];
     if promises.clocks != Clocks::Step {
         all.push(Box::<exclusion::Exclusion>::default());
+        all.push(Box::<claims::Claims>::default());
     }
     if promises.clocks == Clocks::Right {
         all.push(Box::<tokens::Tokens>::default());
         all.push(Box::<fencing::Fencing>::default());
         all.push(Box::<terms::Terms>::default());
         all.push(Box::<observe::Observe>::default());
+    }
+    if promises.clocks == Clocks::Right && promises.vacant {
+        all.push(Box::<vacant::Vacant>::default());
     }
     if promises.steps {
         all.push(Box::<steps::Steps>::default());

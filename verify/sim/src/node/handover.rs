@@ -1,15 +1,26 @@
-//! A planned handover of a group, as `palisade handover` makes it.
+//! A planned handover of a group, step by step, as `palisade handover` makes it.
+
+use std::time::Duration;
 
 use palisade::node::spi::{Batch, Terms};
 
 use super::Node;
 use super::server::{Role, at_once};
-use crate::plan::{Ms, ms};
+use crate::plan::Ms;
+
+/// A master that was closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    server: usize,
+    /// Its data history.
+    life: u64,
+    /// Names the closing in the data of every server that has it.
+    till: u64,
+}
 
 impl Node {
-    /// Closes the master, for long enough to hand it over after `takes`; which data history that
-    /// is. None: not now.
-    pub(crate) fn close(&self, takes: Ms) -> Option<u64> {
+    /// Closes the master for `span`. None: not now.
+    pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
         if state.down || server.frozen > 0 || server.fresh.is_some() {
@@ -18,31 +29,69 @@ impl Node {
         let terms = Terms { max_ttl: self.least_lease, clock_error: self.error };
         let look = Batch { terms, not_after: None, ops: Vec::new() };
         let facts = at_once(&server.memory, look).facts?;
-        if !facts.quarantine.is_zero() {
+        if !facts.quarantine.is_zero() || !server.memory.close(span) {
             return None;
         }
-        server.memory.close(ms(takes) + 4 * self.error + ms(20)).then_some(server.life)
+        let till = server.memory.closing()?;
+        Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Another server goes on, unless something else happened to the master since it was closed.
-    pub(crate) fn hand_over(&self, to: usize, life: u64) {
+    /// The operator opens a server again that has this closing.
+    pub(crate) fn open(&self, at: usize, closing: Closing) {
+        self.state().servers[at].memory.open(closing.till);
+    }
+
+    /// The old master is opened again.
+    pub(crate) fn reopen(&self, closing: Closing) {
+        self.open(closing.server, closing);
+    }
+
+    /// A Sentinel promotes another server, which has all that the closed one has, or lacks what was
+    /// written the last `behind` before now. `is_demoted`: the old master becomes a replica, as
+    /// nothing else happened to it since it was closed. False if nothing was promoted.
+    pub(crate) fn promote(
+        &self,
+        to: usize,
+        closing: Closing,
+        (behind, is_demoted): (Option<Ms>, bool),
+    ) -> bool {
         let mut state = self.state();
         let from = state.master;
-        let is_same = state.servers[from].life == life && !state.down;
+        let is_same = state.servers[from].life == closing.life && !state.down;
         if to == from || !is_same || state.servers[from].frozen > 0 || state.servers[to].frozen > 0
         {
-            return;
+            return false;
         }
-        let data = state.servers[from].memory.snapshot();
-        state.servers[from].role = Role::Replica;
-        let next = &mut state.servers[to];
-        next.memory.restore(data);
-        next.memory.hand_over();
-        next.role = Role::Master;
+        let copy = behind.map(|span| state.copies.behind(self.world.nanos(), span));
+        let data = copy.unwrap_or_else(|| state.servers[from].memory.snapshot());
+        let replaced = &mut state.servers[from];
+        let window = replaced.window.as_nanos() as u64 / 1_000_000;
+        let window = window * (1_000_000 - u64::from(self.drift_ppm));
+        let until = replaced.clock.wall() + window;
+        replaced.role = if is_demoted { Role::Replica } else { Role::Former(until) };
+        state.servers[to].memory.restore(data);
+        state.servers[to].role = Role::Master;
         state.master = to;
-        // Replicas had everything before it was handed over.
+        // Replicas that have the closing have everything before it.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
-        (state.granted, state.servers[to].fresh) = (granted, None);
+        if behind.is_none() {
+            state.granted = granted;
+        }
+        true
+    }
+
+    /// The last step: the promoted server goes on where the closed one stopped, or is opened.
+    pub(crate) fn finish(&self, to: usize, closing: Closing) {
+        let mut state = self.state();
+        if state.master != to || state.down || state.servers[to].frozen > 0 {
+            return;
+        }
+        let server = &mut state.servers[to];
+        if server.memory.finish_handover(closing.till, 2 * self.error) {
+            server.fresh = None;
+        } else {
+            server.memory.open(closing.till);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What goes wrong, and when.
 
 use super::draw::ALWAYS;
-use super::{Act, Copy, Fault, Ms, NetPlan, Plan, Steps, Theme, Wave};
+use super::{Act, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
 use crate::dice::Dice;
 
 /// A kind of trouble that a seed switches on or off.
@@ -136,7 +136,8 @@ impl Plan {
             },
             // A handover relies on clocks within E.
             Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
-                Fault::Handover { node, to: server, takes: d.range(0, ttl) }
+                let takes = d.range(0, ttl);
+                Fault::Handover { node, to: server, takes, stops: self.stops(d) }
             }
             Kind::Handover | Kind::Failover | Kind::Crash => {
                 let copy = self.copy(d);
@@ -154,6 +155,22 @@ impl Plan {
                 Fault::Step { node, server, to: d.pick(&[-most, most, between]) }
             }
         }
+    }
+
+    pub(super) fn stops(&self, d: &mut Dice) -> Stops {
+        let ttl = self.stages[0].ttl;
+        let behind = Stops::Behind(d.pick(&[1, 20, ttl, 2 * ttl]));
+        if d.chance(500) {
+            return Stops::Done;
+        }
+        d.pick(&[
+            Stops::Closed,
+            Stops::Reopened,
+            Stops::Promoted,
+            Stops::Opened,
+            behind,
+            Stops::Late,
+        ])
     }
 
     fn draw_steps(&mut self, d: &mut Dice) {

@@ -4,7 +4,7 @@
 
 use super::{
     Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
-    ServerPlan, Settings, Steps, TaskPlan, Truth, Wave,
+    ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Wave,
 };
 use crate::dice::Dice;
 
@@ -23,6 +23,9 @@ pub enum Scene {
     /// An operator who takes a lock from a holder that stops now and then, while another waits for
     /// it; whose requests and answers get lost, and who is gone again at any time.
     TakeOvers,
+    /// Planned handovers between servers whose clocks are as far apart as they may be; each stops
+    /// on the way or not, and the next one may come at once.
+    Handovers,
 }
 
 /// The lease of a scene.
@@ -44,6 +47,7 @@ impl Plan {
             Scene::LateRaises => self.late_raises(&mut d),
             Scene::Prints => self.prints(&mut d),
             Scene::TakeOvers => self.take_overs(&mut d),
+            Scene::Handovers => self.handovers(&mut d),
         }
     }
 
@@ -151,6 +155,41 @@ impl Plan {
 }
 
 impl Plan {
+    fn handovers(&mut self, d: &mut Dice) {
+        let max_ttl = TTL;
+        let mut nodes = vec![group(max_ttl, d.chance(500), d.pick(&[20, TTL]))];
+        for _ in 0..d.pick(&[0, 0, 2]) {
+            nodes.push(lone(max_ttl, d.chance(500)));
+        }
+        self.settle(max_ttl, nodes);
+        self.clients.resize(3, self.clients[0]);
+        (self.orders.policy, self.copy_every) = (Policy::Rerun, 5);
+        let (renew, holds_long) = (d.chance(500), d.chance(500));
+        let hold = lock(8 * TTL, if holds_long { 3 * TTL } else { TTL }, renew);
+        let order = Act::Order {
+            key: 0,
+            print: 0,
+            wait: 4 * TTL,
+            handler: HandlerPlan { span: 2 * TTL, fails: 1, polls: u32::MAX },
+        };
+        let acts = if d.chance(500) { vec![hold; 4] } else { vec![order; 4] };
+        self.do_one_after_the_other([acts.clone(), acts.clone(), acts]);
+        let (mut at, mut to) = (d.range(20, 3 * TTL), 1);
+        for _ in 0..d.range(1, 4) {
+            let takes = d.pick(&[0, 5, TTL / 4]);
+            let stops = self.stops(d);
+            self.faults.push((at, Fault::Handover { node: 0, to, takes, stops }));
+            to = 1 - to;
+            at += takes + d.pick(&[2, 20, TTL, 3 * TTL]);
+        }
+        if d.chance(500) {
+            let client = d.range(0, 2) as usize;
+            let span = d.range(TTL / 4, TTL);
+            self.faults.push((d.range(20, 3 * TTL), Fault::Pause { client, span, lag: 0 }));
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
+    }
+
     fn take_overs(&mut self, d: &mut Dice) {
         let (max_ttl, error) = (2 * TTL, TTL / 10);
         let mut nodes = vec![lone(max_ttl, false); d.pick(&[1, 1, 3])];
@@ -191,7 +230,8 @@ impl Plan {
             self.faults.push((d.range(20, 10 * TTL), Fault::Kill { client: 2 }));
         }
         if is_group {
-            let handover = Fault::Handover { node: 0, to: 1, takes: d.range(1, TTL / 2) };
+            let handover =
+                Fault::Handover { node: 0, to: 1, takes: d.range(1, TTL / 2), stops: Stops::Done };
             self.faults.push((d.range(20, 10 * TTL), handover));
         }
         self.faults.sort_by_key(|(at, _)| *at);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Event;
-use crate::plan::{Copy, Fault, ms};
+use crate::plan::{Copy, Fault, Stops, ms};
 
 fn name(n: u16) -> String {
     match n {
@@ -56,9 +56,10 @@ impl fmt::Display for Fault {
                     "the clock of node {node}/{server} is {by} µs further ahead for {span} ms"
                 )
             }
-            Self::Handover { node, to, takes } => {
+            Self::Handover { node, to, takes, stops } => {
                 let to = letter(to);
-                write!(f, "node {node} is closed, and handed over to {to} {takes} ms later")
+                write!(f, "node {node} is closed, and handed over to {to} {takes} ms later")?;
+                if stops == Stops::Done { Ok(()) } else { write!(f, "; stops: {stops:?}") }
             }
             Self::Failover { node, to, copy, old, freeze } => {
                 let mut who: Vec<String> = Vec::new();
@@ -188,6 +189,11 @@ impl Event {
                 let gap = if gap { ", something may be missed" } else { "" };
                 write!(f, "client {client} sees client {leader} lead {}, ", name(n))?;
                 write!(f, "number {number} of term {term}{gap}")
+            }
+            Self::Vacant { client, name: n, asked, hold } => {
+                write!(f, "client {client}, which asked at {asked} µs, is answered ")?;
+                write!(f, "that nobody has {}", name(n))?;
+                hold.map_or(Ok(()), |hold| write!(f, "; hold {hold} was valid all the time"))
             }
             Self::KeyLeft { node, name: n, why } => {
                 write!(f, "node {node} still has the key of {}: {why}", name(n))

@@ -1,0 +1,26 @@
+//! Vacant is true: nobody is answered that a name is free whose holder was valid from before the
+//! question until the answer (election 4, quarantine 9).
+
+use super::Invariant;
+use crate::trace::Event;
+
+/// The world knows who believes in what; this says what it means.
+#[derive(Debug, Default)]
+pub(crate) struct Vacant;
+
+impl Invariant for Vacant {
+    fn name(&self) -> &'static str {
+        "vacant is true"
+    }
+
+    fn source(&self) -> &'static str {
+        "docs/design/election.md, 4: no owner that could still reach a majority: vacant"
+    }
+
+    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Vacant { hold: Some(_), .. } => Err(event.to_string()),
+            _ => Ok(()),
+        }
+    }
+}
