@@ -10,7 +10,9 @@ use clap::Args;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use palisade::Election;
 use serde_json::json;
+use tokio::sync::Mutex;
 
+use self::server::Pages;
 use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, INTERNAL, USAGE};
 use crate::verbs::{Ground, SayArgs};
@@ -27,17 +29,20 @@ const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// What is exported and served.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct MetricsArgs {
     /// Serve /metrics (Prometheus), /healthz and /readyz here, without login; port 0: any
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Monitoring")]
     metrics: Option<SocketAddr>,
+    /// Name by which the pages may be asked for, besides addresses and localhost
+    #[arg(long, value_name = "NAME", help_heading = "Monitoring", requires = "metrics")]
+    metrics_host: Vec<String>,
 }
 
 impl MetricsArgs {
     /// What a verb works with; counted and served if that was asked for.
     pub(crate) fn ground(
-        self,
+        &self,
         handle: HandleArgs,
         sets: Sets,
         say: SayArgs,
@@ -53,13 +58,22 @@ impl MetricsArgs {
         let ground = Ground::new(handle, sets, say)?;
         let url = format!("http://{address}/metrics");
         ground.say.warn("metrics", json!({ "url": url }), &format!("metrics at {url}"));
+        if !address.ip().is_loopback() {
+            let text = format!(
+                "--metrics {address}: whoever reaches this address can read the pages, without a \
+                 login; use 127.0.0.1, or an address that only the monitoring reaches"
+            );
+            ground.say.warn("metrics_open", json!({ "address": address.to_string() }), &text);
+        }
         tokio::spawn(upkeep(counted.clone()));
-        tokio::spawn(server::serve(listener, counted, ground.redlock.clone()));
+        let (redlock, hosts) = (ground.redlock.clone(), self.metrics_host.clone());
+        let pages = Pages { counted, redlock, hosts, health: Mutex::default() };
+        tokio::spawn(server::serve(listener, pages));
         Ok(ground)
     }
 
     /// Watches the election, so that it is known for how long nobody leads.
-    pub(crate) fn watch(self, election: &Election) {
+    pub(crate) fn watch(&self, election: &Election) {
         if self.metrics.is_some() {
             let mut observer = election.observe();
             tokio::spawn(async move { while observer.next().await.is_some() {} });

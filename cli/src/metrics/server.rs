@@ -1,137 +1,159 @@
-//! Three pages over HTTP/1.1: one request a connection, each with an end in time and size. Nobody
-//! who only connects can hold more than one of a few places, nor for long.
+//! Three pages over HTTP/1.1: one request a connection, each with an end in time and size. A client
+//! that only connects, or sends slowly, keeps no other one from an answer: the next connection takes
+//! its place.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::Authority;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use metrics_exporter_prometheus::PrometheusHandle;
 use palisade::{Health, Redlock};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Most connections at once; further ones are closed at once.
-const CONNECTIONS: usize = 16;
+/// Most connections at once.
+const CONNECTIONS: usize = 64;
 /// How long a connection may last, besides what the nodes take.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Most bytes of a request.
-const REQUEST: usize = 4 << 10;
-/// How old an answer of the nodes may be: however often somebody asks, they are not asked more.
+/// Most bytes of a request's head, and of what is buffered of an answer: the least that hyper takes.
+const BUFFER: usize = 8 << 10;
+/// How old an answer of the nodes may be: they are asked no more often than this.
 const FRESH: Duration = Duration::from_secs(1);
 /// After the system refused a connection (no file descriptors).
 const PAUSE: Duration = Duration::from_millis(100);
 
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-struct Pages {
-    counted: PrometheusHandle,
-    redlock: Redlock,
-    asked: Mutex<Option<(Instant, Health)>>,
+/// What the pages show, and the names by which they may be asked for.
+pub(super) struct Pages {
+    pub(super) counted: PrometheusHandle,
+    pub(super) redlock: Redlock,
+    pub(super) hosts: Vec<String>,
+    pub(super) health: Mutex<Option<(Instant, Health)>>,
 }
 
-struct Answer {
-    status: &'static str,
-    body: String,
-    with_body: bool,
+/// A connection's task.
+struct Connection {
+    task: AbortHandle,
+    /// Whether its request has been read.
+    asked: Arc<AtomicBool>,
 }
 
 /// Serves until its runtime ends.
-pub(super) async fn serve(listener: TcpListener, counted: PrometheusHandle, redlock: Redlock) {
-    let deadline = DEADLINE + 2 * redlock.config().node_deadline;
-    let pages = Arc::new(Pages { counted, redlock, asked: Mutex::default() });
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+pub(super) async fn serve(listener: TcpListener, pages: Pages) {
+    let deadline = DEADLINE + 2 * pages.redlock.config().node_deadline;
+    let pages = Arc::new(pages);
+    // The oldest one is the first.
+    let mut open = VecDeque::<Connection>::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let pages = Arc::clone(&pages);
-        tokio::spawn(async move {
-            // Late, or gone: there is nobody to tell.
-            drop(timeout(deadline, pages.converse(stream)).await);
-            drop(place);
+        open.retain(|one| !one.task.is_finished());
+        if open.len() == CONNECTIONS {
+            let idle = open.iter().position(|one| !one.asked.load(Ordering::Relaxed));
+            if let Some(oldest) = open.remove(idle.unwrap_or(0)) {
+                oldest.task.abort();
+            }
+        }
+        let asked = Arc::<AtomicBool>::default();
+        let (pages, mark) = (Arc::clone(&pages), Arc::clone(&asked));
+        let task = tokio::spawn(async move {
+            // Late, gone or not HTTP: hyper has answered, or there is no reader.
+            drop(timeout(deadline, pages.converse(stream, &mark)).await);
         });
+        open.push_back(Connection { task: task.abort_handle(), asked });
     }
 }
 
 impl Pages {
-    async fn converse(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        let answer = match request(&mut stream).await? {
-            Some(head) => self.answer(&head).await,
-            None => refusal("431 Request Header Fields Too Large", "too long"),
-        };
-        let Answer { status, body, with_body } = answer;
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {TEXT}\r\nContent-Length: {}\r\n\
-             Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).await?;
-        if with_body {
-            stream.write_all(body.as_bytes()).await?;
-        }
-        stream.shutdown().await
+    async fn converse(&self, stream: TcpStream, asked: &AtomicBool) -> hyper::Result<()> {
+        let service = service_fn(|request| async move {
+            asked.store(true, Ordering::Relaxed);
+            let (status, body) = self.answer(&request).await;
+            let mut response = Response::new(Full::new(Bytes::from(body)));
+            *response.status_mut() = status;
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, TEXT);
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            Ok::<_, Infallible>(response)
+        });
+        let mut http = http1::Builder::new();
+        http.keep_alive(false).max_buf_size(BUFFER);
+        http.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer(&self, head: &str) -> Answer {
-        let mut words = head.lines().next().unwrap_or_default().split(' ');
-        let (method, target, version) = (words.next(), words.next(), words.next());
-        let (Some(method), Some(target), Some("HTTP/1.0" | "HTTP/1.1")) = (method, target, version)
-        else {
-            return refusal("400 Bad Request", "not a request of HTTP/1");
-        };
-        let with_body = match method {
-            "GET" => true,
-            "HEAD" => false,
-            _ => return refusal("405 Method Not Allowed", "only GET and HEAD"),
-        };
-        let (status, body) = match target.split('?').next().unwrap_or_default() {
-            "/metrics" => ("200 OK", self.counted.render()),
-            "/healthz" => ("200 OK", "alive\n".to_owned()),
+    async fn answer(&self, request: &Request<Incoming>) -> (StatusCode, String) {
+        if let Some(host) = host(request)
+            && !self.is_ours(&host)
+        {
+            let why = "the Host header names neither an address nor localhost; a name has to be \
+                       allowed by --metrics-host\n";
+            return (StatusCode::MISDIRECTED_REQUEST, why.to_owned());
+        }
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            return (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
+        }
+        match request.uri().path() {
+            "/metrics" => (StatusCode::OK, self.counted.render()),
+            "/healthz" => (StatusCode::OK, "alive\n".to_owned()),
             "/readyz" => {
                 let health = self.health().await;
-                let status = if health.is_ready() { "200 OK" } else { "503 Service Unavailable" };
-                (status, format!("{health}\n"))
+                let ready = if health.is_ready() {
+                    StatusCode::OK
+                } else {
+                    StatusCode::SERVICE_UNAVAILABLE
+                };
+                (ready, format!("{health}\n"))
             }
-            _ => ("404 Not Found", "there are /metrics, /healthz and /readyz\n".to_owned()),
-        };
-        Answer { status, body, with_body }
+            _ => (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n".to_owned()),
+        }
     }
 
-    /// What the nodes can do, as they said it lately. Those who ask at the same time wait for one
-    /// answer.
+    /// Whether a page may be asked for at this host. A web page that has its own name resolve to
+    /// this machine could otherwise read what is served here.
+    fn is_ours(&self, host: &str) -> bool {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let named = |name: &str| name.eq_ignore_ascii_case(host);
+        address.is_ok() || named("localhost") || self.hosts.iter().any(|name| named(name))
+    }
+
+    /// The state of the nodes, of this moment or a little earlier. Clients that ask at the same
+    /// time wait for one answer.
     async fn health(&self) -> Health {
-        let mut asked = self.asked.lock().await;
-        if let Some((at, health)) = &*asked
+        let mut known = self.health.lock().await;
+        if let Some((at, health)) = &*known
             && at.elapsed() < FRESH
         {
             return health.clone();
         }
         let health = self.redlock.health().await;
-        *asked = Some((Instant::now(), health.clone()));
+        *known = Some((Instant::now(), health.clone()));
         health
     }
 }
 
-fn refusal(status: &'static str, why: &str) -> Answer {
-    Answer { status, body: format!("{why}\n"), with_body: true }
-}
-
-/// The head of a request; none if it is too long.
-async fn request(stream: &mut TcpStream) -> std::io::Result<Option<String>> {
-    let mut head = Vec::with_capacity(512);
-    let mut part = [0; 512];
-    loop {
-        let read = stream.read(&mut part).await?;
-        head.extend_from_slice(&part[..read]);
-        let over = head.windows(4).any(|four| four == b"\r\n\r\n");
-        if over || read == 0 {
-            return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
-        }
-        if head.len() > REQUEST {
-            return Ok(None);
-        }
+/// The host that a request is for, without the port; empty if it cannot be read, none if the request
+/// does not name one, as browsers always do.
+fn host(request: &Request<Incoming>) -> Option<String> {
+    if let Some(host) = request.uri().host() {
+        return Some(host.to_owned());
     }
+    let named = request.headers().get(HOST)?;
+    let named = named.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+    Some(named.map(|named| named.host().to_owned()).unwrap_or_default())
 }

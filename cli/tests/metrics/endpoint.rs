@@ -88,7 +88,7 @@ fn wrong_requests_are_answered_and_strange_ones_end() {
 }
 
 #[test]
-fn clients_that_say_nothing_are_sent_away_and_do_not_pile_up() {
+fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up() {
     let ground = Ground::new();
     let watched = lock(&ground);
     held(&watched);
@@ -97,20 +97,22 @@ fn clients_that_say_nothing_are_sent_away_and_do_not_pile_up() {
     let descriptors =
         || std::fs::read_dir(format!("/proc/{}/fd", watched.pid())).expect("it runs").count();
     let before = descriptors();
-    let silent: Vec<_> = (0..200)
-        .map(|n| {
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        for n in 0..30 {
             let mut stream = TcpStream::connect(&watched.address).expect("it listens");
             // Some begin, and go on too slowly.
             if n % 2 == 0 {
                 let _ = stream.write_all(b"GET /met");
             }
-            stream
-        })
-        .collect();
-    // Nothing is waited for that is not there to be waited for: the most are closed at once.
-    wait_for("most are closed", SOON, || (descriptors() <= before + 16).then_some(()));
-    // And the others when their time is over: then somebody who asks is answered.
-    wait_for("an answer", SOON, || (watched.get("/healthz").0 == 200).then_some(()));
+            silent.push(stream);
+        }
+        assert_eq!(watched.get("/healthz").0, 200);
+        assert_eq!(watched.get("/readyz").0, 200);
+    }
+    // Later ones take the places of earlier ones.
+    wait_for("most are closed", SOON, || (descriptors() <= before + 64).then_some(()));
+    // The others are closed when their time is over.
     for mut stream in silent {
         stream.set_read_timeout(Some(SOON)).expect("a socket");
         let mut byte = [0];
@@ -120,6 +122,37 @@ fn clients_that_say_nothing_are_sent_away_and_do_not_pile_up() {
         assert!(!waited, "it is still open");
     }
     wait_for("all are closed", SOON, || (descriptors() <= before + 1).then_some(()));
+}
+
+#[test]
+fn a_web_page_whose_name_resolves_to_this_machine_reads_nothing() {
+    let ground = Ground::new();
+    let sleep = [&["lock", "a", "--metrics-host", "prober.internal"][..], &SLEEP].concat();
+    let watched = Watched::start(&ground, &sleep);
+    let status = |host: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        ask(&watched.address, &request)
+    };
+    for host in
+        ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "", "\u{e9}"]
+    {
+        let (code, body) = status(host);
+        assert_eq!(code, 421, "{host:?}: {body}");
+        assert!(body.contains("--metrics-host") && !body.contains("palisade_"), "{body}");
+    }
+    for host in ["127.0.0.1", "[::1]:80", "LOCALHOST:9464", "prober.internal"] {
+        assert_eq!(status(host).0, 200, "{host:?}");
+    }
+}
+
+#[test]
+fn an_address_that_others_reach_is_warned_of() {
+    let ground = Ground::new();
+    let lock = |address: &str| ground.run(&["lock", "a", "--metrics", address, "--", "true"]);
+    let (open, closed) = (lock("0.0.0.0:0"), lock("127.0.0.1:0"));
+    assert_eq!((open.code, closed.code), (0, 0), "{}", open.err);
+    assert!(open.err.contains("without a login"), "{}", open.err);
+    assert!(!closed.err.contains("without a login"), "{}", closed.err);
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Watched {
     }
 
     pub(crate) fn get(&self, path: &str) -> (u32, String) {
-        ask(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        ask(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address))
     }
 
     /// The value of a series, written as Prometheus' text has it.
