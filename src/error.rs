@@ -34,7 +34,9 @@ pub enum Advice {
 }
 
 /// A setting that was refused, with the rule it broke.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug` is the same sentence as `Display`: it is what a `main` that returns this error prints.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     of: Option<Resource>,
     field: Cow<'static, str>,
@@ -82,6 +84,12 @@ impl fmt::Display for ConfigError {
             write!(f, "{of}: ")?;
         }
         write!(f, "`{}` is {}: {}", self.field, self.value, self.rule)
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -9,7 +9,7 @@ use palisade::Redlock;
 use palisade::ops::{Deployment, Records};
 
 use crate::codes::Fail;
-use crate::settings::{Group, List, Settings, Span};
+use crate::settings::{Group, List, Settings, Span, Switch};
 
 /// Help text of every command that takes groups.
 pub(crate) const SETS: &str = "\
@@ -19,7 +19,8 @@ The order of --sentinel and --master matters: a master belongs to the Sentinels 
 /// Help text of every command.
 pub(crate) const SECRETS: &str = "\
 Options that are not given are taken from the environment (PALISADE_NODE, PALISADE_SENTINEL,
-PALISADE_MASTER, PALISADE_TTL, ...), then from --config, $PALISADE_CONFIG or /etc/palisade.toml.
+PALISADE_MASTER, PALISADE_TTL, ..., the library's PALISADE_URLS), then from --config,
+$PALISADE_CONFIG or /etc/palisade.toml.
 Passwords come from the environment or a file, never from the command line.";
 
 #[derive(Debug, Args)]
@@ -30,7 +31,8 @@ pub(crate) struct AccessArgs {
     /// Name of a master in the Sentinels; each group is one node
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Nodes")]
     master: Vec<String>,
-    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (visible in process lists)
+    /// A lone server: `redis://host[:port]`, `rediss://…`, `unix://…` (visible in process lists);
+    /// several are separated by commas
     #[arg(long, value_name = "URL", help_heading = "Nodes")]
     node: Vec<String>,
     /// Reach an address that Sentinels report at another one (NAT, names in certificates)
@@ -117,6 +119,15 @@ pub(crate) struct HandleArgs {
     node_deadline: Option<Span>,
 }
 
+/// A handle over the nodes that the settings name.
+pub(crate) struct Opened {
+    pub(crate) redlock: Redlock,
+    /// Whether the nodes are in this process's memory.
+    pub(crate) embedded: bool,
+    /// The environment variables that hold passwords.
+    pub(crate) secrets: Vec<String>,
+}
+
 /// Sentinels, and the masters that they monitor.
 pub(crate) type Sets = Vec<(Vec<String>, Vec<String>)>;
 
@@ -159,8 +170,8 @@ impl AccessArgs {
             sentinel_user: self.sentinel_user,
             sentinel_password_env: self.sentinel_password_env,
             sentinel_password_file: self.sentinel_password_file,
-            tls: self.tls.tls,
-            sentinel_tls: self.tls.sentinel_tls,
+            tls: Switch(self.tls.tls),
+            sentinel_tls: Switch(self.tls.sentinel_tls),
             cacert: self.tls.cacert,
             cert: self.tls.cert,
             key: self.tls.key,
@@ -188,16 +199,20 @@ impl AccessArgs {
 }
 
 impl HandleArgs {
-    /// A handle over the nodes, and whether they are in this process's memory.
-    pub(crate) fn redlock(self, sets: Sets) -> Result<(Redlock, bool), Fail> {
+    /// A handle over the nodes.
+    pub(crate) fn open(self, sets: Sets) -> Result<Opened, Fail> {
         let settings = self.settings(sets)?;
-        Ok((settings.redlock()?, settings.embedded))
+        Ok(Opened {
+            redlock: settings.redlock()?,
+            embedded: settings.embedded.0,
+            secrets: settings.secret_variables(),
+        })
     }
 
     /// The idempotency keys of a namespace, on the servers themselves.
     pub(crate) fn records(self, sets: Sets, namespace: &str) -> Result<Records, Fail> {
         let settings = self.settings(sets)?;
-        if settings.embedded {
+        if settings.embedded.0 {
             return Err(Fail::from("--embedded: there are no servers to look at".to_owned()));
         }
         let prefix = settings.prefix.as_deref().unwrap_or_default();
@@ -207,7 +222,7 @@ impl HandleArgs {
 
     fn settings(self, sets: Sets) -> Result<Settings, Fail> {
         let more = Settings {
-            embedded: self.embedded,
+            embedded: Switch(self.embedded),
             prefix: self.prefix,
             ttl: self.ttl,
             max_ttl: self.max_ttl,

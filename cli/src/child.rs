@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::signal::{self, SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp, tcsetpgrp};
 use palisade::idempotency::Context;
 use palisade::{Leadership, LockGuard};
 use serde_json::json;
@@ -86,6 +86,8 @@ pub(crate) struct Command {
     pub(crate) grace: Duration,
     /// The longest time that the command may run.
     pub(crate) at_most: Option<Duration>,
+    /// Environment variables that it does not get.
+    pub(crate) withheld: Vec<String>,
 }
 
 /// How a command ended.
@@ -155,6 +157,9 @@ pub(crate) async fn run(
         return Ok(Ended::Cannot(128 + signal as u8));
     }
     let (mut child, report) = watchdog.spawn(|starter| {
+        for name in &command.withheld {
+            starter.env_remove(name);
+        }
         starter.args(&command.argv).envs(env.iter().map(|(name, value)| (*name, value)));
         if capture.is_some() {
             starter.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -209,7 +214,7 @@ async fn attend(
                     killed = true;
                     kill(child, group, say);
                 } else {
-                    send(group, signal);
+                    send_all(child, group, signal);
                 }
             }
             place = watchdog.ended(), if !killed => {
@@ -223,7 +228,7 @@ async fn attend(
                 say.warn("asked", json!({}), &format!("{why}; the command is ended"));
                 ending = Some(Ending::Asked);
                 kill_at = Some(Instant::now() + command.grace);
-                send(group, Signal::SIGTERM);
+                send_all(child, group, Signal::SIGTERM);
             }
             _ = beat.tick() => {
                 let left = held.remaining();
@@ -236,12 +241,12 @@ async fn attend(
                                 before the lease ends";
                     say.warn("losing", json!({"left_ms": left.as_millis()}), text);
                     ending = Some(Ending::Lost);
-                    send(group, Signal::SIGTERM);
+                    send_all(child, group, Signal::SIGTERM);
                 } else if ending.is_none() && command.at_most.is_some_and(|m| began.elapsed() > m) {
                     say.warn("too_long", json!({}), "the command runs for too long; it is ended");
                     ending = Some(Ending::TooLong);
                     kill_at = Some(Instant::now() + command.grace);
-                    send(group, Signal::SIGTERM);
+                    send_all(child, group, Signal::SIGTERM);
                 }
                 let late = kill_at.is_some_and(|at| Instant::now() >= at);
                 if !killed && (late || left <= MARGIN) {
@@ -294,9 +299,20 @@ fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
-/// Kills the group. The watchdog is in it, so that succeeds also if the command may not be killed.
+/// Signals the group, and the command itself if it has left the group, as `setsid` does.
+fn send_all(child: &Child, group: Pid, signal: Signal) {
+    send(group, signal);
+    if let Some(pid) = pid(child)
+        && getpgid(Some(pid)).is_ok_and(|its| its != group)
+    {
+        let _ = signal::kill(pid, signal);
+    }
+}
+
+/// Kills the group and the command. The watchdogs are in the group, so killing that succeeds also
+/// if the command may not be killed.
 fn kill(child: &Child, group: Pid, say: Say) {
-    send(group, Signal::SIGKILL);
+    send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
     if signal::kill(pid, None) == Err(Errno::EPERM) {
         let text = format!(

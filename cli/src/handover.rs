@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access::{AccessArgs, Sets, seconds};
+use crate::say::{escaped, plain};
 use crate::{Done, block_on};
 
 /// A planned failover of a group, or restart of a lone server, that loses no lock and no key.
@@ -49,7 +50,8 @@ impl HandoverArgs {
         // Its reader has closed it and read enough.
         let json = self.json;
         let tell = |step: &str| {
-            let line = if json { json!({ "step": step }).to_string() } else { step.to_owned() };
+            let line =
+                if json { escaped(&json!({ "step": step }).to_string()) } else { plain(step) };
             drop(writeln!(std::io::stderr(), "{line}"));
         };
         let done = if group {

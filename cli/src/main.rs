@@ -42,12 +42,16 @@ fn main() -> ExitCode {
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let say = Say::new(line.json, false);
+    let json = line.json;
+    let say = Say::new(json, false);
     let code = match line.run() {
         Ok(done) => {
             // The reader may close the pipe. What a command wrote may still be on its way there.
             if !done.text.is_empty() {
-                let _ = std::io::stdout().write_all(done.text.as_bytes());
+                // `idem show` prints an object always.
+                let json = json || done.text.starts_with('{');
+                let text = if json { say::escaped(&done.text) } else { done.text };
+                let _ = std::io::stdout().write_all(text.as_bytes());
             }
             done.code
         }

@@ -3,6 +3,7 @@
 //! They are written by a thread of their own: a reader who does not read must not keep a lease from
 //! being renewed, a command from being ended or a signal from being seen.
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -62,7 +63,7 @@ impl Say {
             all.extend(fields);
         }
         all.insert("text".to_owned(), text.into());
-        Value::Object(all).to_string()
+        escaped(&Value::Object(all).to_string())
     }
 }
 
@@ -80,11 +81,33 @@ pub(crate) fn plain(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' => shown.push_str("\n  "),
-            c if c.is_control() => shown.extend(c.escape_default()),
+            c if commands(c) => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
     shown
+}
+
+/// JSON as a terminal may get it: the same values, with what commands a terminal as `\uXXXX`.
+pub(crate) fn escaped(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        if commands(c) && c != '\n' {
+            // Writing to a text does not fail.
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Whether a terminal takes this character as a command, or as one to show the text around it in
+/// another order.
+fn commands(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns
 }
 
 fn put(line: &str) {

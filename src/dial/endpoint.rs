@@ -34,6 +34,11 @@ impl Endpoint {
             let rule = "TLS needs the cargo feature `tls` of palisade";
             return Err(ConfigError::new("url", redacted(url), rule));
         }
+        if url.matches("://").count() > 1 {
+            let rule = "holds several addresses: give each of them alone, or write : in a password \
+                        as %3A";
+            return Err(ConfigError::new("url", redacted(url), rule));
+        }
         if is_ambiguous(url) {
             let rule = "an @ comes after one of / ? #: if these belong to the password, write them \
                         as %2F %3F %23";
@@ -316,6 +321,8 @@ mod tests {
             ("redis://joe:s3cret/0", "url", "must be redis://"),
             ("redis://joe:s3#cret@h:x", "url", "as %2F %3F %23"),
             ("redis://joe:s3/cret@h:x", "url", "as %2F %3F %23"),
+            ("redis://:s3cret@h,redis://:s3cret@i", "url", "give each of them alone"),
+            ("redis://h;redis://i", "url", "give each of them alone"),
             ("unix://joe:s3cret@/x?db=y&pass=s3cret", "url", "must be redis://"),
             ("redis://h:x?pass=s3cret@", "url", "as %2F %3F %23"),
             ("redis://h?password=s3cret", "url", "belong before the host"),

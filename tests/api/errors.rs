@@ -49,6 +49,15 @@ fn the_number_of_nodes() {
 }
 
 #[test]
+fn a_main_that_returns_it_prints_the_sentence() {
+    let error = nodes(2).build().map(drop).expect_err("an even number");
+    assert_eq!(format!("{error:?}"), error.to_string());
+    // As `main` prints what it returns.
+    let returned: Box<dyn std::error::Error> = error.clone().into();
+    assert_eq!(format!("{returned:?}"), error.to_string());
+}
+
+#[test]
 fn the_same_node_twice() {
     let twin = || MemoryNode::builder().name("a").build();
     let twice = Redlock::builder().node(twin()).node(MemoryNode::new()).node(twin());

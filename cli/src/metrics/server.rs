@@ -1,6 +1,6 @@
-//! Three pages over HTTP/1.1: one request a connection, each with an end in time and size. A client
-//! that only connects, or sends slowly, keeps no other one from an answer: the next connection takes
-//! its place.
+//! Three pages over HTTP/1.1: one request a connection, each with an end in time and size. A
+//! client that only connects, or sends slowly, keeps no other one from an answer: the next
+//! connection takes its place.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 const CONNECTIONS: usize = 64;
 /// How long a connection may last, besides what the nodes take.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Most bytes of a request's head, and of what is buffered of an answer: the least that hyper takes.
+/// Most bytes of a request's head, and of what is buffered of an answer: hyper's least.
 const BUFFER: usize = 8 << 10;
 /// How old an answer of the nodes may be: they are asked no more often than this.
 const FRESH: Duration = Duration::from_secs(1);
@@ -147,8 +147,8 @@ impl Pages {
     }
 }
 
-/// The host that a request is for, without the port; empty if it cannot be read, none if the request
-/// does not name one, as browsers always do.
+/// The host that a request is for, without the port; empty if it cannot be read, none if the
+/// request does not name one, as browsers always do.
 fn host(request: &Request<Incoming>) -> Option<String> {
     if let Some(host) = request.uri().host() {
         return Some(host.to_owned());

@@ -17,7 +17,7 @@ use crate::access::{HandleArgs, Sets};
 use crate::child::{self, DIES, Ended, Held};
 use crate::codes::{Fail, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
-use crate::say::plain;
+use crate::say::{escaped, plain};
 use crate::settings::Span;
 use crate::signals::Signals;
 use crate::warnings;
@@ -135,11 +135,14 @@ impl CronArgs {
         if let Some(n) = self.history {
             let all = cron.history(&job, n).await.map_err(|e| refused(&e))?;
             for report in &all {
-                println!("{}", if json { object(report).to_string() } else { line(report) });
+                println!(
+                    "{}",
+                    if json { escaped(&object(report).to_string()) } else { line(report) }
+                );
             }
             return Ok(0);
         }
-        let command = self.command.command(ground.lease())?;
+        let command = self.command.command(&ground)?;
         let job = job.grace(command.grace + DIES);
         let (say, runs, stopping) = (ground.say, Runs::default(), Cell::new(None));
         let work = cron.run(job, |tick| {

@@ -14,6 +14,7 @@ use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
+use crate::say::{escaped, plain};
 use crate::settings::Span;
 
 /// Runs a command on the host that leads the election NAME, and nowhere else.
@@ -79,7 +80,7 @@ impl ElectArgs {
         if self.observe {
             return observe(&election, &mut ground, json).await;
         }
-        let command = self.command.command(ground.lease())?;
+        let command = self.command.command(&ground)?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
         // Who led has reached the nodes before: it waits for them to come back.
@@ -162,7 +163,7 @@ async fn observe(election: &Election, ground: &mut Ground, json: bool) -> Result
             return Err(unavailable(why));
         }
         let (object, text) = shown(&seen);
-        let line = if json { object.to_string() } else { text } + "\n";
+        let line = if json { escaped(&object.to_string()) } else { plain(&text) } + "\n";
         let written = async {
             out.write_all(line.as_bytes()).await?;
             out.flush().await

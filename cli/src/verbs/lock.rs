@@ -49,7 +49,7 @@ pub(crate) struct LockArgs {
 impl LockArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let ground = self.metrics.ground(self.handle, sets, self.say)?;
-        let command = self.command.command(ground.lease())?;
+        let command = self.command.command(&ground)?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;
         let (began, say) = (Instant::now(), ground.say);

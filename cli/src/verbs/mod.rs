@@ -17,7 +17,7 @@ use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
 use palisade::{Mutex, Redlock};
 use serde_json::json;
 
-use crate::access::{HandleArgs, Sets};
+use crate::access::{HandleArgs, Opened, Sets};
 use crate::child::Command;
 use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
@@ -50,6 +50,10 @@ pub(crate) struct CommandArgs {
     /// End the command after this time (exit code 124)
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     at_most: Option<Span>,
+    /// Leave the variables with passwords in the command's environment, for a command that logs in
+    /// at the same servers
+    #[arg(long, help_heading = "Command")]
+    pass_secrets: bool,
     /// Run this by `/bin/sh -c` in place of CMD
     #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
     shell: Option<String>,
@@ -61,7 +65,8 @@ pub(crate) struct CommandArgs {
 
 impl CommandArgs {
     /// Checks the settings against the lease.
-    pub(crate) fn command(self, lease: Duration) -> Result<Command, Fail> {
+    pub(crate) fn command(self, ground: &Ground) -> Result<Command, Fail> {
+        let lease = ground.lease();
         let argv = match self.shell {
             Some(text) => vec!["/bin/sh".into(), "-c".into(), text.into()],
             None => self.command,
@@ -75,7 +80,8 @@ impl CommandArgs {
             let why = format!("--grace is {grace:?}: at most half of the lease ({lease:?})");
             return Err(Fail::new(USAGE, format!("{why} less {MARGIN:?}; make --ttl longer")));
         }
-        Ok(Command { argv, grace, at_most: self.at_most.map(|Span(span)| span) })
+        let withheld = if self.pass_secrets { Vec::new() } else { ground.secrets.clone() };
+        Ok(Command { argv, grace, at_most: self.at_most.map(|Span(span)| span), withheld })
     }
 }
 
@@ -84,6 +90,8 @@ pub(crate) struct Ground {
     pub(crate) redlock: Redlock,
     pub(crate) signals: Signals,
     pub(crate) say: Say,
+    /// The environment variables that hold passwords.
+    secrets: Vec<String>,
 }
 
 impl Ground {
@@ -101,12 +109,12 @@ impl Ground {
         say: SayArgs,
     ) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
-        let (redlock, embedded) = handle.redlock(sets)?;
+        let Opened { redlock, embedded, secrets } = handle.open(sets)?;
         if embedded {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
         }
-        Ok(Self { redlock, signals: Signals::none(), say })
+        Ok(Self { redlock, signals: Signals::none(), say, secrets })
     }
 
     /// A lock.

@@ -100,7 +100,7 @@ pub(crate) struct Record {
 impl OnceArgs {
     pub(crate) async fn run(self, sets: Sets) -> Result<u8, Fail> {
         let ground = Ground::new(self.handle, sets, self.say)?;
-        let command = self.command.command(ground.lease())?;
+        let command = self.command.command(&ground)?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint(&words(&command.argv));
         if let Some(Span(wait)) = self.wait {

@@ -216,3 +216,19 @@ fn what_is_held_is_listed_and_nothing_else() {
     assert_eq!(run(&["list"]).code, 64);
     assert_eq!(run(&["list", "--prefix", "idem:", "--node", &nobody]).code, 64);
 }
+
+#[test]
+fn what_another_process_wrote_commands_no_terminal_in_tables_or_json() {
+    let ground = Ground::new();
+    let value = "a\u{9b}31m\u{202e}b\u{7f}";
+    let leader = ground.spawn(&["elect", "a", "--value", value, "--", "sleep", "60"]);
+    let who = |json: &[&str]| ground.run(&[&["candidates", "a"], json].concat());
+    until("it leads", SOON, || who(&[]).code == 0);
+    let (table, json) = (who(&[]), who(&["--json"]));
+    for shown in [&table.out, &json.out, &ground.run(&["list", "--json"]).out] {
+        assert!(!shown.contains(['\u{9b}', '\u{202e}', '\u{7f}']), "{shown:?}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(json["candidates"][0]["value"], value, "the value is the same");
+    drop(leader);
+}

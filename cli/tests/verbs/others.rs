@@ -82,3 +82,13 @@ fn a_process_left_behind_that_cannot_be_ended_is_reported() {
     assert_eq!(weak.child.wait().expect("a child").code(), Some(0));
     assert!(warned(&ground), "{}", text(&ground.file("err")));
 }
+
+#[test]
+fn a_command_that_leaves_the_group_is_ended_with_the_lease() {
+    let mut ground = Ground::new();
+    let script = "echo $$ >pid; exec sleep 60";
+    let run = ground.spawn(&["lock", "a", "--", "setsid", "sh", "-c", script]);
+    until("it runs", SOON, || text(&ground.file("pid")).ends_with('\n'));
+    ground.server.kill();
+    assert_eq!(run.end(SOON).code, 200);
+}

@@ -27,3 +27,46 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
     assert!(odd.err.contains("nodes") && odd.err.contains("palisade.toml"), "{}", odd.err);
     assert_eq!(run(&[], &["lock", "a", "--config", "/no/such/file"]).code, 64);
 }
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_without_the_line_that_has_the_password() {
+    let ground = Ground::new();
+    let file = ground.file("palisade.toml");
+    std::fs::write(&file, "ttl = 3\nnode = \"redis://:S3cret@127.0.0.1\n").unwrap();
+    let run = ground.run(&["lock", "a", "--config", file.to_str().unwrap(), "--", "true"]);
+    assert_eq!(run.code, 64, "{}", run.err);
+    assert!(run.err.contains("palisade.toml: line 2, column"), "{}", run.err);
+    assert!(!run.err.contains("S3cret"), "{}", run.err);
+}
+
+#[test]
+fn what_the_library_reads_from_the_environment_the_program_reads_too() {
+    let ground = Ground::new();
+    let run = |args: &[&str]| {
+        let mut command = palisade();
+        command.env("PALISADE_URLS", format!("{}?trust_fresh=true", ground.url())).args(args);
+        Run::of(&command.output().unwrap())
+    };
+    let lock = run(&["lock", "a", "--", "true"]);
+    assert_eq!(lock.code, 0, "{}", lock.err);
+    let list = run(&["list"]);
+    assert_eq!((list.code, &*list.out), (0, "nothing is held\n"), "{}", list.err);
+}
+
+#[test]
+fn the_command_does_not_inherit_passwords_unless_that_is_asked_for() {
+    let ground = Ground::new();
+    let print = "echo [$PALISADE_PASSWORD$PALISADE_SENTINEL_PASSWORD$MINE$PALISADE_NODE]";
+    let run = |args: &[&str]| {
+        let login = ground.url().replace("://", "://default:ign0red@");
+        let mut command = palisade();
+        command.env("PALISADE_NODE", login).env("MINE", "s3cret");
+        command.env("PALISADE_PASSWORD", "s3cret").env("PALISADE_SENTINEL_PASSWORD", "s3cret");
+        command.args([&["lock", "a", "--password-env", "MINE"], args, &["-c", print]].concat());
+        Run::of(&command.output().unwrap())
+    };
+    let without = run(&[]);
+    assert_eq!((without.code, &*without.out), (0, "[]\n"), "{}", without.err);
+    let with = run(&["--pass-secrets"]);
+    assert!(with.out.contains("s3cret") && with.out.contains("ign0red"), "{}", with.out);
+}

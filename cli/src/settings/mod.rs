@@ -1,20 +1,26 @@
 //! Settings from the command line, the environment and a file, in this order.
 
-use std::fmt;
+mod read;
+mod span;
+mod urls;
+
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use figment::Figment;
-use figment::providers::{Env, Format as _, Toml};
 use palisade::ops::Deployment;
-use palisade::{MemoryNode, Redlock};
-use serde::de::{Deserializer, Error as _, Visitor};
-use serde::{Deserialize, de};
+use palisade::{MemoryNode, Redlock, RedlockBuilder};
+use serde::Deserialize;
 
+pub(crate) use self::read::{List, Switch};
+use self::read::{from_environment, from_file};
+pub(crate) use self::span::Span;
 use crate::codes::Fail;
 
 /// The default file, if it exists.
 const FILE: &str = "/etc/palisade.toml";
+
+/// The usual variables of passwords.
+const PASSWORD: &str = "PALISADE_PASSWORD";
+const SENTINEL_PASSWORD: &str = "PALISADE_SENTINEL_PASSWORD";
 
 /// What to do if no node is named.
 const START: &str = "no server is named: start one with `redis-server` and add `--node \
@@ -27,13 +33,15 @@ const START: &str = "no server is named: start one with `redis-server` and add `
 pub(crate) struct Settings {
     /// Lone servers, by URL.
     pub(crate) node: List,
+    /// Nodes of every kind, by URL, as the library reads them.
+    pub(crate) urls: List,
     /// One set of Sentinels and the masters that they monitor.
     pub(crate) sentinel: List,
     pub(crate) master: List,
     /// More such sets.
     pub(crate) group: Vec<Group>,
     /// Nodes in this process's memory.
-    pub(crate) embedded: bool,
+    pub(crate) embedded: Switch,
     pub(crate) map: Vec<(String, String)>,
     pub(crate) prefix: Option<String>,
     pub(crate) ttl: Option<Span>,
@@ -47,34 +55,12 @@ pub(crate) struct Settings {
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password_env: Option<String>,
     pub(crate) sentinel_password_file: Option<PathBuf>,
-    pub(crate) tls: bool,
-    pub(crate) sentinel_tls: bool,
+    pub(crate) tls: Switch,
+    pub(crate) sentinel_tls: Switch,
     pub(crate) cacert: Option<PathBuf>,
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
 }
-
-/// Settings that the environment may have: `PALISADE_` and one of these in capitals.
-const VARIABLES: &[&str] = &[
-    "node",
-    "sentinel",
-    "master",
-    "prefix",
-    "ttl",
-    "max_ttl",
-    "clock_error",
-    "node_deadline",
-    "timeout",
-    "user",
-    "password_file",
-    "sentinel_user",
-    "sentinel_password_file",
-    "tls",
-    "sentinel_tls",
-    "cacert",
-    "cert",
-    "key",
-];
 
 /// Sentinels, and the masters that they monitor.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,30 +75,27 @@ impl Settings {
     pub(crate) fn read(flags: Self, file: Option<&Path>) -> Result<Self, String> {
         let named = file.map(Path::to_owned);
         let named = named.or_else(|| std::env::var_os("PALISADE_CONFIG").map(PathBuf::from));
-        let of =
-            |layer: Figment| layer.extract::<Self>().map_err(|e| e.to_string().replace('\n', ""));
-        let env = of(Figment::from(Env::prefixed("PALISADE_").only(VARIABLES)))?;
-        let all = flags.over(env);
-        match named {
-            Some(path) if !path.is_file() => Err(format!(
-                "{}: no such file; correct --config or \
-                             $PALISADE_CONFIG",
-                path.display()
-            )),
-            Some(path) => Ok(all.over(of(Figment::from(Toml::file_exact(path)))?)),
-            None if Path::new(FILE).is_file() => {
-                Ok(all.over(of(Figment::from(Toml::file_exact(FILE)))?))
+        let all = flags.over(from_environment(|name| std::env::var_os(name))?);
+        let all = match named {
+            Some(path) if !path.is_file() => {
+                let path = path.display();
+                return Err(format!("{path}: no such file; correct --config or $PALISADE_CONFIG"));
             }
-            None => Ok(all),
-        }
+            Some(path) => all.over(from_file(&path)?),
+            None if Path::new(FILE).is_file() => all.over(from_file(Path::new(FILE))?),
+            None => all,
+        };
+        let (node, urls) = (urls::apart(&all.node), urls::words(&all.urls));
+        Ok(Self { node, urls, ..all })
     }
 
     fn names_nodes(&self) -> bool {
         !self.node.0.is_empty()
+            || !self.urls.0.is_empty()
             || !self.sentinel.0.is_empty()
             || !self.master.0.is_empty()
             || !self.group.is_empty()
-            || self.embedded
+            || self.embedded.0
     }
 
     /// This layer, with `below` for the settings that it lacks. Nodes are one setting: a layer that
@@ -121,6 +104,7 @@ impl Settings {
         let nodes = if self.names_nodes() { self.clone() } else { below.clone() };
         Self {
             node: nodes.node,
+            urls: nodes.urls,
             sentinel: nodes.sentinel,
             master: nodes.master,
             group: nodes.group,
@@ -138,8 +122,8 @@ impl Settings {
             sentinel_user: self.sentinel_user.or(below.sentinel_user),
             sentinel_password_env: self.sentinel_password_env.or(below.sentinel_password_env),
             sentinel_password_file: self.sentinel_password_file.or(below.sentinel_password_file),
-            tls: self.tls || below.tls,
-            sentinel_tls: self.sentinel_tls || below.sentinel_tls,
+            tls: Switch(self.tls.0 || below.tls.0),
+            sentinel_tls: Switch(self.sentinel_tls.0 || below.sentinel_tls.0),
             cacert: self.cacert.or(below.cacert),
             cert: self.cert.or(below.cert),
             key: self.key.or(below.key),
@@ -160,21 +144,20 @@ impl Settings {
         for url in &self.node.0 {
             deployment = deployment.node(url);
         }
+        deployment = urls::named(&self.urls, deployment)?;
         for (reported, reached) in &self.map {
             deployment = deployment.map_address(reported, reached);
         }
         if let Some(name) = &self.user {
             deployment = deployment.username(name);
         }
-        let (env, file) = (&self.password_env, &self.password_file);
-        if let Some(secret) = secret(env.as_ref(), file.as_ref(), "PALISADE_PASSWORD")? {
+        if let Some(secret) = self.password()? {
             deployment = deployment.password(secret);
         }
         if let Some(name) = &self.sentinel_user {
             deployment = deployment.sentinel_username(name);
         }
-        let (env, file) = (&self.sentinel_password_env, &self.sentinel_password_file);
-        if let Some(secret) = secret(env.as_ref(), file.as_ref(), "PALISADE_SENTINEL_PASSWORD")? {
+        if let Some(secret) = self.sentinel_password()? {
             deployment = deployment.sentinel_password(secret);
         }
         self.secured(deployment)
@@ -182,8 +165,7 @@ impl Settings {
 
     #[cfg(feature = "tls")]
     fn secured(&self, mut deployment: Deployment) -> Result<Deployment, String> {
-        // A program chooses the TLS provider; a library leaves the choice to its program.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        provide();
         let pem =
             |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
         let root = self.cacert.as_ref().map(pem).transpose()?;
@@ -193,13 +175,13 @@ impl Settings {
             _ => return Err("--cert and --key belong together: give both".to_owned()),
         };
         deployment = deployment.redis_cli(&self.by_hand());
-        if self.tls {
+        if self.tls.0 {
             deployment = deployment.tls(root.clone(), client.clone());
         }
         if root.is_some() || client.is_some() {
             deployment = deployment.node_tls(root.clone(), client.clone());
         }
-        if self.sentinel_tls {
+        if self.sentinel_tls.0 {
             deployment = deployment.sentinel_tls(root, client);
         }
         Ok(deployment)
@@ -207,7 +189,7 @@ impl Settings {
 
     #[cfg(not(feature = "tls"))]
     fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
-        let any = self.tls || self.sentinel_tls || self.cacert.is_some() || self.cert.is_some();
+        let any = self.tls.0 || self.sentinel_tls.0 || self.cacert.is_some() || self.cert.is_some();
         if any {
             Err("this program was built without TLS; install it with the feature `tls`".to_owned())
         } else {
@@ -227,7 +209,7 @@ impl Settings {
 
     /// The servers themselves, for what is not asked of a handle.
     pub(crate) fn servers(&self) -> Result<Deployment, Fail> {
-        if self.embedded {
+        if self.embedded.0 {
             return Err(Fail::from("--embedded: there are no servers to look at".to_owned()));
         }
         if !self.names_nodes() {
@@ -241,10 +223,12 @@ impl Settings {
         if !self.names_nodes() {
             return Err(Fail::from(START.to_owned()));
         }
-        let mut builder = if self.embedded {
+        let mut builder = if self.embedded.0 {
             Redlock::builder().node(MemoryNode::new())
-        } else {
+        } else if self.urls.0.is_empty() {
             self.deployment()?.handle().map_err(|e| e.to_string())?
+        } else {
+            self.by_urls()?
         };
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
@@ -263,6 +247,55 @@ impl Settings {
         }
         builder.build().map_err(|e| Fail::from(e.to_string()))
     }
+}
+
+impl Settings {
+    /// A builder over nodes that are named as for the library.
+    fn by_urls(&self) -> Result<RedlockBuilder, Fail> {
+        let own = [&self.cacert, &self.cert, &self.key].iter().any(|file| file.is_some());
+        if own || self.tls.0 || self.sentinel_tls.0 || !self.map.is_empty() {
+            let why = "PALISADE_URLS says itself which connections use TLS, with the system's \
+                       certificates; name the nodes by --node, or by --sentinel and --master, to \
+                       use options for TLS and addresses";
+            return Err(Fail::from(why.to_owned()));
+        }
+        provide();
+        let mut settings = palisade::Settings::new(self.urls.0.clone());
+        settings.username.clone_from(&self.user);
+        settings.password = self.password()?;
+        settings.sentinel_username.clone_from(&self.sentinel_user);
+        settings.sentinel_password = self.sentinel_password()?;
+        settings.builder().map_err(|e| Fail::from(e.to_string()))
+    }
+
+    /// The data servers' password.
+    fn password(&self) -> Result<Option<String>, String> {
+        secret(self.password_env.as_ref(), self.password_file.as_ref(), PASSWORD)
+    }
+
+    /// The Sentinels' password.
+    fn sentinel_password(&self) -> Result<Option<String>, String> {
+        let (env, file) = (&self.sentinel_password_env, &self.sentinel_password_file);
+        secret(env.as_ref(), file.as_ref(), SENTINEL_PASSWORD)
+    }
+
+    /// The environment variables that hold a password, by themselves or in an address.
+    pub(crate) fn secret_variables(&self) -> Vec<String> {
+        let named = [&self.password_env, &self.sentinel_password_env];
+        let named = named.into_iter().flatten().cloned();
+        let usual = [PASSWORD, SENTINEL_PASSWORD].map(str::to_owned);
+        let has_login = |name: &&str| {
+            std::env::var_os(name).is_some_and(|text| text.to_string_lossy().contains('@'))
+        };
+        let addresses = ["PALISADE_NODE", "PALISADE_URLS"].into_iter().filter(has_login);
+        named.chain(usual).chain(addresses.map(str::to_owned)).collect()
+    }
+}
+
+/// A program chooses the TLS provider; a library leaves the choice to its program.
+fn provide() {
+    #[cfg(feature = "tls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// A password from a variable or a file; from the usual variable if neither is named.
@@ -285,106 +318,5 @@ fn secret(
     Ok(std::env::var(usual).ok())
 }
 
-/// Texts, as a list or separated by commas.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct List(pub(crate) Vec<String>);
-
-impl<'de> Deserialize<'de> for List {
-    fn deserialize<D: Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            One(String),
-            Many(Vec<String>),
-        }
-        let texts = match Either::deserialize(de)? {
-            Either::One(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
-            Either::Many(texts) => texts,
-        };
-        Ok(Self(texts.into_iter().filter(|text| !text.is_empty()).collect()))
-    }
-}
-
-/// A span of time: `2.5s`, `250ms`, `2m`, `1h`, `1d`, or a number of seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span(pub(crate) Duration);
-
-impl std::str::FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(end);
-        let bad = || format!("{text:?} is not a span of time; write 2.5s, 250ms, 2m, 1h or 1d");
-        let factor = match unit {
-            "" | "s" => 1.0,
-            "ms" => 1e-3,
-            "m" => 60.0,
-            "h" => 3_600.0,
-            "d" => 86_400.0,
-            _ => return Err(bad()),
-        };
-        let number: f64 = number.parse().map_err(|_| bad())?;
-        let span = Duration::try_from_secs_f64(number * factor).map_err(|_| bad())?;
-        if span.is_zero() { Err("must be more than zero".to_owned()) } else { Ok(Self(span)) }
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(de: D) -> Result<Self, D::Error> {
-        struct Reads;
-        impl Visitor<'_> for Reads {
-            type Value = Span;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a span of time, as \"2.5s\"")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
-            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
-                seconds.to_string().parse().map_err(E::custom)
-            }
-        }
-        de.deserialize_any(Reads).map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_have_units() {
-        let span = |text: &str| text.parse::<Span>().map(|s| s.0);
-        assert_eq!(span("2.5s"), Ok(Duration::from_millis(2_500)));
-        assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(span("3"), Ok(Duration::from_secs(3)));
-        assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "0", "0ms", "-1s", "1 s", "1w", "1e400"] {
-            assert!(span(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_layer_that_names_nodes_names_all_of_them() {
-        let layer = |toml: &str| Figment::from(Toml::string(toml)).extract::<Settings>().unwrap();
-        let file = layer("node = ['redis://a', 'redis://b']\nttl = '5s'\nprefix = 'x:'");
-        let env = layer("node = 'redis://c, redis://d'\nttl = 4");
-        let both = env.clone().over(file.clone());
-        assert_eq!(both.node.0, ["redis://c", "redis://d"]);
-        assert_eq!(both.ttl, Some(Span(Duration::from_secs(4))));
-        assert_eq!(both.prefix.as_deref(), Some("x:"));
-        let groups = layer("[[group]]\nsentinel = 's:1,s:2'\nmaster = 'm'").over(both);
-        assert!(groups.node.0.is_empty());
-        assert_eq!(groups.group[0].sentinel.0, ["s:1", "s:2"]);
-        assert_eq!(Settings::default().over(file).node.0.len(), 2);
-        let odd = Figment::from(Toml::string("nod = 'x'")).extract::<Settings>();
-        assert!(odd.unwrap_err().to_string().contains("nod"));
-    }
-}
+mod tests;
