@@ -31,6 +31,9 @@ impl Limits {
     pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX };
     /// The same on a connection with subscriptions.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
+    /// For entries of streams.
+    #[cfg(feature = "streams")]
+    pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, pushes: PUSHES_MAX };
 }
 
 /// Why a connection is ended: a correct server never sends this.

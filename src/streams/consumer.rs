@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::message::Message;
 use super::session::{Plan, Reader, Session, StreamError};
+use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 use crate::idempotency::consumer::{self, ConsumeError, Ended, Rules, Sessions, Worker};
 use crate::idempotency::{Context, Failed, Idempotency, Probed};
@@ -79,11 +80,12 @@ impl ConsumerBuilder {
                 return Err(ConfigError::new(field, "\"\"", "not empty"));
             }
         }
+        let endpoint = Endpoint::parse(&self.url)?;
         let me = self.of.incarnation();
         let worker = Worker::new(self.of, self.rules)?;
         let min_idle = worker.taken_over_after("min_idle", self.min_idle)?;
         let (stream, group) = (Arc::from(self.stream), Arc::from(self.group));
-        let plan = Plan { url: self.url, stream, group, me: Arc::from(me), min_idle };
+        let plan = Plan { endpoint, stream, group, me: Arc::from(me), min_idle };
         Ok(Consumer { worker, plan })
     }
 }
@@ -165,7 +167,8 @@ impl consumer::Session for Connected {
 
     async fn open(plan: &Plan) -> Result<Self, StreamError> {
         let opened = Session::open(plan).await;
-        let (session, reader) = opened.map_err(|e| StreamError::new(&plan.stream, &e))?;
+        let (session, reader) =
+            opened.map_err(|e| StreamError::new(&plan.stream, &e, &plan.endpoint.secrets()))?;
         Ok(Self { session: Arc::new(session), reader })
     }
 

@@ -1,44 +1,47 @@
 //! An entry of a stream, and how it is settled.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::session::{Entry, Session, StreamError};
+use super::session::{ENTRY_MAX, Entry, Session, StreamError};
 use crate::idempotency::Failed;
-use crate::idempotency::consumer::{Delivery, Disposition, json};
+use crate::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
+
+/// Most fields that a dead letter copies: Redis's Lua hands about 8,000 arguments to a command.
+const COPIED_MAX: usize = 3_000;
+/// Longest value of a field that is copied into a dead letter without the entry's body.
+const SHORT: usize = 1_024;
 
 /// One delivery of an entry.
 pub struct Message {
     session: Arc<Session>,
-    id: String,
-    fields: HashMap<String, Vec<u8>>,
-    /// How often it was delivered, or the count of the last consumer that gave it back.
-    deliveries: u32,
+    /// Its number of deliveries may be the count of the last consumer that gave it back.
+    entry: Entry,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The body may be secret.
-        f.debug_struct("Message").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
     }
 }
 
 impl Message {
-    pub(super) fn new(session: &Arc<Session>, (id, fields, deliveries): Entry) -> Self {
-        Self { session: Arc::clone(session), id, fields, deliveries }
+    pub(super) fn new(session: &Arc<Session>, entry: Entry) -> Self {
+        Self { session: Arc::clone(session), entry }
     }
 
     /// The entry's id: this copy's own.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.entry.id
     }
 
-    /// A field of the entry.
+    /// The last field of the entry with this name.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.fields.get(name).map(Vec::as_slice)
+        let mut named = self.entry.fields.iter().rev().filter(|(n, _)| n == name.as_bytes());
+        named.next().map(|(_, value)| value.as_slice())
     }
 
     /// The field `body`; empty if there is none.
@@ -58,12 +61,38 @@ impl Message {
     fn text(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.field(name)?).ok()
     }
+
+    /// A copy of the entry with the reason. Of an entry that does not fit, only what names it.
+    async fn park(&self, why: &DeadLetter) -> Result<(), StreamError> {
+        let Entry { id, fields, too_large, .. } = &self.entry;
+        let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
+        let names = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            fits || ([&b"key"[..], b"created"].contains(&&name[..]) && value.len() <= SHORT)
+        };
+        let copied = fields.iter().filter(names).take(COPIED_MAX);
+        let mut letter: Vec<_> = copied.map(|(name, value)| (&name[..], &value[..])).collect();
+        let reason: [(&str, &str); 3] =
+            [("reason", why.reason.code()), ("detail", &why.detail), ("id", id)];
+        letter.extend(reason.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        if !fits {
+            let left_out =
+                "the entry is too large for a dead letter; read it in its stream by `id`";
+            letter.push((b"left_out", left_out.as_bytes()));
+        }
+        self.session.park(id, &letter).await
+    }
 }
 
 impl Delivery for Message {
     type Error = StreamError;
 
     fn key(&self) -> Result<Cow<'_, str>, String> {
+        if let Some(size) = self.entry.too_large {
+            return Err(format!(
+                "the entry takes {size} bytes; at most {ENTRY_MAX} are read, each name and value \
+                 counted with 64 bytes more; have its producer store the body elsewhere"
+            ));
+        }
         self.text("key").filter(|key| !key.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
             "the entry has no field `key` with text; have its producer set one that is the same \
              in every copy"
@@ -80,27 +109,17 @@ impl Delivery for Message {
     }
 
     fn failures(&self) -> u32 {
-        self.deliveries.saturating_sub(1)
+        self.entry.deliveries.saturating_sub(1)
     }
 
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), StreamError> {
+        let id = &self.entry.id;
         match how {
-            Disposition::Ack => self.session.ack(&self.id).await,
+            Disposition::Ack => self.session.ack(id).await,
             // The next delivery adds one.
-            Disposition::Retry(wait) => self.session.hold(&self.id, *wait, Some(failures)).await,
-            Disposition::Stop(_) => {
-                self.session.hold(&self.id, Duration::ZERO, Some(failures)).await
-            }
-            Disposition::Park(why) => {
-                let mut letter: Vec<(&str, &[u8])> =
-                    self.fields.iter().map(|(name, value)| (name.as_str(), &value[..])).collect();
-                // In an order that does not depend on the map.
-                letter.sort_unstable();
-                letter.push(("reason", why.reason.code().as_bytes()));
-                letter.push(("detail", why.detail.as_bytes()));
-                letter.push(("id", self.id.as_bytes()));
-                self.session.park(&self.id, &letter).await
-            }
+            Disposition::Retry(wait) => self.session.hold(id, *wait, Some(failures)).await,
+            Disposition::Stop(_) => self.session.hold(id, Duration::ZERO, Some(failures)).await,
+            Disposition::Park(why) => self.park(why).await,
         }
     }
 
@@ -109,6 +128,6 @@ impl Delivery for Message {
     }
 
     async fn extend(&self) -> Result<(), StreamError> {
-        self.session.hold(&self.id, self.session.plan.min_idle, None).await
+        self.session.hold(&self.entry.id, self.session.plan.min_idle, None).await
     }
 }

@@ -32,6 +32,12 @@
 //! acknowledgement. Acknowledged entries stay in the stream: trim it (`XTRIM … MINID`) behind what
 //! is pending.
 //!
+//! Names and values of fields are bytes; a field whose name is not text cannot be read by name, and
+//! changes nothing else. An entry of more than 16 MiB (each name and value counted with 64 bytes
+//! more) is not handled: it becomes a dead letter that has its `key`, `created` and `id`, and
+//! `left_out` in place of the rest. An answer of more than 64 MiB ends the connection; what it
+//! brought is taken over in smaller parts when `min_idle` has passed.
+//!
 //! Each process is a consumer with a unique name. Entries that a dead process left pending go to
 //! other consumers; its name is removed when no entry is pending under it.
 

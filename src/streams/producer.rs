@@ -4,16 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 
-use super::session::{StreamError, connect};
+use super::session::{StreamError, answered, connect};
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::error::ConfigError;
 
 /// Adds entries with a key and a time. A connection that broke is replaced with the next entry.
 pub struct Producer {
-    url: String,
+    endpoint: Result<Endpoint, ConfigError>,
     stream: Arc<str>,
-    now: Mutex<Option<MultiplexedConnection>>,
+    now: Mutex<Option<Arc<Line>>>,
 }
 
 impl fmt::Debug for Producer {
@@ -24,9 +26,10 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// A producer for this stream. Connects with the first entry.
+    /// A producer for this stream. Connects with the first entry, which also reports an address
+    /// that cannot be used.
     pub fn new(url: &str, stream: &str) -> Self {
-        Self { url: url.to_owned(), stream: Arc::from(stream), now: Mutex::default() }
+        Self { endpoint: Endpoint::parse(url), stream: Arc::from(stream), now: Mutex::default() }
     }
 
     /// Adds an entry under the key of its request, with the time when the request was made.
@@ -42,22 +45,23 @@ impl Producer {
         let mut add = redis::cmd("XADD");
         add.arg(&*self.stream).arg("*").arg("key").arg(key);
         add.arg("created").arg(made.to_string()).arg("body").arg(body);
-        let error = |e| StreamError::new(&self.stream, &e);
-        let mut connection = self.connection().await.map_err(error)?;
-        let added: Result<(), _> = add.query_async(&mut connection).await;
+        let connection = self.connection().await?;
+        let added: Result<(), _> = answered(add.query_async(&mut (**connection).clone())).await;
         if added.is_err() {
             *self.now.lock().await = None;
         }
-        added.map_err(error)
+        added.map_err(|e| StreamError::new(&self.stream, &e, connection.secrets()))
     }
 
-    async fn connection(&self) -> Result<MultiplexedConnection, redis::RedisError> {
+    async fn connection(&self) -> Result<Arc<Line>, StreamError> {
+        let endpoint = self.endpoint.as_ref();
+        let endpoint = endpoint.map_err(|e| StreamError::address(&self.stream, e))?;
         let mut now = self.now.lock().await;
         if let Some(connection) = &*now {
-            return Ok(connection.clone());
+            return Ok(Arc::clone(connection));
         }
-        let connection = connect(&self.url).await?;
-        *now = Some(connection.clone());
-        Ok(connection)
+        let opened = connect(endpoint).await;
+        let opened = opened.map_err(|e| StreamError::new(&self.stream, &e, &endpoint.secrets()))?;
+        Ok(Arc::clone(now.insert(Arc::new(opened))))
     }
 }

@@ -1,26 +1,53 @@
 //! One pair of connections to the server of a stream: one on which reads wait, one for all else.
 //! When anything breaks both are replaced.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError, Script};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult, Script};
+use tokio::time::timeout;
+
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::{Excess, Limits};
+use crate::dial::said::{refusal, said};
+use crate::error::ConfigError;
+use crate::shown::{Quoted, Secrets};
+use crate::tls;
 
 /// How long the server may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
 /// For how long a name that is not used any more is kept.
 const NAMES: Duration = Duration::from_secs(3_600);
+/// Largest entry that is handled, in bytes of its names and values and [`PIECE`] for each.
+pub(super) const ENTRY_MAX: usize = 16 << 20;
+/// What a name or a value takes besides its bytes.
+const PIECE: usize = 64;
+/// Most that is taken over at once. An answer ([`Limits::ENTRIES`]) has room for it.
+const TAKEN_MAX: usize = 2 * ENTRY_MAX;
 
-/// An entry: its id, its fields, how often it was delivered.
-pub(super) type Entry = (String, HashMap<String, Vec<u8>>, u32);
+/// The names and values of an entry, in their order. They are bytes: any client may have added it.
+pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An entry that was read.
+pub(super) struct Entry {
+    pub(super) id: String,
+    /// Of an entry that is too large only what names it, if that is short.
+    pub(super) fields: Fields,
+    /// How often it was delivered.
+    pub(super) deliveries: u32,
+    /// Its size, if it is larger than [`ENTRY_MAX`].
+    pub(super) too_large: Option<usize>,
+}
+
 /// Streams by name, each with its entries.
-type Read = Vec<(String, Vec<(String, HashMap<String, Vec<u8>>)>)>;
+type Read = Vec<(String, Vec<(String, Fields)>)>;
 
 /// The server of a stream could not be asked, or refuses. Its sentence has the server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +58,19 @@ pub struct StreamError {
 }
 
 impl StreamError {
-    pub(super) fn new(stream: &Arc<str>, cause: &RedisError) -> Self {
+    pub(super) fn new(stream: &Arc<str>, cause: &RedisError, secrets: &Secrets) -> Self {
         let refusals = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE"];
-        let passing = !cause.code().is_some_and(|code| refusals.contains(&code));
-        Self { stream: Arc::clone(stream), detail: cause.to_string(), passing }
+        let is_refused = cause.code().is_some_and(|code| refusals.contains(&code))
+            || cause.kind() == ErrorKind::AuthenticationFailed;
+        let detail = match tls::inside::<Excess>(cause) {
+            Some(excess) => excess.to_string(),
+            None => refusal(cause, secrets).unwrap_or_else(|| said(cause, secrets)),
+        };
+        Self { stream: Arc::clone(stream), detail, passing: !is_refused }
+    }
+
+    pub(super) fn address(stream: &Arc<str>, cause: &ConfigError) -> Self {
+        Self { stream: Arc::clone(stream), detail: cause.to_string(), passing: false }
     }
 
     pub(super) fn lost(stream: &Arc<str>) -> Self {
@@ -50,7 +86,7 @@ impl StreamError {
 
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stream {:?}: {}", self.stream, self.detail)?;
+        write!(f, "stream {}: {}", Quoted(&self.stream), self.detail)?;
         if self.passing {
             return Ok(());
         }
@@ -69,7 +105,7 @@ pub fn dead_letters(stream: &str) -> String {
 /// What is consumed, and as whom.
 #[derive(Clone)]
 pub(super) struct Plan {
-    pub(super) url: String,
+    pub(super) endpoint: Endpoint,
     pub(super) stream: Arc<str>,
     pub(super) group: Arc<str>,
     /// A name that no other process has, nor this one after a restart.
@@ -81,7 +117,7 @@ pub(super) struct Plan {
 /// Connections and scripts.
 pub(super) struct Session {
     pub(super) plan: Plan,
-    talk: MultiplexedConnection,
+    talk: Line,
     hold: Script,
     park: Script,
     leave: Script,
@@ -90,27 +126,37 @@ pub(super) struct Session {
 
 /// The other connection.
 pub(super) struct Reader {
-    wait: MultiplexedConnection,
+    wait: Line,
     claim: Script,
     /// Where the search for what others left goes on.
     cursor: String,
 }
 
-pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+/// Connects, logs in, and limits what the server may answer.
+pub(super) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
+    // Boxed: it is large, and part of each consumer's future.
+    answered(Box::pin(endpoint.dial(AsyncConnectionConfig::new(), Limits::ENTRIES))).await
+}
+
+/// The server's answer, if it comes in time.
+pub(super) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
+    timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
+}
+
+/// What an entry takes of an answer.
+fn size(fields: &Fields) -> usize {
+    fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
 }
 
 impl Session {
     /// Connects, makes the group if it is not there, and forgets names that nobody uses.
     pub(super) async fn open(plan: &Plan) -> Result<(Self, Reader), RedisError> {
-        let mut talk = connect(&plan.url).await?;
-        let wait = connect(&plan.url).await?;
+        let talk = connect(&plan.endpoint).await?;
+        let wait = connect(&plan.endpoint).await?;
         let mut group = redis::cmd("XGROUP");
         group.arg("CREATE").arg(&*plan.stream).arg(&*plan.group).arg("0").arg("MKSTREAM");
-        match group.query_async::<()>(&mut talk).await {
+        match answered(group.query_async::<()>(&mut talk.clone())).await {
             Err(e) if e.code() != Some("BUSYGROUP") => return Err(e),
             _ => {}
         }
@@ -137,13 +183,13 @@ impl Session {
 
     pub(super) fn error(&self, e: &RedisError) -> StreamError {
         self.give_up();
-        StreamError::new(&self.plan.stream, e)
+        StreamError::new(&self.plan.stream, e, self.talk.secrets())
     }
 
     pub(super) async fn ack(&self, id: &str) -> Result<(), StreamError> {
         let mut ack = redis::cmd("XACK");
         ack.arg(&*self.plan.stream).arg(&*self.plan.group).arg(id);
-        ack.query_async(&mut self.talk.clone()).await.map_err(|e| self.error(&e))
+        answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
     }
 
     /// Lets the entry be taken over after `wait`, at most `min_idle`; `deliveries` is what counts
@@ -158,18 +204,24 @@ impl Session {
         let mut hold = self.hold.key(&*self.plan.stream);
         hold.arg(&*self.plan.group).arg(&*self.plan.me).arg(id);
         hold.arg(u64::try_from(idle).unwrap_or(u64::MAX)).arg(deliveries.map_or(-1, i64::from));
-        let ours: i64 =
-            hold.invoke_async(&mut self.talk.clone()).await.map_err(|e| self.error(&e))?;
+        let answer = answered(hold.invoke_async(&mut self.talk.clone())).await;
+        let ours: i64 = answer.map_err(|e| self.error(&e))?;
         if ours == 1 { Ok(()) } else { Err(StreamError::lost(&self.plan.stream)) }
     }
 
-    pub(super) async fn park(&self, id: &str, fields: &[(&str, &[u8])]) -> Result<(), StreamError> {
+    /// Puts a dead letter with these fields in the place of the entry.
+    pub(super) async fn park(
+        &self,
+        id: &str,
+        fields: &[(&[u8], &[u8])],
+    ) -> Result<(), StreamError> {
         let mut park = self.park.key(&*self.plan.stream);
         park.key(dead_letters(&self.plan.stream)).arg(&*self.plan.group).arg(id);
         for (name, value) in fields {
             park.arg(*name).arg(*value);
         }
-        let _: i64 = park.invoke_async(&mut self.talk.clone()).await.map_err(|e| self.error(&e))?;
+        let parked = answered(park.invoke_async(&mut self.talk.clone())).await;
+        let _: i64 = parked.map_err(|e| self.error(&e))?;
         Ok(())
     }
 
@@ -178,7 +230,7 @@ impl Session {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut leave = self.leave.key(&*self.plan.stream);
         leave.arg(&*self.plan.group).arg(idle).arg(name);
-        leave.invoke_async(&mut self.talk.clone()).await
+        answered(leave.invoke_async(&mut self.talk.clone())).await
     }
 
     /// The process ends: its name goes if nothing is pending under it.
@@ -202,16 +254,26 @@ impl Reader {
         let idle = u64::try_from(plan.min_idle.as_millis()).unwrap_or(u64::MAX);
         let mut claim = self.claim.key(&*plan.stream);
         claim.arg(&*plan.group).arg(&*plan.me).arg(idle).arg(&self.cursor).arg(room);
-        let (cursor, left): (String, Vec<Entry>) = claim.invoke_async(&mut self.wait).await?;
+        claim.arg(ENTRY_MAX).arg(TAKEN_MAX).arg(PIECE);
+        let claimed = answered(claim.invoke_async(&mut self.wait.clone())).await;
+        let (cursor, left): (String, Vec<(String, Fields, u32, usize)>) = claimed?;
         self.cursor = cursor;
         if !left.is_empty() {
-            return Ok(left);
+            let entry = |(id, fields, deliveries, large)| {
+                let too_large = (large > 0).then_some(large);
+                Entry { id, fields, deliveries, too_large }
+            };
+            return Ok(left.into_iter().map(entry).collect());
         }
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(&*plan.group).arg(&*plan.me).arg("COUNT").arg(room);
         read.arg("BLOCK").arg(POLL.as_millis() as u64).arg("STREAMS").arg(&*plan.stream).arg(">");
-        let new: Option<Read> = read.query_async(&mut self.wait).await?;
+        let new: Option<Read> = answered(read.query_async(&mut self.wait.clone())).await?;
         let entries = new.into_iter().flatten().flat_map(|(_, entries)| entries);
-        Ok(entries.map(|(id, fields)| (id, fields, 1)).collect())
+        let entry = |(id, fields)| {
+            let too_large = Some(size(&fields)).filter(|size| *size > ENTRY_MAX);
+            Entry { id, fields, deliveries: 1, too_large }
+        };
+        Ok(entries.map(entry).collect())
     }
 }

@@ -3,6 +3,8 @@
 
 mod broker;
 #[cfg(feature = "streams")]
+mod hostile;
+#[cfg(feature = "streams")]
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;

@@ -32,7 +32,7 @@ async fn add(server: &Server, keys: &[&str]) {
 }
 
 /// What `redis-cli` answers.
-fn ask(server: &Server, words: &[&str]) -> String {
+pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     let port = server.port().to_string();
     let mut cli = std::process::Command::new("redis-cli");
     let out = cli.args(["-p", &port]).args(words).output().expect("redis-cli can be run");
@@ -40,7 +40,7 @@ fn ask(server: &Server, words: &[&str]) -> String {
 }
 
 /// Until nothing is pending and nothing is unread.
-async fn drained(server: &Server, entries: usize) {
+pub(crate) async fn drained(server: &Server, entries: usize) {
     loop {
         let groups = ask(server, &["XINFO", "GROUPS", "orders"]);
         let facts: Vec<_> = groups.lines().collect();

@@ -6,6 +6,7 @@
 pub mod contract;
 pub mod fake;
 pub mod group;
+pub mod hostile;
 pub mod idem;
 pub mod logs;
 pub mod memory;

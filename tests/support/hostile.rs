@@ -1,0 +1,95 @@
+//! Messages that no producer should send, and what is promised of each of them: it takes effect
+//! once or becomes a dead letter, and stops no other message. One set for all brokers; what a
+//! broker or its client cannot send is left out by its test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A message as it is published. Text where a broker has only text.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    /// What it is a case of.
+    pub case: &'static str,
+    pub key: Option<Vec<u8>>,
+    pub created: Option<&'static str>,
+    /// A header, or a field, more.
+    pub header: Option<(&'static [u8], &'static [u8])>,
+    pub body: Vec<u8>,
+}
+
+/// What became of the set.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Became {
+    /// Keys with how often their handler took effect.
+    pub effects: BTreeMap<String, u32>,
+    /// Reasons of the dead letters with how many there are.
+    pub dead: BTreeMap<String, u32>,
+}
+
+/// Two equal keys with different bodies: whichever comes first takes effect.
+pub const TWICE: &str = "twice";
+/// Its handler refuses it for good: its body is as large as the broker allows.
+pub const LARGEST: &str = "largest";
+/// Its handler panics each time.
+pub const PANICS: &str = "panics";
+
+/// The set, between two messages with which all is well. `largest`: bytes of the largest body.
+pub fn letters(largest: usize) -> Vec<Letter> {
+    let letter = |case, key: &[u8], body: &[u8]| Letter {
+        case,
+        key: Some(key.to_vec()),
+        created: None,
+        header: None,
+        body: body.to_vec(),
+    };
+    let plain = letter("well", b"first", b"1");
+    vec![
+        plain.clone(),
+        letter("a body that is not text", b"bytes", b"caf\xe9\0\xff"),
+        letter("no body", b"empty", b""),
+        letter("the largest body", LARGEST.as_bytes(), &vec![b'x'; largest]),
+        Letter { key: None, ..letter("no key", b"", b"1") },
+        letter("an empty key", b"", b"1"),
+        letter("a key that is not text", b"caf\xe9", b"1"),
+        letter("a key that is too long", &[b'k'; 2_000], b"1"),
+        Letter { created: Some("soon"), ..letter("a time that is none", b"soon", b"1") },
+        Letter {
+            created: Some("18446744073709551615"),
+            ..letter("a time far ahead", b"ahead", b"1")
+        },
+        letter("equal keys", TWICE.as_bytes(), b"1"),
+        letter("equal keys", TWICE.as_bytes(), b"2"),
+        Letter {
+            header: Some((b"caf\xe9", b"1")),
+            ..letter("a header whose name is not text", b"named", b"1")
+        },
+        Letter {
+            header: Some((b"x-palisade-failures", b"\xffmany")),
+            ..letter("a count that is none", b"count", b"1")
+        },
+        letter("a handler that panics", PANICS.as_bytes(), b"1"),
+        Letter { key: Some(b"last".to_vec()), ..plain },
+    ]
+}
+
+/// What has to become of these.
+pub fn promised(letters: &[Letter]) -> Became {
+    let mut became = Became::default();
+    let mut seen = BTreeSet::new();
+    for letter in letters {
+        let key = letter.key.clone().and_then(|key| String::from_utf8(key).ok());
+        let key = key.filter(|key| (1..=512).contains(&key.len()));
+        let dead = match &key {
+            _ if letter.case == "a time far ahead" => Some("unreadable"),
+            None => Some("unreadable"),
+            Some(key) if !seen.insert(key.clone()) => Some("mismatch"),
+            Some(key) if key == LARGEST => Some("refused"),
+            Some(key) if key == PANICS => Some("exhausted"),
+            Some(_) => None,
+        };
+        match (dead, key) {
+            (Some(reason), _) => *became.dead.entry(reason.to_owned()).or_default() += 1,
+            (None, key) => *became.effects.entry(key.unwrap_or_default()).or_default() += 1,
+        }
+    }
+    became
+}
