@@ -208,16 +208,15 @@ impl Lease {
     }
 
     /// Whether the holder may name the quarantine of a node, so that its extension counts there
-    /// (quarantine 6). True if what this node confirmed lasts past now, and past the moment at
-    /// which a replaced master has certainly stopped granting. Otherwise that master could give the
-    /// lock away.
+    /// (quarantine 6). True if what this node confirmed lasts past the moment at which a replaced
+    /// master has certainly stopped granting. Otherwise that master could give the lock away.
     pub(crate) fn may_reassert(&self, node: usize, quarantine: Quarantine, now: Now) -> bool {
         // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
         let stopped = quarantine.ends - now.1;
         #[cfg(feature = "sim-bugs")]
         let stopped =
             if crate::bugs::on(crate::bugs::Bug::NamedByWhoLapses) { now.0 } else { stopped };
-        now.0.max(stopped) < self.mailbox.confirmed_until(node)
+        stopped < self.mailbox.confirmed_until(node)
     }
 
     /// The op that prolongs it on a node, naming the quarantine of which that spoke last, while it

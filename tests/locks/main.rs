@@ -1,5 +1,6 @@
 //! Locks as a user sees them: acquiring, holding, renewing, losing, releasing, closing.
 
+mod ahead;
 mod cancel;
 mod close;
 mod defects;

@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         RestartEmpty: a_forgotten_lock_is_put_back_only_for_this_quarantine,
         RestartKeeping: a_restart_with_data_is_quarantined_too,
         RestartKeeping: a_promise_of_an_earlier_history_counts_as_the_floor,
+        RestartKeeping: an_extension_after_the_quarantine_renews_no_earlier_promise,
         Flush: a_flushed_node_is_quarantined,
     ]
 }
@@ -171,6 +172,19 @@ async fn a_promise_of_an_earlier_history_counts_as_the_floor(b: Bench) {
     b.check(named(&b, &unnamed) == now, "each extension names the quarantine", &unnamed);
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "and completes under its old ballot").await;
     let r = b.key();
+    b.expect(complete(&r, a, above, b"v"), Reply::Done, "a ballot above the floor completes").await;
+}
+
+async fn an_extension_after_the_quarantine_renews_no_earlier_promise(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
+    after(&b, b.hooks.restart_keeping.as_ref()).await;
+    b.settle().await;
+    b.expect(extend_claim(&r, a, t, LONG), Reply::Done, "outside a quarantine it is extended")
+        .await;
+    let rule = "a promise of an earlier history is not renewed into this one";
+    b.expect(complete(&r, a, t, b"late"), Reply::NotOwner, rule).await;
+    let above = b.facts().await.node_micros + 3_600_000_000;
     b.expect(complete(&r, a, above, b"v"), Reply::Done, "a ballot above the floor completes").await;
 }
 

@@ -208,3 +208,52 @@ fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Op
     let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
     (!written_since).then_some(Reply::Quarantined { remaining, id, began_empty })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// What a node says of a name, so long after its quarantine of 10 s (or longer, as others have
+    /// asked) began. Leases are at most 6 s, E is 1 s.
+    fn counts(age: Option<u32>, others: u32, rest: Option<Duration>) -> bool {
+        let terms = Terms { max_ttl: 6 * SECOND, clock_error: SECOND };
+        let len = (10 + others) * SECOND;
+        let facts = Facts {
+            node_micros: 1,
+            history_id: 1,
+            since: 1,
+            identity: Arc::from("s"),
+            quarantine: age.map_or(Duration::ZERO, |age| len.saturating_sub(age * SECOND)),
+            quarantine_len: len,
+            quarantine_asked: 10 * SECOND,
+            quarantine_raised: false,
+            new_history: false,
+            marker_missing: false,
+            began_empty: false,
+        };
+        let holder = |rest| Holder { owner: None, fence: 1, remaining: Some(rest), meta: None };
+        old_news(rest.map(holder).as_ref(), Some(&facts), &terms).is_none()
+    }
+
+    #[test]
+    fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
+        let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
+        // With 6 s + 2E of an earlier lease less 3 s that have passed, 5 s may be left.
+        for (age, others, rest, counted) in [
+            (None, 0, None, true),
+            (None, 0, Some(SECOND), true),
+            (Some(3), 0, None, false),
+            (Some(9), 0, None, false),
+            (Some(3), 0, Some(just), false),
+            (Some(3), 0, Some(more), true),
+            (Some(4), 0, Some(just), true),
+            // Who asks for a longer quarantine may have longer leases.
+            (Some(3), 1, Some(more), false),
+            (Some(3), 1, Some(SECOND + more), true),
+        ] {
+            assert_eq!(counts(age, others, rest), counted, "{age:?} {others} {rest:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
   if try('GETRANGE', KEYS[k + 1], '0', '22') ~= ARGV[a + 1] then return put(NOT_OWNER) end
   local fence, token = stored(KEYS[k + 2]), tonumber(ARGV[a + 2])
-  if not fence or fence > token or b.floor > token or is_ahead(token) then return put(NOT_OWNER) end
+  if not fence or fence > token or is_ahead(token) then return put(NOT_OWNER) end
   call('SET', KEYS[k + 2], ARGV[a + 2], 'PX', b.fence_life)
   return put(DONE)
 end

@@ -224,9 +224,7 @@ impl Locks {
         match self.0.live(keys.lock(), h.now) {
             // `fence ≤ T`: another grant may have come in between.
             Some(e)
-                if e.is_owned_by(owner)
-                    && e.fence.max(h.floor) <= token.get()
-                    && !h.is_ahead(token.get()) =>
+                if e.is_owned_by(owner) && e.fence <= token.get() && !h.is_ahead(token.get()) =>
             {
                 e.set_fence(h, token.get());
                 Reply::Done

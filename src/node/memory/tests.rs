@@ -272,6 +272,46 @@ fn a_promise_of_an_earlier_history_counts_as_the_floor() {
     assert_eq!(ask(&node, complete()), Reply::Done);
 }
 
+/// After a planned handover: names and claims that were in use last for exactly as long as two
+/// clocks may differ, and no longer.
+#[test]
+fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
+    const TERMS: Terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(5) };
+    const APART: Duration = Duration::from_secs(10);
+    const NANO: Duration = Duration::from_nanos(1);
+    let ask = |node: &MemoryNode, op: Op| {
+        let mut replies = node.execute(&Batch { terms: TERMS, not_after: None, ops: vec![op] });
+        replies.items.remove(0).unwrap()
+    };
+    let (node, hand) = node();
+    for op in [acquire("lock", 1, 0), claim("key", 1, MAX_TTL), claim("earlier", 1, MAX_TTL)] {
+        ask(&node, op);
+    }
+    let end = crate::op::ClaimEnd::Lapsed;
+    ask(&node, Op::Unclaim { key: "earlier".into(), owner: owner(1), end });
+    hand.pass(TTL.saturating_sub(NANO));
+    assert!(node.close(TTL));
+    node.hand_over();
+    assert!(!node.close(TTL), "it would forget that it settles");
+    hand.pass(NANO);
+    let asked = [acquire("lock", 2, 0), claim("key", 2, MAX_TTL)];
+    for (left, past) in [(APART, APART.saturating_sub(NANO)), (NANO, NANO)] {
+        let said: Vec<Reply> = asked.iter().map(|op| ask(&node, op.clone())).collect();
+        let held = Reply::Held { remaining: Some(left), foreign: false };
+        assert_eq!(said, [held, Reply::InFlight { remaining: left }]);
+        hand.pass(past);
+    }
+    fence(&ask(&node, asked[0].clone()));
+    assert!(matches!(ask(&node, asked[1].clone()), Reply::Claimed { attempt: 2, .. }));
+    let ended = ask(&node, claim("earlier", 2, MAX_TTL));
+    assert!(matches!(ended, Reply::Claimed { attempt: 2, .. }), "its holder had ended it");
+    hand.pass(MAX_TTL.saturating_sub(APART + 2 * NANO));
+    assert!(!node.close(TTL), "still settling");
+    hand.pass(NANO);
+    fence(&ask(&node, acquire("another", 1, 0)));
+    assert!(node.close(TTL));
+}
+
 #[test]
 fn names_are_unique_and_clones_are_the_same_node() {
     let (a, b) = (MemoryNode::new(), MemoryNode::new());

@@ -68,6 +68,32 @@ async fn wrong_handovers_are_caught() {
 }
 
 #[tokio::test]
+async fn nodes_that_keep_for_too_short_are_caught() {
+    caught(
+        "keeps a name for half of the time",
+        as_is,
+        |op, reply| {
+            if let (Op::Acquire { .. }, Reply::Held { remaining: Some(rest), .. }) = (op, reply) {
+                *rest /= 2;
+            }
+        },
+        "a_lock_that_may_still_be_held_is_kept_for_a_while",
+    )
+    .await;
+    caught(
+        "keeps a claim for half of the time",
+        as_is,
+        |op, reply| {
+            if let (Op::Claim(_), Reply::InFlight { remaining }) = (op, reply) {
+                *remaining /= 2;
+            }
+        },
+        "a_claim_that_may_still_run_is_kept_for_a_while",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_node_that_settles_is_not_closed_again() {
     let node = memory();
     let batch = Batch {

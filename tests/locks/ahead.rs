@@ -1,0 +1,71 @@
+//! A node whose clock is wrong lends its token to nobody.
+
+use std::sync::Arc;
+
+use palisade::error::{NodeFault, NodeOutcome};
+use palisade::node::spi::{Env, SystemEnv};
+use palisade::{AcquireError, MemoryNode, Moment, Redlock};
+
+/// 2020-09-13, in microseconds.
+const NOW: u64 = 1_600_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+
+/// The machine's clocks, but for a wall clock that stands still at this.
+#[derive(Debug)]
+struct Wall(u64);
+
+impl Env for Wall {
+    fn now(&self) -> Moment {
+        SystemEnv.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0
+    }
+
+    fn random(&self) -> u128 {
+        SystemEnv.random()
+    }
+}
+
+fn node(ahead: u64) -> MemoryNode {
+    MemoryNode::builder().env(Arc::new(Wall(NOW + ahead))).build()
+}
+
+fn redlock(nodes: impl IntoIterator<Item = MemoryNode>) -> Redlock {
+    let builder = nodes.into_iter().fold(Redlock::builder(), palisade::RedlockBuilder::node);
+    builder.env(Arc::new(Wall(NOW))).build().unwrap()
+}
+
+/// With E = 2 s a node gives its own time less E at the least, and 4E + 1 s ahead is the most that
+/// counts.
+#[tokio::test]
+async fn a_token_counts_up_to_four_times_the_clock_error_and_a_second_ahead() {
+    let most = (2 + 4 * 2 + 1) * SECOND;
+    for ahead in [0, 2 * SECOND, most] {
+        let mutex = redlock([node(ahead)]).mutex("job").build().unwrap();
+        let token = mutex.acquire().await.unwrap().fencing_token().get();
+        assert_eq!(token, NOW + ahead.saturating_sub(2 * SECOND));
+    }
+    let redlock = redlock([node(most + 1)]);
+    let AcquireError::NoQuorum(why) =
+        redlock.mutex("job").build().unwrap().try_acquire().await.unwrap_err()
+    else {
+        panic!("a token of the far future counts")
+    };
+    let faults: Vec<_> = why.nodes.iter().map(|(_, outcome)| outcome.clone()).collect();
+    let ahead =
+        |o: &NodeOutcome| matches!(o, NodeOutcome::Failed(e) if e.fault() == NodeFault::TokenAhead);
+    assert!(faults.iter().all(ahead), "{faults:?}");
+}
+
+#[tokio::test]
+async fn one_node_of_three_that_is_far_ahead_does_not_lend_its_token_to_the_others() {
+    let redlock = redlock([node(0), node(3_600 * SECOND), node(0)]);
+    for _ in 0..3 {
+        let guard = redlock.mutex("job").build().unwrap().acquire().await.unwrap();
+        let token = guard.fencing_token().get();
+        assert!((NOW..NOW + SECOND).contains(&token), "{token}");
+        guard.release().await.unwrap();
+    }
+}
