@@ -77,6 +77,11 @@ impl KeyArgs {
         &self.key
     }
 
+    /// What it belongs to.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// The call of this key.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
