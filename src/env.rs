@@ -37,6 +37,14 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     }
 }
 
+/// The pause after something failed so often before: doubled each time up to the longest. The upper
+/// half is drawn from 16 bits of `dice`, so that clients do not come in step.
+pub(crate) fn pause(dice: u128, failures: u32, (first, longest): (Duration, Duration)) -> Duration {
+    let full = first.saturating_mul(1 << failures.min(30)).min(longest);
+    let share = f64::from(dice as u16) / f64::from(u16::MAX);
+    full / 2 + (full / 2).mul_f64(share)
+}
+
 /// The machine's own clocks and the thread's cryptographic generator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnv;

@@ -42,6 +42,8 @@ use crate::time::Moment;
 const EVENTS: usize = 1024;
 /// First and longest pause between tries to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Longest pause between tries that nobody asks for: an idle node is tried less and less often.
+const IDLE_PAUSE: Duration = Duration::from_secs(10);
 /// How often the resolver judges the server by fresh facts.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
@@ -159,6 +161,8 @@ struct State {
 struct Failed {
     /// Not to be repeated before.
     until: Moment,
+    /// Not to be repeated before without a call.
+    idle_until: Moment,
     cause: NodeError,
     /// The resolver's version then: after a new one it is tried again at once.
     epoch: u64,
@@ -390,12 +394,11 @@ impl<R: Resolver> Shared<R> {
                     );
                     let _ = self.events.send(NodeEvent::Down);
                 }
-                let pause = self.pause(state.failures);
-                state.failures = state.failures.saturating_add(1);
-                let until = self.options.env.now() + pause;
+                let failures = state.failures;
+                state.failures = failures.saturating_add(1);
                 let waiting = std::mem::take(&mut state.waiting);
                 let waiting = waiting.into_iter().map(|w| (w, cause.clone())).collect();
-                state.failed = Some(Failed { until, cause, epoch });
+                state.failed = Some(self.failed(failures, cause, epoch));
                 waiting
             }
         };

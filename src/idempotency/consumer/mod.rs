@@ -25,6 +25,6 @@ pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
 #[cfg(feature = "test-util")]
 pub use rules::Arrow;
 pub use rules::Rules;
-pub use session::{Session, Sessions};
+pub use session::{Session, Sessions, pause};
 pub use source::{Delivery, Source, json};
 pub use work::{ConsumeError, Ended, Worker};

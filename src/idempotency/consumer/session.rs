@@ -5,14 +5,24 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Delivery, Source};
+use crate::env::{self, Env as _, SystemEnv};
 
 /// How long it may take to open a session. A busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);
-/// How long it takes at least until a broker that failed is asked again.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Longest part of a pause that one fetch waits, so that a stop is noticed.
+const TURN: Duration = Duration::from_millis(500);
+/// First and longest pause after a failure at a broker.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// The pause before something is tried again that failed `failures` times before at a broker: half
+/// a second at first, doubled each time up to half a minute, and of that a random part of at most
+/// half less, so that consumers do not come in step.
+pub fn pause(failures: u32) -> Duration {
+    env::pause(SystemEnv.random(), failures, PAUSE)
+}
 
 /// A connection to a broker, with all that belongs to it. When anything on it breaks it is replaced
 /// as a whole: what was not settled on it comes again, and nothing of it is used any more.
@@ -45,10 +55,15 @@ pub trait Session: Send + Sized {
     fn is_passing(error: &Self::Error) -> bool;
 }
 
-/// The [`Source`] that opens one session after the other.
+/// The [`Source`] that opens one session after the other. It pauses after each that broke, longer
+/// each time, until one has stood for longer than the longest pause.
 pub struct Sessions<S: Session> {
     plan: S::Plan,
-    now: Option<S>,
+    now: Option<(S, Instant)>,
+    /// Sessions in a row that broke, or could not be opened.
+    failures: u32,
+    /// The end of the pause.
+    again: Option<Instant>,
 }
 
 impl<S: Session> fmt::Debug for Sessions<S> {
@@ -61,28 +76,38 @@ impl<S: Session> fmt::Debug for Sessions<S> {
 impl<S: Session> Sessions<S> {
     /// Sessions opened for this. The first is opened with the first fetch.
     pub fn new(plan: S::Plan) -> Self {
-        Self { plan, now: None }
+        Self { plan, now: None, failures: 0, again: None }
     }
 
-    async fn read(&mut self, room: usize) -> Result<Vec<S::Delivery>, Option<S::Error>> {
-        if self.now.as_ref().is_some_and(S::is_broken) {
-            self.replace().await;
-        }
-        let now = match &mut self.now {
+    /// `None`: the session broke, or did not answer; the text says which.
+    async fn read(&mut self, room: usize) -> Result<Vec<S::Delivery>, (Option<S::Error>, String)> {
+        let (now, _) = match &mut self.now {
             Some(now) => now,
             none => {
-                let opened = timeout(OPEN, S::open(&self.plan)).await.map_err(|_| None)?;
-                none.insert(opened.map_err(Some)?)
+                let late = |_| (None, format!("it did not answer within {OPEN:?}"));
+                let opened = timeout(OPEN, S::open(&self.plan)).await.map_err(late)?;
+                none.insert((opened.map_err(known)?, Instant::now()))
             }
         };
-        now.next(room).await.map_err(Some)
+        if now.is_broken() {
+            return Err((None, "the session broke".to_owned()));
+        }
+        now.next(room).await.map_err(known)
     }
 
     async fn replace(&mut self) {
-        if let Some(broken) = self.now.take() {
+        if let Some((broken, opened)) = self.now.take() {
+            if opened.elapsed() > PAUSE.1 {
+                self.failures = 0;
+            }
             broken.close().await;
         }
     }
+}
+
+fn known<E: Error>(e: E) -> (Option<E>, String) {
+    let text = e.to_string();
+    (Some(e), text)
 }
 
 impl<S: Session> Source for Sessions<S> {
@@ -90,17 +115,26 @@ impl<S: Session> Source for Sessions<S> {
     type Error = S::Error;
 
     async fn fetch(&mut self, room: usize) -> Result<Vec<S::Delivery>, S::Error> {
+        if let Some(again) = self.again {
+            sleep_until(again.min(Instant::now() + TURN)).await;
+            if Instant::now() < again {
+                return Ok(Vec::new());
+            }
+            self.again = None;
+        }
         let cause = match self.read(room).await {
             Ok(deliveries) => return Ok(deliveries),
-            Err(Some(e)) if !S::is_passing(&e) => return Err(e),
-            Err(Some(e)) => e.to_string(),
-            Err(None) => format!("it did not answer within {OPEN:?}"),
+            Err((Some(e), _)) if !S::is_passing(&e) => return Err(e),
+            Err((_, cause)) => cause,
         };
-        tracing::warn!(
-            target: "palisade::consumer", error = %cause, "no messages; trying the broker again"
-        );
         self.replace().await;
-        sleep(AGAIN).await;
+        let pause = pause(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        self.again = Some(Instant::now() + pause);
+        tracing::warn!(
+            target: "palisade::consumer", error = %cause, again_ms = pause.as_millis() as u64,
+            "no messages; trying the broker again"
+        );
         Ok(Vec::new())
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Current, Failed, PAUSE, Resolver, Shared, State};
+use super::{Current, Failed, IDLE_PAUSE, PAUSE, Resolver, Shared, State};
+use crate::env::pause;
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
@@ -49,9 +50,7 @@ impl<R: Resolver> Shared<R> {
         self.part_with(&current, true);
         let mut state = self.state();
         // Not counted: a new connection shows whether the node is lost, and that is logged.
-        let pause = self.pause(state.failures);
-        let until = self.options.env.now() + pause;
-        state.failed = Some(Failed { until, cause, epoch: current.epoch });
+        state.failed = Some(self.failed(state.failures, cause, current.epoch));
     }
 
     /// Whether a server that says this of itself may vote.
@@ -108,11 +107,10 @@ impl<R: Resolver> Shared<R> {
         }
         state.flaps = state.flaps.saturating_add(1);
         let Some(times) = state.flaps.checked_sub(FLAPS) else { return };
-        let until = self.options.env.now() + self.pause(times);
         let detail = "it takes connections and breaks them before it answers; look at its log and \
                       at what lies in between; asked again after a pause";
         let cause = NodeError::not_executed(F::Disconnected, detail);
-        state.failed = Some(Failed { until, cause, epoch: current.epoch });
+        state.failed = Some(self.failed(times, cause, current.epoch));
     }
 
     /// Text for a connection that did not come about in time.
@@ -126,11 +124,11 @@ impl<R: Resolver> Shared<R> {
         format!("{place}{text}{hint}{silent}")
     }
 
-    /// Doubles with each failure; the upper half is drawn, so that clients do not come in step.
-    pub(super) fn pause(&self, failures: u32) -> Duration {
-        let (first, longest) = PAUSE;
-        let full = first.saturating_mul(1 << failures.min(16)).min(longest);
-        let share = f64::from(self.options.env.random() as u16) / f64::from(u16::MAX);
-        full / 2 + (full / 2).mul_f64(share)
+    /// A failed try, after so many others in a row.
+    pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
+        let (now, dice) = (self.options.env.now(), self.options.env.random());
+        let until = now + pause(dice, failures, PAUSE);
+        let idle_until = now + pause(dice, failures, (PAUSE.0, IDLE_PAUSE));
+        Failed { until, idle_until, cause, epoch }
     }
 }

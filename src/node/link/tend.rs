@@ -1,7 +1,8 @@
 //! Keeps a node connected that was connected once: after a lost connection, or another master's
 //! naming, it connects at once and not at the next call. So the holder of a lease there learns what
 //! became of it within a round trip of the new master being known, and the first renewal after a
-//! failover finds the way open. Ends with the link.
+//! failover finds the way open. A server that stays away is tried less and less often, as long as
+//! no call asks for it. Ends with the link.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -50,14 +51,15 @@ impl<R: Resolver> Shared<R> {
             }
             self.part_with(&current, false);
         }
+        let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
             // Somebody else was faster; the end of a turn says so.
             return Outlook::Connecting;
         }
         match &state.failed {
-            Some(f) if self.pausing(&state).is_some() => {
-                Outlook::Pause(f.until.since(self.options.env.now()))
+            Some(f) if f.epoch == *self.changed.borrow() && f.idle_until > now => {
+                Outlook::Pause(f.idle_until.since(now))
             }
             _ => {
                 state.connecting = true;
@@ -104,5 +106,81 @@ impl<R: Resolver> Tend<R> {
                 () = lost => {}
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use tokio::sync::broadcast;
+
+    use super::super::{Link, LinkOptions};
+    use super::*;
+    use crate::dial::endpoint::Endpoint;
+    use crate::env::TokioEnv;
+    use crate::error::{NodeError, NodeFault};
+    use crate::node::redis::facts::ServerFacts;
+    use crate::node::{BoxFuture, NodeEvent};
+    use crate::time::Moment;
+
+    /// Names no server, and counts how often it is asked.
+    struct Gone {
+        asked: Arc<AtomicU32>,
+        version: watch::Sender<u64>,
+    }
+
+    impl Resolver for Gone {
+        fn resolve(&self, _: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>> {
+            self.asked.fetch_add(1, SeqCst);
+            Box::pin(async { Err(NodeError::not_executed(NodeFault::Unreachable, "gone")) })
+        }
+
+        fn changed(&self) -> watch::Receiver<u64> {
+            self.version.subscribe()
+        }
+
+        fn is_tls(&self) -> bool {
+            false
+        }
+
+        fn accept(
+            &self,
+            _: &str,
+            _: &ServerFacts,
+            _: &broadcast::Sender<NodeEvent>,
+        ) -> Result<(), NodeError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_node_that_is_gone_is_tried_less_and_less_often() {
+        let (asked, version) = (Arc::new(AtomicU32::new(0)), watch::Sender::new(0));
+        let resolver = Gone { asked: Arc::clone(&asked), version: version.clone() };
+        let options = LinkOptions {
+            trust_fresh: false,
+            allow_eviction: false,
+            name: "gone".into(),
+            connect_timeout: Duration::from_secs(1),
+            env: Arc::new(TokioEnv::new()),
+        };
+        let link = Link::new(resolver, options);
+        link.shared.tend();
+        sleep(Duration::from_secs(10)).await;
+        let first = asked.swap(0, SeqCst);
+        assert!((8..=14).contains(&first), "often at first: {first}");
+        sleep(Duration::from_secs(3_600)).await;
+        let hour = asked.swap(0, SeqCst);
+        assert!((350..=730).contains(&hour), "every 5 to 10 s: {hour}");
+        // A call does not wait for that: it may try within a second.
+        let until = link.shared.state().failed.as_ref().map(|f| f.until).expect("it has failed");
+        let now = link.shared.options.env.now();
+        assert!(until.since(now) <= PAUSE.1, "{until:?} {now:?}");
+        // Another server that is named is tried at once.
+        asked.store(0, SeqCst);
+        version.send_modify(|n| *n += 1);
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(asked.load(SeqCst), 1);
     }
 }
