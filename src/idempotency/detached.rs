@@ -93,11 +93,12 @@ where
     let run = AssertUnwindSafe(async { handler(cx).await });
     match run.catch_unwind().await {
         Ok(done) => done.map_err(Into::into),
-        Err(panic) => Err(Failed::unknown(format!("it panicked: {}", text(&*panic)))),
+        Err(panic) => Err(Failed::unknown(format!("it panicked: {}", panic_text(&*panic)))),
     }
 }
 
-fn text(panic: &(dyn Any + Send)) -> &str {
+/// What a panic was called with.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }

@@ -175,6 +175,7 @@ impl Delivery for Handed {
 
     fn key(&self) -> Result<Cow<'_, str>, String> {
         let key = &self.message.key;
+        assert_ne!(key, "defect", "a defect in the user's function");
         if key.is_empty() { Err("it has no key".to_owned()) } else { Ok(Cow::Borrowed(key)) }
     }
 

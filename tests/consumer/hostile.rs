@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::streams::{ask, drained};
 use crate::support::fake::{self, Fake};
-use crate::support::hostile::{Became, LARGEST, Letter, PANICS, letters, promised};
+use crate::support::hostile::{self, Became, LARGEST, Letter, letters, promised};
 use crate::support::server::Server;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -63,14 +63,7 @@ async fn consume(server: &Server, entries: usize) -> Became {
     let ours = Arc::clone(&became);
     let handler = move |cx: Context, _: Arc<Message>| {
         let became = Arc::clone(&ours);
-        async move {
-            assert_ne!(cx.key(), PANICS, "as it is meant to");
-            if cx.key() == LARGEST {
-                return Err(Failed::permanent("too much"));
-            }
-            *became.lock().unwrap().effects.entry(cx.key().to_owned()).or_default() += 1;
-            Ok(())
-        }
+        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
     };
     let rules = Rules::default().max_failures(2);
     let consumer = Consumer::builder(&server.url(), "orders", "billing", orders());

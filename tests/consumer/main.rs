@@ -4,6 +4,7 @@
 mod broker;
 #[cfg(feature = "streams")]
 mod hostile;
+mod settle;
 #[cfg(feature = "streams")]
 mod streams;
 #[path = "../support/mod.rs"]

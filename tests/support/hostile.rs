@@ -3,6 +3,7 @@
 //! broker or its client cannot send is left out by its test.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 /// A message as it is published. Text where a broker has only text.
 #[derive(Clone, Debug)]
@@ -23,6 +24,19 @@ pub struct Became {
     pub effects: BTreeMap<String, u32>,
     /// Reasons of the dead letters with how many there are.
     pub dead: BTreeMap<String, u32>,
+}
+
+/// What the handler does with a message of this key.
+///
+/// # Errors
+/// What it refuses for good.
+pub fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
+    assert_ne!(key, PANICS, "as it is meant to");
+    if key == LARGEST {
+        return Err("too much");
+    }
+    *became.lock().unwrap().effects.entry(key.to_owned()).or_default() += 1;
+    Ok(())
 }
 
 /// Two equal keys with different bodies: whichever comes first takes effect.

@@ -5,11 +5,12 @@ use std::time::Duration;
 use palisade::idempotency::consumer::DeadLetter;
 use palisade::idempotency::consumer::headers::KEY;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders, OwnedMessage};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, Message as _, OwnedHeaders, OwnedMessage};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::error::BrokerError;
+use crate::group::Read;
 use crate::session::Plan;
 
 /// How long the brokers may take to confirm a dead letter, in milliseconds.
@@ -40,26 +41,45 @@ impl DeadLetters {
         Ok(Self { producer: producer(&plan.config)?, topic: dead_letters(&plan.topic) })
     }
 
-    /// Writes a copy; returns when the brokers have it.
-    pub(crate) async fn park(
-        &self,
-        of: &OwnedMessage,
-        key: Option<&str>,
-        why: &DeadLetter,
-    ) -> Result<(), BrokerError> {
-        let mut headers = of.headers().map_or_else(OwnedHeaders::new, |headers| {
-            headers.iter().filter(|h| h.key != KEY).fold(OwnedHeaders::new(), OwnedHeaders::insert)
+    /// Writes a copy; returns when the brokers have it. Where a copy is larger than they accept,
+    /// the dead letter says only where the record is, and why it was put aside.
+    pub(crate) async fn park(&self, of: &Read, why: &DeadLetter) -> Result<(), BrokerError> {
+        let raw = &of.raw;
+        let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
+        let ours = why.headers(&origin);
+        // A key that cannot be used is none of the dead letter's.
+        let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
+        let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));
+        let copied = copied.fold(OwnedHeaders::new(), |all, (key, value)| {
+            all.insert(Header { key, value: value.as_ref() })
         });
-        let origin = format!("{}/{}:{}", of.topic(), of.partition(), of.offset());
-        headers = headers.insert(Header { key: KEY, value: key });
-        for (name, value) in why.headers(&origin) {
-            headers = headers.insert(Header { key: name, value: Some(&value) });
-        }
-        let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        record.key = of.key();
-        record.payload = of.payload();
+        let mut record = self.letter(copied, &ours);
+        (record.key, record.payload) = (raw.key(), raw.payload());
         let sent = self.producer.send(record, Duration::ZERO).await;
-        let error = |(e, _): (KafkaError, OwnedMessage)| BrokerError::new("a dead letter", e);
-        sent.map(drop).map_err(error)
+        let error = |(e, _): (KafkaError, OwnedMessage)| e;
+        let sent = match sent.map_err(error) {
+            Err(e) if is_too_large(&e) => {
+                let alone = why.headers_alone(&origin, raw.payload().map_or(0, <[u8]>::len));
+                let record = self.letter(OwnedHeaders::new(), &alone);
+                self.producer.send(record, Duration::ZERO).await.map_err(error)
+            }
+            sent => sent,
+        };
+        sent.map(drop).map_err(|e| BrokerError::new("a dead letter", e))
     }
+
+    fn letter(
+        &self,
+        copied: OwnedHeaders,
+        ours: &[(&str, String)],
+    ) -> FutureRecord<'_, [u8], [u8]> {
+        let headers = ours
+            .iter()
+            .fold(copied, |all, (key, value)| all.insert(Header { key, value: Some(value) }));
+        FutureRecord::to(&self.topic).headers(headers)
+    }
+}
+
+fn is_too_large(e: &KafkaError) -> bool {
+    matches!(e.rdkafka_error_code(), Some(Code::MessageSizeTooLarge | Code::InvalidMessageSize))
 }

@@ -4,13 +4,14 @@
 //! One thread of the session reads and commits; deliveries are settled from anywhere.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{Message as _, OwnedMessage};
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -22,9 +23,26 @@ use crate::window::Window;
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) raw: Arc<OwnedMessage>,
+    pub(crate) headers: Arc<[Header]>,
     pub(crate) term: u64,
     /// How often its handler has failed.
     pub(crate) failures: u32,
+    /// How often in a row it was not settled.
+    pub(crate) unsettled: u32,
+}
+
+/// A header's name and value.
+pub(crate) type Header = (String, Option<Vec<u8>>);
+
+/// The headers whose names are text. rdkafka panics at another name, and has no function that does
+/// not; a panic that left the thread would end it with each reading of the record.
+fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
+    let Some(all) = raw.headers() else { return Arc::default() };
+    let read = |at| {
+        let header = catch_unwind(AssertUnwindSafe(|| all.try_get(at))).ok()??;
+        Some((header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+    };
+    (0..all.count()).filter_map(read).collect()
 }
 
 #[derive(Debug, Default)]
@@ -86,10 +104,12 @@ impl Group {
 
     /// A message was read.
     pub(crate) fn read(&self, raw: OwnedMessage) {
+        let headers = readable(&raw);
         let mut state = self.state();
         let Some((term, window)) = state.windows.get_mut(&raw.partition()) else { return };
         window.begin(raw.offset());
-        let read = Read { term: *term, raw: Arc::new(raw), failures: 0 };
+        let (term, raw) = (*term, Arc::new(raw));
+        let read = Read { raw, headers, term, failures: 0, unsettled: 0 };
         state.fresh.push_back(read);
         self.come.notify_one();
     }

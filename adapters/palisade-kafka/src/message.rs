@@ -8,16 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::{CREATED, KEY};
-use palisade::idempotency::consumer::{Delivery, Disposition, json};
-use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use palisade::idempotency::consumer::{Delivery, Disposition, json, pause};
+use rdkafka::message::{Message as _, OwnedMessage};
 use serde::de::DeserializeOwned;
 
 use crate::dead::DeadLetters;
 use crate::error::BrokerError;
 use crate::group::{Group, Read};
-
-/// After how long a message that was not settled is handled again.
-const BREATH: Duration = Duration::from_secs(1);
 
 /// How the key is found.
 pub(crate) type KeyOf = Arc<dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync>;
@@ -66,11 +63,13 @@ impl Message {
 
     /// The first header with this name, if it is there and text.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.read.raw.headers()?.iter().find(|header| header.key == name)?;
-        std::str::from_utf8(found.value?).ok()
+        let (_, value) = self.read.headers.iter().find(|(found, _)| found == name)?;
+        std::str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// The record as rdkafka has it, with its topic, partition, offset and record key.
+    /// The record as rdkafka has it, with its topic, partition, offset and record key. Reading its
+    /// headers panics where a header's name is not text; [`header`](Self::header) leaves that one
+    /// out.
     pub fn record(&self) -> &OwnedMessage {
         &self.read.raw
     }
@@ -106,14 +105,13 @@ impl Delivery for Message {
 
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let again = |wait| {
-            let read = Read { failures, ..self.read.clone() };
+            let read = Read { failures, unsettled: 0, ..self.read.clone() };
             self.group.hold(read, wait)
         };
         match how {
             Disposition::Ack => self.group.finish(&self.read)?,
             Disposition::Park(why) => {
-                let key = self.key().ok();
-                self.dead.park(&self.read.raw, key.as_deref(), why).await?;
+                self.dead.park(&self.read, why).await?;
                 self.group.finish(&self.read)?;
             }
             Disposition::Retry(wait) => again(*wait)?,
@@ -128,8 +126,10 @@ impl Drop for Message {
     /// A record that was not settled would hold up all commits behind it.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
+            let unsettled = self.read.unsettled.saturating_add(1);
+            let read = Read { unsettled, ..self.read.clone() };
             // Of a partition that is not ours any more it comes again by itself.
-            let _ = self.group.hold(self.read.clone(), BREATH);
+            let _ = self.group.hold(read, pause(self.read.unsettled));
         }
     }
 }

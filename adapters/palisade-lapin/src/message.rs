@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortStringError};
 use lapin::{BasicProperties, Error};
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::FAILURES;
-use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
+use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json, pause};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
@@ -20,8 +20,9 @@ use crate::session::{PATIENCE, Session};
 
 /// Headers by which the broker would send a copy to others as well.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// How long a message is held back before it is returned, where its copy was not stored.
-const BREATH: Duration = Duration::from_secs(1);
+/// Longest time for which a message is held back before it is returned, where its copy was not
+/// stored. The worker waits for no longer than 30 s.
+const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// How the key is found.
 pub(crate) type KeyOf = Arc<dyn Fn(&Raw) -> Option<String> + Send + Sync>;
@@ -179,9 +180,22 @@ impl Message {
         new
     }
 
-    fn dead(&self, why: &DeadLetter) -> BasicProperties {
-        let text = |t: String| AMQPValue::LongString(t.into());
-        self.copied(why.headers(&self.queue).map(|(name, t)| (name, text(t))))
+    /// The dead letter. Where a copy's headers have no room in a frame, for which the broker would
+    /// end the connection, the dead letter says only where the message was, and why it was put
+    /// aside.
+    fn dead(&self, why: &DeadLetter) -> (BasicProperties, &[u8]) {
+        let text =
+            |(name, text): (&'static str, String)| (name, AMQPValue::LongString(text.into()));
+        let copy = self.copied(why.headers(&self.queue).into_iter().map(text));
+        if self.session.has_room(&copy) {
+            return (copy, self.payload());
+        }
+        let mut alone = FieldTable::default();
+        let body = self.payload().len();
+        for (name, value) in why.headers_alone(&self.queue, body).into_iter().map(text) {
+            alone.insert(name.into(), value);
+        }
+        (BasicProperties::default().with_headers(alone), &[])
     }
 
     async fn ack(&self) -> Result<(), SettleError> {
@@ -205,22 +219,14 @@ impl Message {
                 let failures = [(FAILURES, AMQPValue::LongLongInt(failures.into()))];
                 self.session.retry(*wait, self.copied(failures), self.payload()).await
             }
-            Disposition::Park(why) => self.session.park(self.dead(why), self.payload()).await,
-        };
-        match copied {
-            Ok(()) => self.ack().await,
-            Err(e) => {
-                tracing::warn!(
-                    target: "palisade::consumer", queue = %self.queue, error = %e,
-                    "a copy was not stored; the message is returned"
-                );
-                // While the channel lives, an unacknowledged message is not delivered again. After
-                // a pause: it would come again at once, and fail again.
-                sleep(BREATH).await;
-                let _ = self.give_back().await;
-                Err(e)
+            Disposition::Park(why) => {
+                let (properties, body) = self.dead(why);
+                self.session.park(properties, body).await
             }
-        }
+        };
+        copied?;
+        self.session.stored();
+        self.ack().await
     }
 }
 
@@ -259,9 +265,22 @@ impl Delivery for Message {
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), SettleError> {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let settled = settled.unwrap_or(Err(SettleError::NoAnswer));
-        if matches!(settled, Err(SettleError::Broker(_) | SettleError::NoAnswer)) {
+        match &settled {
+            Ok(()) => {}
             // What is not acknowledged comes again only when the channel is closed.
-            self.session.give_up();
+            Err(SettleError::Broker(_) | SettleError::NoAnswer | SettleError::ChannelGone) => {
+                self.session.give_up();
+            }
+            Err(e) => {
+                tracing::warn!(
+                    target: "palisade::consumer", queue = %self.queue, error = %e,
+                    "a copy was not stored; the message is returned"
+                );
+                // While the channel lives, an unacknowledged message is not delivered again. After
+                // a pause: it would come again at once, and fail again.
+                sleep(pause(self.session.refused()).min(HELD_MAX)).await;
+                let _ = self.give_back().await;
+            }
         }
         settled
     }

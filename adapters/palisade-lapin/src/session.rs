@@ -3,7 +3,7 @@
 //! the broker then returns what was not acknowledged, and no stale channel can be used.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use crate::topology;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
+/// Room for a message's properties besides its headers: at most nine texts of 255 bytes.
+const OTHERS: usize = 2_500;
 /// How long the end of a connection may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -44,6 +46,8 @@ pub(crate) struct Session {
     queue: Arc<str>,
     /// Queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
+    /// How many copies in a row were not stored.
+    refused: AtomicU32,
     broken: AtomicBool,
 }
 
@@ -81,7 +85,8 @@ impl Session {
             .await?;
         let (declared, broken) = (Mutex::new(declared), AtomicBool::new(false));
         let queue = Arc::clone(&plan.queue);
-        Ok((Self { connection, copies, queue, declared, broken }, consumer))
+        let refused = AtomicU32::new(0);
+        Ok((Self { connection, copies, queue, declared, refused, broken }, consumer))
     }
 
     /// Whether something happened after which it has to be replaced.
@@ -117,6 +122,24 @@ impl Session {
         body: &[u8],
     ) -> Result<(), SettleError> {
         confirmed(&self.copies, &topology::dead_letters(&self.queue), properties, body).await
+    }
+
+    /// A copy was stored.
+    pub(crate) fn stored(&self) {
+        self.refused.store(0, Ordering::Relaxed);
+    }
+
+    /// A copy was not stored; how many were not before, in a row.
+    pub(crate) fn refused(&self) -> u32 {
+        self.refused.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether properties with these headers, and no others of size, fit into a frame.
+    pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
+        let headers = properties.headers().as_ref().map_or(0, topology::size);
+        let frame =
+            usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX);
+        headers + OTHERS <= frame
     }
 
     fn knows(&self, queue: &str) -> bool {

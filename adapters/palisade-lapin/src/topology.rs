@@ -83,6 +83,25 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
+/// How many bytes a table takes in a frame, at most.
+pub(crate) fn size(table: &FieldTable) -> usize {
+    table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
+}
+
+fn size_of(value: &AMQPValue) -> usize {
+    // A kind and a length at most, or a number.
+    const FRAME: usize = 9;
+    FRAME
+        + match value {
+            AMQPValue::ShortString(text) => text.as_str().len(),
+            AMQPValue::LongString(text) => text.as_bytes().len(),
+            AMQPValue::ByteArray(bytes) => bytes.as_slice().len(),
+            AMQPValue::FieldArray(all) => all.as_slice().iter().map(size_of).sum(),
+            AMQPValue::FieldTable(table) => size(table),
+            _ => 0,
+        }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,16 @@
 //! A delivered message, and what becomes of it at the server.
 
 use std::borrow::Cow;
+use std::error::Error as _;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::header::{HeaderMap, HeaderValue, NATS_MESSAGE_ID};
-use async_nats::jetstream::{self, AckKind};
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::{self, AckKind, ErrorCode};
 use palisade::Failed;
-use palisade::idempotency::consumer::headers::{CREATED, KEY};
+use palisade::idempotency::consumer::headers::CREATED;
 use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
@@ -113,39 +115,65 @@ impl Message {
         sent.map_err(|e| NatsError::request(what, &e))
     }
 
-    /// Puts a copy with the dead letters; returns when the server has it.
+    /// Puts a copy with the dead letters; returns when the server has it. Where a copy is larger
+    /// than the server accepts, the dead letter says only where the message is, and why it was put
+    /// aside.
     async fn park(&self, why: &DeadLetter) -> Result<(), NatsError> {
         self.still_ours()?;
-        let (plan, what) = (&self.link.plan, "a dead letter");
-        let mut headers = HeaderMap::new();
+        let origin = format!("{}:{}", self.link.plan.stream, self.sequence);
+        let mut copied = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
             // Headers that the server acts upon are not copied.
             if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
                 for value in values {
-                    headers.append(name.clone(), value.clone());
+                    copied.append(name.clone(), value.clone());
                 }
             }
         }
-        // A key that cannot be the value of a header is left out.
-        if let Ok(Ok(key)) = Delivery::key(self).map(|key| key.parse::<HeaderValue>()) {
-            headers.insert(KEY, key);
-        }
-        let origin = format!("{}:{}", plan.stream, self.sequence);
+        let published = self.publish(Some(copied), why.headers(&origin), &origin).await;
+        let published = match published {
+            Err(e) if is_too_large(&e) => {
+                let alone = why.headers_alone(&origin, self.payload().len());
+                self.publish(None, alone, &origin).await
+            }
+            published => published,
+        };
+        published.map_err(|e| NatsError::request("a dead letter", &e))
+    }
+
+    /// With these headers of the message and its body, or without both.
+    async fn publish(
+        &self,
+        copied: Option<HeaderMap>,
+        ours: Vec<(&'static str, String)>,
+        origin: &str,
+    ) -> Result<(), PublishError> {
+        let plan = &self.link.plan;
+        let body = copied.as_ref().map(|_| self.raw.payload.clone()).unwrap_or_default();
+        let mut headers = copied.unwrap_or_default();
         // One dead letter, also if the message comes again before it is acknowledged.
         headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", plan.durable).as_str());
-        for (name, value) in why.headers(&origin) {
-            headers.insert(name, value.as_str());
+        for (name, value) in ours {
+            // A key that cannot be the value of a header is left out.
+            if let Ok(value) = value.parse::<HeaderValue>() {
+                headers.insert(name, value);
+            }
         }
         let subject = format!("{}.{}", dead_letters(&plan.stream), plan.durable);
-        let body = self.raw.payload.clone();
-        let copied = async {
+        let published = async {
             let sent = self.link.context.publish_with_headers(subject, headers, body).await?;
-            sent.await
+            sent.await.map(drop)
         };
-        let copied = timeout(PATIENCE, copied).await;
-        let copied = copied.map_err(|_| NatsError::request(what, "no answer from the server"))?;
-        copied.map(drop).map_err(|e| NatsError::request(what, &e))
+        let late = |_| PublishError::new(PublishErrorKind::TimedOut);
+        timeout(PATIENCE, published).await.map_err(late)?
     }
+}
+
+/// Whether the server, or the stream, accepts nothing of this size.
+fn is_too_large(e: &PublishError) -> bool {
+    let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
+    e.kind() == PublishErrorKind::MaxPayloadExceeded
+        || code.is_some_and(|e| e.error_code() == ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM)
 }
 
 impl Delivery for Message {

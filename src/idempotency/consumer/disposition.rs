@@ -30,6 +30,8 @@ pub struct DeadLetter {
     pub reason: DeadLetterReason,
     /// For people: one sentence with the key, the cause, and what to do.
     pub detail: String,
+    /// The message's key, if it has one that can be used.
+    pub key: Option<String>,
 }
 
 /// Why a message was put aside, for programs.
@@ -73,7 +75,7 @@ impl DeadLetterReason {
 impl DeadLetter {
     /// A message put aside for this reason.
     pub fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: detail.into() }
+        Self { reason, detail: detail.into(), key: None }
     }
 }
 
@@ -135,14 +137,8 @@ impl Rules {
             RunError::Handler { failed, .. } if failed.is_permanent() => {
                 Disposition::park(R::Refused, format!("{e}: {failed}"))
             }
-            RunError::Handler { failed, .. } if failures.saturating_add(1) >= self.max_failures => {
-                let times = failures.saturating_add(1);
-                let what = format!("failure {times}, the last one: {e}: {failed}");
-                Disposition::park(R::Exhausted, what)
-            }
             RunError::Handler { failed, .. } => {
-                let wait = failed.retry_after().unwrap_or_else(|| self.backoff(failures));
-                Disposition::Retry(wait.max(self.first_retry))
+                self.after_failure(failures, failed.retry_after(), &format!("{e}: {failed}"))
             }
             RunError::NoQuorum { .. } | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
@@ -152,6 +148,22 @@ impl Rules {
                 }
             },
         }
+    }
+
+    /// What becomes of a message that failed, after `failures` earlier ones.
+    pub(super) fn after_failure(
+        &self,
+        failures: u32,
+        wait: Option<Duration>,
+        what: &str,
+    ) -> Disposition {
+        let times = failures.saturating_add(1);
+        if times >= self.max_failures {
+            let what = format!("failure {times}, the last one: {what}");
+            return Disposition::park(DeadLetterReason::Exhausted, what);
+        }
+        let wait = wait.unwrap_or_else(|| self.backoff(failures));
+        Disposition::Retry(wait.max(self.first_retry))
     }
 
     /// How long after the failure that follows so many.

@@ -18,14 +18,38 @@ pub const DETAIL: &str = "x-palisade-detail";
 /// Where a dead letter was consumed.
 pub const ORIGIN: &str = "x-palisade-origin";
 
-/// Headers have to fit into a broker's frame.
+/// What a dead letter lacks of its message, for people.
+pub const LEFT_OUT: &str = "x-palisade-left-out";
+
+/// Most bytes of [`DETAIL`]: headers have to fit into a broker's frame.
 const DETAIL_MAX: usize = 2_000;
 
 impl DeadLetter {
-    /// The headers of a dead letter that was consumed at `origin`: a line of text each.
-    pub fn headers(&self, origin: &str) -> [(&'static str, String); 3] {
-        let line = |c: char| if c.is_control() { ' ' } else { c };
-        let detail = self.detail.chars().map(line).take(DETAIL_MAX).collect();
-        [(REASON, self.reason.code().to_owned()), (DETAIL, detail), (ORIGIN, origin.to_owned())]
+    /// The headers of a dead letter that was consumed at `origin`: a line of text each. [`KEY`] is
+    /// one of them if the message has a key that can be used.
+    pub fn headers(&self, origin: &str) -> Vec<(&'static str, String)> {
+        let mut detail = String::new();
+        for c in self.detail.chars() {
+            if detail.len() + c.len_utf8() > DETAIL_MAX {
+                break;
+            }
+            detail.push(if c.is_control() { ' ' } else { c });
+        }
+        let mut all = vec![
+            (REASON, self.reason.code().to_owned()),
+            (DETAIL, detail),
+            (ORIGIN, origin.to_owned()),
+        ];
+        all.extend(self.key.clone().map(|key| (KEY, key)));
+        all
+    }
+
+    /// The headers of a dead letter in which the message, of `body` bytes besides its headers, has
+    /// no room: all that it consists of.
+    pub fn headers_alone(&self, origin: &str, body: usize) -> Vec<(&'static str, String)> {
+        let left_out = format!("the body of {body} bytes and the headers: no room for a copy");
+        let mut all = self.headers(origin);
+        all.push((LEFT_OUT, left_out));
+        all
     }
 }

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinSet};
@@ -15,7 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{DeadLetter, DeadLetterReason, Delivery, Disposition, Rules, Source};
 use crate::error::ConfigError;
+use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, Probed, RunError};
+use crate::name::check_name;
 
 /// A broker that does not answer within this is not waited for: the message comes again.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -314,23 +318,13 @@ where
     #[cfg(feature = "test-util")]
     rules.pass(super::Arrow::Fetched);
     let before = delivery.failures();
-    let (disposition, failures) = match call(&of, &rules, &*delivery) {
-        Err(why) => {
-            let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
-            (Disposition::Park(why), before)
-        }
-        Ok(call) => {
-            let run = start(call, Arc::clone(&delivery));
-            let came_to = tokio::select! {
-                biased;
-                came_to = run => came_to,
-                never = beat(&*delivery) => match never {},
-            };
-            let failed = matches!(came_to, Err(RunError::Handler { .. }));
-            let failures = before.saturating_add(u32::from(failed));
-            (rules.disposition(&came_to, before), failures)
-        }
-    };
+    // A panic of what the user or the broker's client does with the message is a failure of it: no
+    // panic may leave a delivery unsettled. Nothing that was half done is looked at again.
+    let judged = AssertUnwindSafe(judge(&of, &rules, &delivery, before, start));
+    let (disposition, failures) = judged.catch_unwind().await.unwrap_or_else(|panic| {
+        let what = format!("its delivery panicked: {}", panic_text(&*panic));
+        (rules.after_failure(before, None, &what), before.saturating_add(1))
+    });
     #[cfg(feature = "test-util")]
     if disposition == Disposition::Ack {
         rules.pass(super::Arrow::Completed);
@@ -341,6 +335,41 @@ where
         rules.pass(super::Arrow::Acknowledged);
     }
     (disposition, confirmed)
+}
+
+/// What becomes of the delivery, and how often its handler has failed.
+async fn judge<D, T, R, RF>(
+    of: &Idempotency,
+    rules: &Rules,
+    delivery: &Arc<D>,
+    before: u32,
+    start: R,
+) -> (Disposition, u32)
+where
+    D: Delivery,
+    R: FnOnce(Call, Arc<D>) -> RF,
+    RF: Future<Output = Result<Outcome<T>, RunError>>,
+{
+    let call = match call(of, rules, &**delivery) {
+        Ok(call) => call,
+        Err(why) => {
+            let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
+            return (Disposition::Park(why), before);
+        }
+    };
+    let key = Arc::clone(&call.key);
+    let run = start(call, Arc::clone(delivery));
+    let came_to = tokio::select! {
+        biased;
+        came_to = run => came_to,
+        never = beat(&**delivery) => match never {},
+    };
+    let failed = matches!(came_to, Err(RunError::Handler { .. }));
+    let mut disposition = rules.disposition(&came_to, before);
+    if let Disposition::Park(letter) = &mut disposition {
+        letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
+    }
+    (disposition, before.saturating_add(u32::from(failed)))
 }
 
 fn call<D: Delivery>(of: &Idempotency, rules: &Rules, delivery: &D) -> Result<Call, String> {
@@ -379,21 +408,27 @@ async fn give_back<D: Delivery>(delivery: D) -> Settled {
     (again, confirmed)
 }
 
-/// True if the broker confirmed it.
+/// True if the broker confirmed it. If not the message comes again, and its record answers it.
 async fn settle<D: Delivery>(delivery: &D, how: &Disposition, failures: u32) -> bool {
+    let settled = AssertUnwindSafe(timeout(SETTLE, delivery.settle(how, failures)));
+    let cause = match settled.catch_unwind().await {
+        Ok(Ok(Ok(()))) => {
+            if let Disposition::Park(why) = how {
+                tracing::warn!(target: "palisade::consumer", %why, "a message was put aside");
+            }
+            return true;
+        }
+        Ok(Ok(Err(e))) => e.to_string(),
+        Ok(Err(_)) => format!("no answer within {SETTLE:?}"),
+        Err(panic) => format!("it panicked: {}", panic_text(&*panic)),
+    };
     if let Disposition::Park(why) = how {
-        tracing::warn!(target: "palisade::consumer", %why, "a message is put aside");
+        tracing::warn!(
+            target: "palisade::consumer", error = %cause, %why,
+            "a dead letter is not confirmed; the message comes again"
+        );
+    } else {
+        tracing::debug!(target: "palisade::consumer", error = %cause, ?how, "not settled");
     }
-    match timeout(SETTLE, delivery.settle(how, failures)).await {
-        Ok(Ok(())) => true,
-        // The message comes again, and its record answers it.
-        Ok(Err(e)) => {
-            tracing::debug!(target: "palisade::consumer", error = %e, ?how, "not settled");
-            false
-        }
-        Err(_) => {
-            tracing::debug!(target: "palisade::consumer", ?how, "not settled: no answer");
-            false
-        }
-    }
+    false
 }

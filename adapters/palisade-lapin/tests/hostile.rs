@@ -1,0 +1,116 @@
+//! Messages that no producer should send, on a real RabbitMQ. A `message_id` or a header's name
+//! with bytes that are not UTF-8 is not in the set: lapin neither sends nor reads one (see the
+//! README).
+
+#[path = "../../../tests/support/hostile.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod hostile;
+#[allow(dead_code)]
+mod server;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hostile::{Became, Letter, letters, promised};
+use lapin::BasicProperties;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::Rules;
+use palisade::idempotency::consumer::headers::{FAILURES, LEFT_OUT, ORIGIN, REASON};
+use palisade::{Failed, MemoryNode, Redlock};
+use palisade_lapin::{Consumer, Message, dead_letters};
+use server::Queue;
+use tokio::time::{sleep, timeout};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(90);
+/// Headers that fill a frame of 128 KiB: there is no room for a reason besides them.
+const FILL: usize = (128 << 10) - 200;
+
+fn short(bytes: &[u8]) -> Option<ShortString> {
+    ShortString::try_new(std::str::from_utf8(bytes).ok()?).ok()
+}
+
+/// The letter's properties, if the client can send them.
+fn properties(letter: &Letter) -> Option<BasicProperties> {
+    let mut properties = BasicProperties::default();
+    if let Some(key) = &letter.key {
+        properties = properties.with_message_id(short(key)?);
+    }
+    if let Some(created) = letter.created {
+        // A number of seconds here.
+        properties = properties.with_timestamp(created.parse::<u64>().ok()? / 1_000);
+    }
+    let mut headers = FieldTable::default();
+    if let Some((name, value)) = letter.header {
+        headers.insert(short(name)?, AMQPValue::LongString(value.to_vec().into()));
+    }
+    // Of the wrong type, and nested.
+    headers.insert("x-odd".into(), AMQPValue::FieldTable(FieldTable::default()));
+    if letter.case == "no body" {
+        headers.insert(FAILURES.into(), AMQPValue::Boolean(true));
+    }
+    if letter.case == "the largest body" {
+        let fill = vec![b'x'; FILL];
+        headers.insert("x-fill".into(), AMQPValue::LongString(fill.into()));
+    }
+    Some(properties.with_headers(headers))
+}
+
+#[tokio::test]
+async fn no_message_stops_another_one() {
+    let queue = Queue::new("hostile").await;
+    let channel = queue.channel().await;
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let (name, none) = (queue.name.as_str(), FieldTable::default());
+    channel.queue_declare(name.into(), durable, none).await.unwrap();
+    let mut sent = letters(1 << 20);
+    sent.retain(|letter| properties(letter).is_some());
+    assert!(sent.len() >= 11, "most of them can be sent");
+    for letter in &sent {
+        let (properties, options) = (properties(letter).unwrap(), BasicPublishOptions::default());
+        let publish =
+            channel.basic_publish("".into(), name.into(), options, &letter.body, properties);
+        assert!(publish.await.unwrap().await.unwrap().is_ack());
+    }
+    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
+    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
+    let consumer = Consumer::builder(&queue.uri, name, of).rules(Rules::default().max_failures(2));
+    let consumer = consumer.build().unwrap();
+    let became = Arc::new(Mutex::new(Became::default()));
+    let ours = Arc::clone(&became);
+    let handler = move |cx: Context, _: Arc<Message>| {
+        let became = Arc::clone(&ours);
+        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
+    };
+    let want = promised(&sent);
+    let dead: u32 = want.dead.values().sum();
+    let settled = async {
+        while queue.ready(&dead_letters(name)).await < dead
+            || became.lock().unwrap().effects.len() < want.effects.len()
+        {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(HANG, consumer.run(handler, settled)).await.expect("nothing is stopped").unwrap();
+    let mut became = std::mem::take(&mut *became.lock().unwrap());
+    while let Some(letter) = queue.dead().await {
+        let headers = letter.delivery.properties.headers().as_ref().map(FieldTable::inner);
+        let text = |name: &str| match headers.and_then(|all| all.get(name)) {
+            Some(AMQPValue::LongString(text)) => Some(text.to_string()),
+            _ => None,
+        };
+        let reason = text(REASON).expect("each has one");
+        assert_eq!(text(ORIGIN).as_deref(), Some(name));
+        if reason == "refused" {
+            assert!(letter.delivery.data.is_empty(), "no room for a copy");
+            assert!(text(LEFT_OUT).is_some_and(|left_out| left_out.contains("1048576 bytes")));
+        }
+        *became.dead.entry(reason).or_default() += 1;
+    }
+    assert_eq!(became, want);
+    assert_eq!(queue.ready(name).await, 0, "all is settled");
+}
