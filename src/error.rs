@@ -288,7 +288,7 @@ impl NodeError {
             F::SameServer => "two configured nodes are the same server; remove one",
             F::PastDeadline => {
                 "the request reached the server after its deadline and was not executed; server or \
-                 network is slow, or the server's clock stepped forward"
+                 network is slow, its clock stepped forward, or it has just replaced another one"
             }
             F::TokenAhead => {
                 "server granted a fencing token of the far future; check the clocks of this \

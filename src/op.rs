@@ -216,6 +216,16 @@ impl Op {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
 
+    /// Whether it prolongs what its owner holds.
+    pub(crate) fn is_extension(&self) -> bool {
+        matches!(self, Self::Extend { .. } | Self::ExtendClaim { .. })
+    }
+
+    /// Whether its owner would hold something more.
+    pub(crate) fn is_new_work(&self) -> bool {
+        matches!(self, Self::Acquire { .. } | Self::Claim(_))
+    }
+
     /// Whether the answer may contain a stored result.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(

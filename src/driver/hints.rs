@@ -9,13 +9,14 @@
 //! too, all at once: it is the same answer for all. Hints may be lost: every waiter has its own
 //! timer as well. And hints may be forged, so wake-ups that bring nothing are held apart.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::futures::{Notified, OwnedNotified};
+use tokio::sync::{Notify, broadcast};
 
+use crate::node::{LockNode, NodeEvent};
 use crate::op::{IfHeld, Place};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
@@ -26,6 +27,8 @@ const APART: Duration = Duration::from_millis(10);
 /// What is added to the round trips for which a lock is reserved, because timers and the machine
 /// are no finer; and the longest time.
 const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// How often those who are not the first of their handle ask in one pause, all together.
+const CROWD: f64 = 64.0;
 /// So many may come at once.
 const BURST: u32 = 16;
 
@@ -62,8 +65,10 @@ pub(crate) struct Hints {
 struct Entry {
     /// Which nodes hinted since a waiter asked last.
     heard: Vec<bool>,
-    /// Since when each waits, the longest first.
-    since: VecDeque<Moment>,
+    /// Since when each waits, with its number; the longest first.
+    since: BTreeSet<(Moment, u64)>,
+    /// The number of the next one.
+    next: u64,
     turn: Arc<Notify>,
     first: Arc<Notify>,
     news: Arc<Notify>,
@@ -115,6 +120,8 @@ impl Hints {
             None => Arc::from(key),
         };
         let entry = keys.entry(Arc::clone(&key)).or_default();
+        entry.next += 1;
+        let since = since.map(|since| (since, entry.next));
         entry.since.extend(since);
         entry.observers += usize::from(since.is_none());
         let [turn, first, news, all] =
@@ -145,7 +152,7 @@ impl Entry {
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
-    since: Option<Moment>,
+    since: Option<(Moment, u64)>,
     turn: Arc<Notify>,
     first: Arc<Notify>,
     news: Arc<Notify>,
@@ -181,12 +188,30 @@ impl Waiting {
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
             entry.heard.clear();
-            entry.since.front().copied()
+            entry.since.first().copied()
         });
-        let Some(since) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
+        let Some((since, _)) = first.filter(|_| self.is_queued()) else { return IfHeld::Watch };
         // It hears after half a round trip, or of a minority two later, and asks in another half.
         let needs = (4 * round_trip).saturating_add(NEEDS.0).min(NEEDS.1);
         IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
+    }
+
+    /// How long to pause without a hint. Who is not the first of the handle in the queue leaves it
+    /// to that one to ask for all; it asks now and then, in case the first is not polled. All of
+    /// those together ask `CROWD` times in one pause, however many wait.
+    pub(crate) fn pause(&self, pause: Duration, dice: u128) -> Duration {
+        let keys = self.hints.keys();
+        let Some(entry) = keys.get(&self.key) else { return pause };
+        if self.since.is_none() || entry.since.first() == self.since.as_ref() {
+            return pause;
+        }
+        let times = entry.since.len() as f64 / CROWD;
+        let share = f64::from(dice as u32) / f64::from(u32::MAX);
+        // On average `times` pauses, and never less than one.
+        pause.saturating_add(
+            Duration::try_from_secs_f64(pause.as_secs_f64() * 2.0 * share * times)
+                .unwrap_or(Duration::MAX),
+        )
     }
 
     /// Whether others of this handle are in the queue, so that it has its place.
@@ -255,14 +280,34 @@ impl Drop for Waiting {
         let mut keys = self.hints.keys();
         let Some(entry) = keys.get_mut(&self.key) else { return };
         match self.since {
-            Some(since) => {
-                let at = entry.since.iter().position(|s| *s == since);
-                at.and_then(|at| entry.since.remove(at));
+            Some(place) => {
+                entry.since.remove(&place);
             }
             None => entry.observers -= 1,
         }
         if entry.since.is_empty() && entry.observers == 0 {
             keys.remove(&self.key);
+        }
+    }
+}
+
+/// Forwards a node's hints until the receiver is gone; nothing where some were missed.
+pub(super) async fn forward_hints<T>(
+    node: Weak<dyn LockNode>,
+    target: Weak<T>,
+    deliver: impl Fn(&T, Option<NodeEvent>),
+) {
+    let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
+    loop {
+        let event = match events.recv().await {
+            Ok(event) => Some(event),
+            // Hints may be lost, the waiters' own timers replace them.
+            Err(broadcast::error::RecvError::Lagged(_)) => None,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        match target.upgrade() {
+            Some(target) => deliver(&target, event),
+            None => return,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! forgotten guard keeps its lease only as long as its process runs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::sync::Notify;
 use crate::config::renew_every;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
+use crate::driver::line::Line;
 use crate::error::ExtendError;
 use crate::span::verb;
 use crate::time::Moment;
@@ -29,6 +31,8 @@ pub(crate) const WATCH: Duration = Duration::from_millis(500);
 pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     wake: Notify,
+    /// Renewals wait longer than they should.
+    late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +72,11 @@ impl Keeper {
         self.wake.notify_one();
     }
 
+    /// Whether renewals are late, so that new work has to wait (renewal 12).
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
     /// How many leases are looked after.
     pub(crate) fn len(&self) -> usize {
         self.lock().due.len()
@@ -81,8 +90,7 @@ impl Keeper {
 
     /// Takes on a lease.
     pub(crate) fn keep(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
-        let now = core.env.now();
-        self.schedule(Arc::clone(lease), now + renew_every(lease.ttl));
+        self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
         core.failovers.check(lease);
         let mut s = self.lock();
         if s.running.is_some() {
@@ -207,6 +215,7 @@ impl Drop for Run {
         if s.running == Some(self.number) {
             s.running = None;
             s.asleep_until = None;
+            self.keeper.late.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -214,7 +223,7 @@ impl Drop for Run {
 impl Run {
     async fn run(self, core: Weak<Core>) {
         let keeper = &*self.keeper;
-        let mut renewals = FuturesUnordered::new();
+        let (mut renewals, mut line) = (FuturesUnordered::new(), Line::new());
         loop {
             let (now, closed) = match core.upgrade() {
                 Some(core) => (core.env.now(), core.closing.is_over()),
@@ -225,13 +234,19 @@ impl Run {
                     // Its deadline has passed, if it is not over already.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    renewals.push(renew(Weak::clone(&core), lease));
+                    // No two leases that are in line are at one address.
+                    let number = Arc::as_ptr(&lease).addr();
+                    line.push(number, (lease.until(), lease.ttl), lease);
                 }
             }
+            while let Some(lease) = line.next() {
+                renewals.push(renew(Weak::clone(&core), lease));
+            }
+            keeper.late.store(line.is_late(now), Ordering::Relaxed);
             let Some(pause) = keeper.sleep_for(now, !renewals.is_empty()) else { return };
             tokio::select! {
                 biased;
-                Some(()) = renewals.next(), if !renewals.is_empty() => {}
+                Some(decided) = renewals.next(), if !renewals.is_empty() => line.over(decided),
                 () = keeper.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -239,20 +254,37 @@ impl Run {
     }
 }
 
-/// One renewal, and when to look at the lease again.
-async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
-    let Some(core) = core.upgrade() else { return };
-    core.check_outlives(&lease);
+/// When a lease that was granted or renewed at `from` is renewed: at a quarter of its ttl, or by up
+/// to a quarter of that sooner, so that leases which began together do not stay together.
+fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
+    let span = renew_every(lease.ttl);
+    let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);
+    from + span / 4 * 3 + (span / 4).mul_f64(share)
+}
+
+/// One renewal, and when to look at the lease again. Whether it was decided in time.
+async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
+    let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
+    if !lease.is_valid(started) {
+        // Given back while it waited for its turn; its loss is reported at its own deadline.
+        return true;
+    }
+    core.check_outlives(&lease);
     lease.renewing(started);
     let verb = verb!("renew", of = %lease.resource());
     match core.extend_in(&lease, verb).await {
         Ok(until) => {
             tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
             lease.renewed(core.env.now(), None);
-            core.keeper.schedule(Arc::clone(&lease), started + renew_every(lease.ttl));
+            let due = due(&core, &lease, started);
+            core.keeper.schedule(Arc::clone(&lease), due);
+            true
         }
-        Err(ExtendError::Lost(_)) => lease.lose(core.env.now()),
+        Err(ExtendError::Lost(_)) => {
+            lease.lose(core.env.now());
+            true
+        }
         Err(ExtendError::Unknown(why)) => {
             let now = core.env.now();
             let left = lease.until().since(now);
@@ -268,6 +300,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) {
             // Several more tries inside what is left, without a hot loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.keeper.schedule(Arc::clone(&lease), now + pause);
+            false
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::metrics::Meters;
 use crate::name::LockKeys;
-use crate::node::lane::{GRACE, Lane, LaneSettings, Sink, forward_hints};
+use crate::node::lane::{GRACE, Lane, LaneSettings, Sink};
 use crate::node::mailbox::{Mailbox, Stamp};
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Holder, Op, Terms};
@@ -34,6 +34,7 @@ pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
+mod line;
 mod look;
 mod release;
 mod renewal;
@@ -47,7 +48,7 @@ mod undo;
 use ahead::Ahead;
 use close::Closing;
 use failover::Failovers;
-use hints::Hints;
+use hints::{Hints, forward_hints};
 use keeper::Keeper;
 pub(crate) use keeper::WATCH;
 use run::Round;
@@ -169,7 +170,13 @@ impl Core {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
             return mailbox.post(node, Err(error), Stamp::nobodys(self.env.now()));
         }
-        self.lanes[node].submit(op, deadline, Sink::Mail(Arc::clone(mailbox), node));
+        let sink = Sink::Mail(Arc::clone(mailbox), node);
+        if op.is_new_work() && self.keeper.is_late() {
+            let why = "renewals of locks that are held come first, and they are late; \
+                       hold fewer locks in one process, or give it more processor time";
+            return self.lanes[node].shed(op, deadline, sink, why);
+        }
+        self.lanes[node].submit(op, deadline, sink);
     }
 
     /// Sends the same op to all nodes.

@@ -260,7 +260,8 @@ async fn wait_within(
             return Err(given_up(core, of, loss, now.since(started)));
         }
         let round_trip = now.since(sent);
-        let pause = pauses.next(&loss, asked, core.env.random()).min(deadline.since(now));
+        let pause = pauses.next(&loss, asked, core.env.random());
+        let pause = waiting.pause(pause, core.env.random()).min(deadline.since(now));
         let split = is_split(&loss);
         let woken = !split
             && tokio::select! {

@@ -22,6 +22,7 @@
 
 mod alarm;
 mod gather;
+mod incoming;
 pub(crate) mod load;
 mod owed;
 mod pace;
@@ -29,7 +30,7 @@ mod settle;
 mod sink;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -40,6 +41,7 @@ use tokio::time::timeout;
 
 use self::alarm::Alarm;
 use self::gather::Gather;
+use self::incoming::{Incoming, Queues};
 use self::load::Load;
 use self::owed::{Doubt, Owed, OwedQueue};
 use self::pace::Pace;
@@ -109,14 +111,14 @@ pub(crate) struct Lane {
     counters: Arc<Counters>,
     load: Arc<Load>,
     look: Arc<Notify>,
-    queue: Mutex<Option<mpsc::Sender<Job>>>,
+    queues: Mutex<Option<Queues>>,
 }
 
 impl Lane {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: LaneSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
-        let (load, look, queue) = (Arc::default(), Arc::default(), Mutex::default());
-        Self { node, index, settings, counters, load, look, queue }
+        let (load, look, queues) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { node, index, settings, counters, load, look, queues }
     }
 
     pub(crate) fn node(&self) -> &Arc<dyn LockNode> {
@@ -141,15 +143,16 @@ impl Lane {
     /// Queues a request. Never blocks; the answer, also the refusal to send, goes to the sink.
     pub(crate) fn submit(&self, op: Op, deadline: Moment, sink: Sink) {
         let job = Job { op, deadline, asker: Asker::new(sink, &self.load) };
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let job = match queue.as_ref() {
+        let full = || format!("{QUEUE_MAX} requests wait already");
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = match queues.as_ref().map(|queues| queues.of(&job.op)) {
             // What gives back is let in as long as there is any room: it makes room elsewhere.
             Some(open) if open.capacity() <= QUEUE_MAX && !job.op.is_undo() => {
-                return self.refuse_busy(job);
+                return self.refuse_busy(job, full());
             }
             Some(open) => match open.try_send(job) {
                 Ok(()) => return,
-                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job),
+                Err(mpsc::error::TrySendError::Full(job)) => return self.refuse_busy(job, full()),
                 Err(mpsc::error::TrySendError::Closed(job)) => job,
             },
             None => job,
@@ -164,7 +167,7 @@ impl Lane {
                 now,
             );
         };
-        let (tx, rx) = mpsc::channel(2 * QUEUE_MAX);
+        let (new, incoming) = Queues::new(2 * QUEUE_MAX);
         let worker = Worker {
             node: Arc::clone(&self.node),
             index: self.index,
@@ -172,7 +175,7 @@ impl Lane {
             settings: self.settings.clone(),
             counters: Arc::clone(&self.counters),
             look: Arc::clone(&self.look),
-            rx,
+            incoming,
             again: VecDeque::new(),
             owed: OwedQueue::default(),
             doubt: Doubt::default(),
@@ -184,13 +187,17 @@ impl Lane {
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
         // It is empty.
-        let _ = tx.try_send(job);
-        *queue = Some(tx);
+        let _ = new.of(&job.op).try_send(job);
+        *queues = Some(new);
     }
 
-    fn refuse_busy(&self, job: Job) {
+    /// Refuses a request, so that others are answered in time.
+    pub(crate) fn shed(&self, op: Op, deadline: Moment, sink: Sink, why: &'static str) {
+        self.refuse_busy(Job { op, deadline, asker: Asker::new(sink, &self.load) }, why);
+    }
+
+    fn refuse_busy(&self, job: Job, why: impl Into<Arc<str>>) {
         self.counters.refuse(NodeFault::Busy);
-        let why = format!("{QUEUE_MAX} requests wait already");
         refuse(job, NodeFault::Busy, why, self.settings.env.now());
     }
 }
@@ -251,7 +258,7 @@ struct Worker {
     counters: Arc<Counters>,
     /// Notified when the node is to be asked for its facts.
     look: Arc<Notify>,
-    rx: mpsc::Receiver<Job>,
+    incoming: Incoming,
     /// What was taken from the queue and leaves with a later batch, before what is queued.
     again: VecDeque<Job>,
     owed: OwedQueue,
@@ -276,7 +283,6 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
-        let mut head = None;
         loop {
             let now = env.now();
             let depth = self.depth(now);
@@ -285,9 +291,9 @@ impl Worker {
             // Owed releases before what is queued: on a busy lane there is always something.
             let mut next = if room { self.owed_batch(now) } else { None };
             if next.is_none() && open {
-                let waiting = usize::from(head.is_some()) + self.rx.len();
+                let waiting = self.incoming.len();
                 let most = self.pace.most(waiting, under_way.is_empty() && depth > 1);
-                next = self.next_batch(head.take(), now, most.min(BATCH_MAX));
+                next = self.next_batch(now, most.min(BATCH_MAX));
             }
             let beat = self.spoke + HEARTBEAT;
             looks &= under_way.is_empty();
@@ -306,10 +312,7 @@ impl Worker {
             alarm.set_for(owed.into_iter().chain(beat).min(), now);
             tokio::select! {
                 biased;
-                job = self.rx.recv(), if open => match job {
-                    Some(job) => head = Some(job),
-                    None => break,
-                },
+                more = self.incoming.wait(), if open => if !more { break },
                 Some(answered) = under_way.next() => confirming.extend(self.settle(answered)),
                 Some(()) = confirming.next() => {}
                 () = look.notified(), if under_way.is_empty() => looks = true,
@@ -335,21 +338,20 @@ impl Worker {
         if known { self.node.depth().clamp(1, DEPTH) } else { 1 }
     }
 
-    /// At most so many of what is queued, as one batch; `head` is the first of the queue, if it was
-    /// taken already.
-    fn next_batch(&mut self, mut head: Option<Job>, now: Moment, most: usize) -> Option<Leaving> {
+    /// At most so many of what is queued, as one batch.
+    fn next_batch(&mut self, now: Moment, most: usize) -> Option<Leaving> {
         // Never less than a node may take: a caller may want the answer sooner, but a time-out ends
         // the connection that everybody shares.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
-        let waiting = usize::from(head.is_some()) + again + self.rx.len();
+        let waiting = again + self.incoming.len();
         let (mut gathered, mut bytes) = (Gather::for_up_to(waiting.min(most)), 0);
         while gathered.len() < most {
             let next = if again > 0 {
                 again -= 1;
                 self.again.pop_front()
             } else {
-                head.take().or_else(|| self.rx.try_recv().ok())
+                self.incoming.next()
             };
             let Some(job) = next else { break };
             if job.deadline <= now && job.asker.owed_until().is_none() {
@@ -365,9 +367,6 @@ impl Worker {
             }
             deadline = deadline.max(job.deadline);
             gathered.take(job);
-        }
-        if let Some(head) = head {
-            self.again.push_front(head);
         }
         let (ops, asked) = gathered.finish();
         (!ops.is_empty()).then_some(Leaving { ops, asked, deadline })
@@ -475,25 +474,4 @@ async fn greet(
     let facts =
         node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline).await.facts?;
     Some(Spoken { facts, sent, received: env.now() })
-}
-
-/// Forwards a node's hints until the receiver is gone; nothing where some were missed.
-pub(crate) async fn forward_hints<T>(
-    node: Weak<dyn LockNode>,
-    target: Weak<T>,
-    deliver: impl Fn(&T, Option<NodeEvent>),
-) {
-    let Some(mut events) = node.upgrade().map(|n| n.events()) else { return };
-    loop {
-        let event = match events.recv().await {
-            Ok(event) => Some(event),
-            // Hints may be lost, the waiters' own timers replace them.
-            Err(broadcast::error::RecvError::Lagged(_)) => None,
-            Err(broadcast::error::RecvError::Closed) => return,
-        };
-        match target.upgrade() {
-            Some(target) => deliver(&target, event),
-            None => return,
-        }
-    }
 }

@@ -3,6 +3,7 @@
 mod ahead;
 mod cancel;
 mod close;
+mod crowded;
 mod defects;
 mod end;
 mod lane;

@@ -1,0 +1,131 @@
+//! Very many locks and waiters in one process: what is held comes before new work, and those who
+//! wait for one name do not all ask for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Op, Replies};
+use palisade::node::{MemoryNode, NodeEvent};
+use palisade::test_util::TokioEnv;
+use palisade::{LockGuard, Moment, Redlock, TryAcquire};
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+/// A memory node that executes one batch after the other and takes its time for each.
+struct Slow {
+    inner: MemoryNode,
+    takes: Duration,
+    acquires: Arc<AtomicUsize>,
+}
+
+impl LockNode for Slow {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let acquires = batch.ops.iter().filter(|op| matches!(op, Op::Acquire { .. })).count();
+        self.acquires.fetch_add(acquires, Ordering::Relaxed);
+        Box::pin(async move {
+            sleep(self.takes).await;
+            self.inner.call(batch, deadline).await
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.inner.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.inner.name()
+    }
+}
+
+/// A handle over a node that takes so long for each batch, another one over the same node, and how
+/// many acquires the first has sent.
+fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let acquires = Arc::<AtomicUsize>::default();
+    let slow = Slow { inner: inner.clone(), takes, acquires: Arc::clone(&acquires) };
+    let slow = Redlock::builder().node(slow).env(Arc::clone(&env)).build().expect("a handle");
+    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
+    (slow, other, acquires)
+}
+
+/// Locks that it got of `n`, and how many were refused because renewals come first.
+async fn hold(redlock: &Redlock, n: usize) -> (Vec<LockGuard>, usize) {
+    let mut all = JoinSet::new();
+    for i in 0..n {
+        let mutex = redlock.mutex(format!("lock-{i}")).build().expect("a mutex");
+        all.spawn(async move { mutex.acquire().await });
+    }
+    let (mut held, mut shed) = (Vec::new(), 0);
+    while let Some(done) = all.join_next().await {
+        match done.expect("an answer") {
+            Ok(guard) => held.push(guard),
+            Err(e) => shed += usize::from(is_shed(&e)),
+        }
+    }
+    (held, shed)
+}
+
+fn is_shed(refused: &AcquireError) -> bool {
+    let AcquireError::NoQuorum(why) = refused else { return false };
+    assert!(matches!(why.advice(), Advice::RetryAfter(_)), "{why}");
+    let busy = |e: &NodeError| (e.fault(), e.is_ambiguous()) == (NodeFault::Busy, false);
+    let busy = matches!(&why.nodes[0].1, NodeOutcome::Failed(e) if busy(e));
+    busy && why.to_string().contains("renewals of locks that are held come first")
+}
+
+/// The node executes 1,280 requests a second, so it can renew 4,800 locks at a quarter of their
+/// ttl, and four times as many within it.
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_held_come_before_new_ones() {
+    let (redlock, _, _) = handles(Duration::from_millis(100));
+    let (mut held, shed) = hold(&redlock, 15_000).await;
+    assert!((4_000..15_000).contains(&held.len()), "{} held", held.len());
+    assert!(shed > 1_000, "new work was refused {shed} times");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        let lost = held.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "of {} after {:?}", held.len(), begun.elapsed());
+        sleep(Duration::from_millis(500)).await;
+    }
+    // There is time for new work again.
+    held.truncate(2_000);
+    sleep(Duration::from_secs(15)).await;
+    for i in 0..20 {
+        let new = redlock.mutex(format!("new-{i}")).build().expect("a mutex");
+        let tried = new.try_acquire().await;
+        assert!(matches!(tried, Ok(TryAcquire::Acquired(_))), "{tried:?}");
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert!(held.iter().all(LockGuard::is_valid));
+}
+
+/// The first waiter of a handle asks for all of them.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
+    let (redlock, other, acquires) = handles(Duration::from_millis(1));
+    let blocker = other.mutex("hot").build().unwrap().acquire().await.expect("it is free");
+    let mut all = JoinSet::new();
+    for _ in 0..5_000 {
+        let mutex = redlock.mutex("hot").acquire_timeout(Duration::from_secs(600));
+        let mutex = mutex.build().expect("a mutex");
+        all.spawn(
+            async move { mutex.acquire().await?.release().await.map_err(|_| unreachable!()) },
+        );
+    }
+    sleep(Duration::from_secs(5)).await;
+    let before = acquires.load(Ordering::Relaxed);
+    sleep(Duration::from_secs(20)).await;
+    let asked = acquires.load(Ordering::Relaxed) - before;
+    assert!((19..=20 * 100).contains(&asked), "{asked} in 20 s");
+    blocker.release().await.expect("it was held");
+    let begun = Instant::now();
+    while let Some(done) = all.join_next().await {
+        let done: Result<(), AcquireError> = done.expect("a waiter");
+        done.expect("each has its turn");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(120), "after {:?}", begun.elapsed());
+}
