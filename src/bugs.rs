@@ -92,6 +92,10 @@ pub enum Bug {
     ReservedOverHolder,
     /// What a takeover took is released when it is given up (locks 13).
     TakeoversRelease,
+    /// A server stops in a batch and executes others before it goes on (overview 2).
+    BatchesYield,
+    /// An acquire takes another program's lock for nobody's (locks 9).
+    ForeignOverwritten,
     /// A batch arrives before one that was sent earlier (overview 2).
     BatchesOvertake,
 }

@@ -6,7 +6,7 @@
 pub mod crash;
 
 pub use crate::env::TokioEnv;
-pub use crate::node::memory::MemorySnapshot;
+pub use crate::node::memory::{MemorySnapshot, RecordChange};
 
 /// The suite that every node kind passes.
 pub mod contract {

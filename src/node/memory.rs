@@ -25,6 +25,8 @@ pub use self::faults::MemorySnapshot;
 use self::lists::Lists;
 use self::locks::{Locks, Wake};
 use self::quarantine::{Clock, Header, Marker, Nature, Windows};
+#[cfg(feature = "test-util")]
+pub use self::records::RecordChange;
 use self::records::Records;
 use super::{BoxFuture, LockNode, NodeEvent};
 use crate::durability::{BarrierPoint, Durability};

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::quarantine::Windows;
+use super::records::RecordChange;
 use super::{Data, MemoryNode, State};
 use crate::node::NodeEvent;
 use crate::time::Moment;
@@ -109,6 +110,36 @@ impl MemoryNode {
         let now = self.clock(&state).now;
         let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
         state.data.locks.put_foreign(key, now, till);
+    }
+
+    /// Another program's `SET key value NX PX ttl`: whether it has the lock now.
+    #[doc(hidden)]
+    pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        state.data.locks.set_foreign(key, now, (Moment::from_nanos(now) + ttl).as_nanos())
+    }
+
+    /// Another program's script that deletes the key if the value is its own.
+    #[doc(hidden)]
+    pub fn delete_foreign(&self, key: &str) {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        state.data.locks.delete_foreign(key, now);
+    }
+
+    /// What `palisade idem rerun` and `purge` do to the record of a key whose promise was `seen`.
+    /// False if it is refused: closed, running, with a result, or not as it was seen.
+    #[doc(hidden)]
+    pub fn change_record(&self, key: &str, seen: u64, change: RecordChange) -> bool {
+        let mut state = self.state();
+        let now = self.clock(&state).now;
+        let marker = state.data.marker;
+        if marker.is_some_and(|m| m.closed(now).is_some()) {
+            return false;
+        }
+        let longer = marker.map_or(0, |m| m.claims_last(now));
+        state.data.records.change((key, seen), change, (now, longer))
     }
 
     fn reborn(&self, change: impl FnOnce(&mut State)) {

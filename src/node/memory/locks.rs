@@ -172,6 +172,25 @@ impl Locks {
         entry.held = Some(Held { owner: None, till, meta: None });
     }
 
+    /// A foreign client's `SET NX PX`: whether it has the lock now.
+    #[cfg(feature = "test-util")]
+    pub(super) fn set_foreign(&mut self, key: &str, now: u64, till: u64) -> bool {
+        let entry = self.0.open(key, now);
+        let is_free = entry.held.is_none() && entry.reserved.is_none();
+        if is_free {
+            entry.held = Some(Held { owner: None, till: Some(till), meta: None });
+        }
+        is_free
+    }
+
+    /// A foreign client's script that deletes the key if the value is its own.
+    #[cfg(feature = "test-util")]
+    pub(super) fn delete_foreign(&mut self, key: &str, now: u64) {
+        if let Some(entry) = self.0.live(key, now) {
+            entry.held.take_if(|held| held.owner.is_none());
+        }
+    }
+
     pub(super) fn acquire(
         &mut self,
         h: &Header,
@@ -193,6 +212,10 @@ impl Locks {
             return entry.refuse(h, if_held, (Some(rest), false));
         }
         entry.held.take_if(|_| given);
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::ForeignOverwritten) {
+            entry.held.take_if(|held| held.owner.is_none());
+        }
         if entry.is_owned_by(owner) {
             // A repeated request recognises itself.
             return Reply::Granted { fence: entry.fence };

@@ -116,6 +116,12 @@ impl Marker {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
+    /// How much longer than by this clock a claim may run (ns), as far as an operator knows.
+    #[cfg(feature = "test-util")]
+    pub(super) fn claims_last(&self, now: u64) -> u64 {
+        if self.settles(now) { nanos(self.quarantine) } else { 0 }
+    }
+
     fn left(&self, now: u64) -> Duration {
         if self.since == 0 {
             return Duration::ZERO;

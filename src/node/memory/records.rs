@@ -10,6 +10,18 @@ use crate::op::{
 };
 use crate::token::{FencingToken, OwnerToken};
 
+/// What an operator does to a record that has no result.
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "for tests")]
+pub enum RecordChange {
+    /// `palisade idem rerun`: the attempts are taken back.
+    Rerun,
+    /// `palisade idem purge --unfinished`: the steps and the fingerprint, too.
+    PurgeUnfinished,
+}
+
 /// Everything stored under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
@@ -373,6 +385,33 @@ impl Records {
             record: e.record.clone(),
         });
         Reply::Record { state, unsure: h.recall().unsure(born, retention) }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Records {
+    /// What an operator does to a record, as `ops/lua/change.lua`: only to one whose promise is the
+    /// one that was `seen`, and which does not run, for which a claim counts until `longer` (ns)
+    /// after its end. True if it was changed.
+    pub(super) fn change(
+        &mut self,
+        (key, seen): (&str, u64),
+        change: RecordChange,
+        (now, longer): (u64, u64),
+    ) -> bool {
+        let Some(e) = self.0.live(key, now) else { return false };
+        let runs = e.till.is_some_and(|till| till.saturating_add(longer) > now);
+        let refused = e.fence != seen || runs || e.record.is_some();
+        #[cfg(feature = "sim-bugs")]
+        let refused = refused && !crate::bugs::on(crate::bugs::Bug::ChangesUnfenced);
+        if refused {
+            return false;
+        }
+        (e.own, e.till, e.attempt) = (None, None, 0);
+        if change == RecordChange::PurgeUnfinished {
+            (e.record, e.steps, e.fingerprint) = (None, None, None);
+        }
+        true
     }
 }
 

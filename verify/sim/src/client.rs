@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use crate::dice::Dice;
 use crate::names;
+use crate::node::Node;
 use crate::plan::{Act, Parting, Plan, Settings, ms};
 use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
@@ -27,6 +28,8 @@ pub(crate) struct Actor {
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
+    /// For what goes past the library.
+    pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) client: usize,
     pub(crate) task: usize,
     /// The next act; outlives the process, so that a new one goes on where the old one died.
@@ -89,6 +92,10 @@ impl Actor {
                     let dice = self.dice(at);
                     self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
                 }
+                Act::Classic { name, wait, hold } => {
+                    self.classic(name, wait, hold, self.dice(at)).await;
+                }
+                Act::Decide { key, later, decision } => self.decide(key, later, decision).await,
                 Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
                 Act::Lock { name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);

@@ -18,6 +18,7 @@ mod process;
 mod run;
 mod shrink;
 pub mod soak;
+mod strangers;
 mod trace;
 mod world;
 

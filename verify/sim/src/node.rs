@@ -4,7 +4,9 @@
 mod clock;
 mod copies;
 mod describe;
+mod halt;
 mod handover;
+mod hands;
 mod server;
 
 use std::collections::VecDeque;
@@ -77,6 +79,8 @@ impl Node {
                 window: ms(if is_group { server.window } else { 0 }),
                 role: if i == 0 { Role::Master } else { Role::Replica },
                 frozen: 0,
+                halts: false,
+                halted: None,
                 queue: VecDeque::new(),
                 life: 0,
                 has_granted: false,
@@ -135,7 +139,7 @@ impl Node {
         if state.down && at == state.master {
             return;
         }
-        if state.servers[at].frozen > 0 {
+        if Self::is_busy(&state, at) {
             state.servers[at].queue.push_back(job);
             return;
         }
@@ -152,16 +156,34 @@ impl Node {
             // What others have is older than what is about to be written.
             state.copies.take(self.world.nanos(), &state.servers[at].memory);
         }
+        if state.servers[at].halts && job.batch.ops.len() > 1 {
+            return self.begin_batch(state, at, job);
+        }
+        let Job { client, batch, due, reply } = job;
+        let replies = self.perform(state, at, (client, due, self.world.nanos()), batch);
+        if let Some(reply) = reply {
+            let _ = reply.send(replies);
+        }
+    }
+
+    /// Executes a batch for a client that was begun at that true moment (ns).
+    fn perform(
+        &self,
+        state: &mut State,
+        at: usize,
+        (client, due, began): (usize, u64, u64),
+        batch: Batch,
+    ) -> Replies {
         let old = at != state.master;
         let server = &state.servers[at];
         let (life, clock) = (server.life, server.clock.now().as_nanos());
-        let (read, unread) = self.windows(state, at, job.client);
+        let (read, unread) = self.windows(state, at, client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
         // A clock that was set back shows the deadline later (clocks 5).
-        let due = job.due + state.servers[at].clock.set_back() * 1_000;
-        let (client, ops) = (job.client, job.batch.ops.clone());
-        let replies = at_once(memory, job.batch);
+        let due = due + state.servers[at].clock.set_back() * 1_000;
+        let ops = batch.ops.clone();
+        let replies = at_once(memory, batch);
         // A closed server answers nothing, and its history has not begun.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
@@ -169,15 +191,14 @@ impl Node {
             let (node, server) = (self.index, at);
             self.world.tell(Event::NewLife { node, server, life, at: clock, quarantine: silent });
         }
-        let granted = self.tell((at, life, clock), (client, due), &ops, &replies);
+        let late = began.saturating_sub(due) / 1_000;
+        let granted = self.tell((at, life, clock), (client, late), &ops, &replies);
         state.servers[at].has_granted |= granted;
         if !old {
             state.granted.extend(ops.iter().zip(&replies.items).filter_map(stands));
         }
         self.forward(state);
-        if let Some(reply) = job.reply {
-            let _ = reply.send(replies);
-        }
+        replies
     }
 
     /// L as a client knows it, and with what the servers may have that it has not read.
@@ -193,7 +214,7 @@ impl Node {
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),
-        (client, due): (usize, u64),
+        (client, late): (usize, u64),
         ops: &[Op],
         replies: &Replies,
     ) -> bool {
@@ -206,7 +227,6 @@ impl Node {
                 self.world.tell(Event::Granting { node, server, life, at });
                 granted = true;
             }
-            let late = self.world.nanos().saturating_sub(due) / 1_000;
             if answer.is_effect() && !op.is_undo() && late > 0 {
                 self.world.tell(Event::LateEffect { node, client, name, late });
             }
@@ -264,6 +284,7 @@ impl Node {
         }
         server.queue.clear();
         server.frozen = 0;
+        (server.halts, server.halted) = (false, None);
         state.down = true;
         state.begin(at);
     }
@@ -276,6 +297,9 @@ impl Node {
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let at = state.master;
+        if state.servers[at].halted.is_some() {
+            return;
+        }
         state.servers[at].memory.flush_all();
         // Replicas have all of it, and that it is gone.
         let granted = std::mem::take(&mut state.granted);
@@ -355,6 +379,7 @@ impl Node {
             state.servers.len()
         };
         for at in 0..count {
+            self.go_on(at);
             self.thaw(at);
         }
     }

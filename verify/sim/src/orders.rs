@@ -23,7 +23,7 @@ fn created(birth: &Birth) -> SystemTime {
 }
 
 impl Actor {
-    fn orders(&self) -> Idempotency {
+    pub(crate) fn orders(&self) -> Idempotency {
         let (plan, settings) = (&self.plan.orders, &self.settings);
         let orders = self.redlock.idempotency("sim");
         let orders = match plan.policy {
@@ -80,9 +80,9 @@ impl Actor {
 }
 
 /// Until its drop a handler believes in its claim.
-struct Believes {
-    world: Arc<World>,
-    hold: HoldId,
+pub(crate) struct Believes {
+    pub(crate) world: Arc<World>,
+    pub(crate) hold: HoldId,
 }
 
 impl Drop for Believes {

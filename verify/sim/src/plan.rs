@@ -6,6 +6,7 @@
 mod acts;
 mod clock;
 mod draw;
+mod episodes;
 mod faults;
 mod fleet;
 mod scenes;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use palisade::Durability;
 use palisade::node::spi::Terms;
 
+pub(crate) use self::acts::{Decision, HandlerPlan, Parting};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
@@ -150,6 +152,8 @@ pub(crate) enum Fault {
     Flush { node: usize },
     /// A server is frozen; what arrives is executed when it thaws.
     Freeze { node: usize, server: usize, span: Ms },
+    /// A server stops for at most `span` in the middle of the next batch that has two ops.
+    Halt { node: usize, server: usize, span: Ms },
     /// Messages from a client to a node, or back, get lost.
     Cut { client: usize, node: usize, requests: bool, span: Ms },
     /// A server's clock steps, and is wrong by `to` µs afterwards.
@@ -180,28 +184,6 @@ impl Fault {
             _ => false,
         }
     }
-}
-
-/// How a holder parts with a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Parting {
-    Release,
-    Drop,
-    Forget,
-    /// Releases, and drops the future of the release after so many polls.
-    CutShort(u32),
-}
-
-/// What becomes of a call under an idempotency key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct HandlerPlan {
-    /// How long the handler runs.
-    pub(crate) span: Ms,
-    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done, 3 that it may be done
-    /// again.
-    pub(crate) fails: u64,
-    /// The call's future is dropped after so many polls.
-    pub(crate) polls: u32,
 }
 
 /// What a task of a client does, one after the other.
@@ -247,6 +229,18 @@ pub(crate) enum Act {
         hold: Ms,
         polls: u32,
         parting: Parting,
+    },
+    /// Another program takes the lock as the Redlock text says, by `SET NX PX`, and deletes it.
+    Classic {
+        name: usize,
+        wait: Ms,
+        hold: Ms,
+    },
+    /// An operator looks at a key, and after `later` decides about it.
+    Decide {
+        key: usize,
+        later: Ms,
+        decision: Decision,
     },
     /// An acquire whose future is dropped after so many polls.
     Cancelled {

@@ -156,6 +156,7 @@ impl Stage {
                 settings: self.plan.stages[seat.stage],
                 process: Arc::clone(&seat.process),
                 redlock: seat.redlock.clone(),
+                nodes: self.nodes.clone(),
                 client,
                 task: i,
                 next: Arc::clone(&seat.progress[i]),
@@ -229,6 +230,10 @@ impl Stage {
             }
             Fault::Flush { node } => self.nodes[node].flush(),
             Fault::Freeze { node, server, span } => self.freeze(node, server, span),
+            Fault::Halt { node, server, span } => {
+                self.nodes[node].halt(server);
+                self.later(span, move |s| s.nodes[node].go_on(server));
+            }
             Fault::Cut { client, node, requests, span } => {
                 let wire = Arc::clone(&self.seats()[client].wires[node]);
                 wire.cut(requests);

@@ -4,7 +4,7 @@ mod show;
 
 use std::hash::{Hash, Hasher};
 
-use crate::plan::{Fault, Parting};
+use crate::plan::{Decision, Fault, Parting};
 
 /// One hold of a lock as the user's code sees it: from the verb that returned a guard until the
 /// guard is given up.
@@ -235,6 +235,12 @@ pub(crate) enum Event {
         term: u64,
         number: u64,
         gap: bool,
+    },
+    /// An operator decides about a key.
+    Decided {
+        client: usize,
+        name: u16,
+        decision: Decision,
     },
     /// A client was answered that nobody has a name. `hold`: it was valid from before the question
     /// (`asked`) until the answer.

@@ -29,6 +29,9 @@ const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
 const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
 const TAKE_OVERS: Where = Where::Changed(Tamper::Scene(Scene::TakeOvers));
 const HANDOVERS: Where = Where::Changed(Tamper::Scene(Scene::Handovers));
+const RETENTION: Where = Where::Changed(Tamper::Scene(Scene::Retention));
+const OPERATORS: Where = Where::Changed(Tamper::Scene(Scene::Operators));
+const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
 
 /// Goes through the seeds until the bug is found.
 fn hunt(bug: Option<Bug>, at: Where) -> Sum {
@@ -111,6 +114,10 @@ known_bugs! {
     reservations_stay: ReservationsStay in MIXED,
     reserved_over_holder: ReservedOverHolder in MIXED,
     takeovers_release: TakeoversRelease in TAKE_OVERS,
+    extensions_keep_nothing: ExtensionsKeepNothing in RETENTION,
+    changes_unfenced: ChangesUnfenced in OPERATORS,
+    foreign_overwritten: ForeignOverwritten in CLASSIC,
+    batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }
 

@@ -41,6 +41,21 @@ fn handovers_break_nothing() {
 }
 
 #[test]
+fn a_retention_that_runs_out_breaks_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Retention)));
+}
+
+#[test]
+fn operators_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Operators)));
+}
+
+#[test]
+fn classic_locks_on_the_same_key_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Classic)));
+}
+
+#[test]
 fn seeds_that_once_failed_are_mended() {
     let kept = include_str!("../regressions.txt");
     for line in kept.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {

@@ -27,6 +27,11 @@ impl Invariant for Once {
                 }
                 None => Ok(()),
             },
+            // An operator lets it run again.
+            Event::Decided { name, .. } => {
+                self.0.remove(&name);
+                Ok(())
+            }
             Event::NoEffect { name, value } => {
                 if self.0.get(&name) == Some(&value) {
                     self.0.remove(&name);

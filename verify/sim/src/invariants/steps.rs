@@ -3,11 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::Invariant;
+use crate::plan::Decision;
 use crate::trace::Event;
 
-/// Under which token each step of each key was first done.
 #[derive(Debug, Default)]
-pub(crate) struct Steps(BTreeMap<(u16, usize), u64>);
+pub(crate) struct Steps {
+    /// Under which token each step of each key was first done.
+    done: BTreeMap<(u16, usize), u64>,
+    /// The highest token of each key that was started.
+    started: BTreeMap<u16, u64>,
+    /// Up to which token an operator had the steps of a key forgotten.
+    forgotten: BTreeMap<u16, u64>,
+}
 
 impl Invariant for Steps {
     fn name(&self) -> &'static str {
@@ -20,13 +27,27 @@ impl Invariant for Steps {
 
     fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
         match *event {
+            Event::Starts { name, token, .. } => {
+                let started = self.started.entry(name).or_default();
+                *started = token.max(*started);
+                Ok(())
+            }
             // Who begins it with a smaller token may have been overtaken without knowing.
-            Event::StepBegins { name, step, token } => match self.0.get(&(name, step)) {
+            Event::StepBegins { name, step, token } => match self.done.get(&(name, step)) {
                 Some(done) if *done < token => Err(format!("{event}, but token {done} had it")),
                 _ => Ok(()),
             },
+            Event::Decided { name, decision: Decision::Purge, .. } => {
+                self.done.retain(|(of, _), _| *of != name);
+                let started = self.started.get(&name).copied().unwrap_or_default();
+                self.forgotten.insert(name, started);
+                Ok(())
+            }
             Event::StepDone { name, step, token } => {
-                self.0.entry((name, step)).or_insert(token);
+                // It was stored before they were forgotten, and its handler hears of it only now.
+                if self.forgotten.get(&name).is_none_or(|most| token > *most) {
+                    self.done.entry((name, step)).or_insert(token);
+                }
                 Ok(())
             }
             _ => Ok(()),

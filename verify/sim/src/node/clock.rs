@@ -25,11 +25,13 @@ struct Hands {
     set_back: u64,
     /// No fault moves it any more.
     calm: bool,
+    /// What it shows to a batch that was begun then.
+    read: Option<u64>,
 }
 
 impl ServerClock {
     pub(super) fn new(world: &Arc<World>, wave: Wave, dice: Dice) -> Arc<Self> {
-        let hands = Mutex::new(Hands { wave, wild: 0, set_back: 0, calm: false });
+        let hands = Mutex::new(Hands { wave, wild: 0, set_back: 0, calm: false, read: None });
         Arc::new(Self { world: Arc::clone(world), hands, dice: Mutex::new(dice) })
     }
 
@@ -41,7 +43,15 @@ impl ServerClock {
     pub(super) fn wall(&self) -> u64 {
         let nanos = self.world.nanos();
         let hands = self.hands();
+        if let Some(read) = hands.read {
+            return read;
+        }
         wall(nanos, hands.wave.error(nanos) + hands.wild * 1_000)
+    }
+
+    /// From now on it shows what it showed when a batch was begun, or the time again.
+    pub(super) fn reread(&self, read: Option<u64>) {
+        self.hands().read = read;
     }
 
     /// It is off by `error` µs from now on.

@@ -16,6 +16,7 @@ use palisade::node::{
 use tokio::sync::oneshot;
 
 use super::clock::ServerClock;
+use super::halt::Halted;
 
 /// A request that arrived.
 pub(crate) struct Job {
@@ -50,6 +51,9 @@ pub(super) struct Server {
     pub(super) window: Duration,
     pub(super) role: Role,
     pub(super) frozen: u32,
+    /// It stops in the middle of the next batch; or has, and what is left of that.
+    pub(super) halts: bool,
+    pub(super) halted: Option<Halted>,
     /// What arrived while it was frozen.
     pub(super) queue: VecDeque<Job>,
     /// The number of this data history.

@@ -1,7 +1,40 @@
 //! What the tasks of clients do.
 
-use super::{Act, HandlerPlan, Parting, Plan, Theme};
+use super::{Act, Ms, Plan, Theme};
 use crate::dice::Dice;
+
+/// How a holder parts with a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Parting {
+    Release,
+    Drop,
+    Forget,
+    /// Releases, and drops the future of the release after so many polls.
+    CutShort(u32),
+}
+
+/// What becomes of a call under an idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HandlerPlan {
+    /// How long the handler runs.
+    pub(crate) span: Ms,
+    /// 0 returns a result, 1 fails, 2 fails and says that nothing was done, 3 that it may be done
+    /// again.
+    pub(crate) fails: u64,
+    /// The call's future is dropped after so many polls.
+    pub(crate) polls: u32,
+}
+
+/// What an operator decides about a key that is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Decision {
+    /// It may run again.
+    Rerun,
+    /// It may, and its steps are forgotten.
+    Purge,
+    /// What its result is.
+    Resolve,
+}
 
 /// How many idempotency keys there are.
 pub(super) const KEYS: u64 = 3;

@@ -145,6 +145,10 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
+            // By dice of its own, so that the other seeds stay what they were.
+            Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
+                Fault::Halt { node, server, span }
+            }
             Kind::Freeze => Fault::Freeze { node, server, span },
             Kind::Cut => Fault::Cut { client, node, requests: d.chance(600), span },
             Kind::Pause => Fault::Pause { client, span, lag: d.pick(&[0, 0, 10, 60]) },

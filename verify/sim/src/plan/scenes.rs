@@ -2,6 +2,7 @@
 //! rules that are left out by themselves; what takes several coincidences at once is set up here,
 //! and the moments are left to the seed.
 
+use super::draw::ALWAYS;
 use super::{
     Act, Copy, Fault, HandlerPlan, Ms, NetPlan, NodePlan, Order, OrdersPlan, Parting, Plan, Policy,
     ServerPlan, Settings, Steps, Stops, TaskPlan, Truth, Wave,
@@ -26,10 +27,17 @@ pub enum Scene {
     /// Planned handovers between servers whose clocks are as far apart as they may be; each stops
     /// on the way or not, and the next one may come at once.
     Handovers,
+    /// Handlers that run for longer than a record is kept without them, and requests that come when
+    /// their retention is over.
+    Retention,
+    /// Operators who decide about keys whose handlers may still run.
+    Operators,
+    /// Another program that takes the same lock by `SET NX PX`.
+    Classic,
 }
 
 /// The lease of a scene.
-const TTL: Ms = 200;
+pub(super) const TTL: Ms = 200;
 
 impl Plan {
     /// Makes the plan one about this.
@@ -48,16 +56,20 @@ impl Plan {
             Scene::Prints => self.prints(&mut d),
             Scene::TakeOvers => self.take_overs(&mut d),
             Scene::Handovers => self.handovers(&mut d),
+            Scene::Retention => self.retention_runs_out(&mut d),
+            Scene::Operators => self.operators(&mut d),
+            Scene::Classic => self.classic(&mut d),
         }
     }
 
     /// One lease length, clocks that keep their errors, two clients.
-    fn settle(&mut self, max_ttl: Ms, nodes: Vec<NodePlan>) {
+    pub(super) fn settle(&mut self, max_ttl: Ms, nodes: Vec<NodePlan>) {
         let (clock_error, drift_ppm) = ((max_ttl - 1) / 2, 10_000);
         let mask = (1 << nodes.len()) - 1;
         let settings = self.stages[0];
         self.stages =
             vec![Settings { ttl: TTL, max_ttl, clock_error, drift_ppm, nodes: mask, ..settings }];
+        self.stages[0].retention = ALWAYS;
         self.truth = Truth { drift_ppm, error: clock_error * 1_000 };
         self.deadline = TTL / 5;
         self.nodes = nodes;
@@ -68,7 +80,7 @@ impl Plan {
         }
     }
 
-    fn do_one_after_the_other<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
+    pub(super) fn do_one_after_the_other<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
         let task = |(client, acts)| TaskPlan { client, acts };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
@@ -244,12 +256,12 @@ fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
 }
 
 /// The same, of so many µs.
-fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
+pub(super) fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
     let error = if is_ahead { bound as i64 } else { -(bound as i64) };
     ServerPlan { clock: Wave::constant(bound, error), window }
 }
 
-fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
+pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
     NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
 }
 
@@ -259,7 +271,7 @@ fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     NodePlan { servers: servers.into(), is_new: true }
 }
 
-fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
+pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Act {
     let parting = Parting::Release;
     Act::Lock { name: 0, wait, hold, every: if renew { 9 } else { hold }, renew, parting }
 }

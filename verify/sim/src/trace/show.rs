@@ -40,6 +40,10 @@ impl fmt::Display for Fault {
             Self::Freeze { node, server, span } => {
                 write!(f, "node {node}/{} freezes for {span} ms", letter(server))
             }
+            Self::Halt { node, server, span } => {
+                let server = letter(server);
+                write!(f, "node {node}/{server} stops in the middle of a batch, within {span} ms")
+            }
             Self::Cut { client, node, requests: true, span } => {
                 write!(f, "for {span} ms no request of client {client} reaches node {node}")
             }
@@ -194,6 +198,9 @@ impl Event {
                 write!(f, "client {client}, which asked at {asked} µs, is answered ")?;
                 write!(f, "that nobody has {}", name(n))?;
                 hold.map_or(Ok(()), |hold| write!(f, "; hold {hold} was valid all the time"))
+            }
+            Self::Decided { client, name: n, decision } => {
+                write!(f, "client {client} decides about {}: {decision:?}", name(n))
             }
             Self::KeyLeft { node, name: n, why } => {
                 write!(f, "node {node} still has the key of {}: {why}", name(n))

@@ -1,0 +1,75 @@
+//! A server that is stopped in the middle of a batch, and goes on where it was. It read its clock
+//! when the batch began, and executes nothing else in between.
+
+use palisade::node::spi::Replies;
+
+use super::server::Job;
+use super::{Node, State};
+
+/// What is left of a batch.
+pub(super) struct Halted {
+    /// The ops that were not executed yet.
+    rest: Job,
+    /// What the clock showed when the batch began, and when that truly was (ns).
+    read: u64,
+    began: u64,
+    done: Replies,
+}
+
+impl Node {
+    /// A server stops in the middle of its next batch.
+    pub(crate) fn halt(&self, at: usize) {
+        self.state().servers[at].halts = true;
+    }
+
+    /// It does not any more, or goes on.
+    pub(crate) fn go_on(&self, at: usize) {
+        let mut state = self.state();
+        let server = &mut state.servers[at];
+        server.halts = false;
+        let Some(halted) = server.halted.take() else { return };
+        let Halted { rest, read, began, mut done } = halted;
+        #[cfg(feature = "bugs")]
+        let began = if yields() { self.world.nanos() } else { began };
+        let Job { client, batch, due, reply } = rest;
+        server.clock.reread(Some(read));
+        let replies = self.perform(&mut state, at, (client, due, began), batch);
+        state.servers[at].clock.reread(None);
+        done.facts = replies.facts.or(done.facts);
+        done.items.extend(replies.items);
+        if let Some(reply) = reply {
+            let _ = reply.send(done);
+        }
+        drop(state);
+        self.thaw(at);
+    }
+
+    /// Executes the first op of a batch, and stops.
+    pub(super) fn begin_batch(&self, state: &mut State, at: usize, job: Job) {
+        let Job { client, mut batch, due, reply } = job;
+        let mut rest = batch.clone();
+        batch.ops.truncate(1);
+        rest.ops.remove(0);
+        let (read, began) = (state.servers[at].clock.wall(), self.world.nanos());
+        let done = self.perform(state, at, (client, due, began), batch);
+        let server = &mut state.servers[at];
+        (server.halts, server.frozen) = (false, server.frozen + 1);
+        let rest = Job { client, batch: rest, due, reply };
+        server.halted = Some(Halted { rest, read, began, done });
+    }
+
+    /// Whether a server looks at what arrives now.
+    pub(super) fn is_busy(state: &State, at: usize) -> bool {
+        let server = &state.servers[at];
+        #[cfg(feature = "bugs")]
+        if server.halted.is_some() && yields() {
+            return false;
+        }
+        server.frozen > 0
+    }
+}
+
+#[cfg(feature = "bugs")]
+fn yields() -> bool {
+    palisade::bugs::on(palisade::bugs::Bug::BatchesYield)
+}

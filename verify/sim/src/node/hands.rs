@@ -1,0 +1,58 @@
+//! What operators and other programs do on a node's master, by their own connections.
+
+use std::time::Duration;
+
+use palisade::node::MemoryNode;
+use palisade::node::spi::{Op, Reply};
+use palisade::test_util::RecordChange;
+
+use super::Node;
+use crate::plan::Settings;
+
+/// A record as an operator sees it on one node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenRecord {
+    pub(crate) fence: u64,
+    /// It has neither a result nor a claim that runs.
+    pub(crate) is_parked: bool,
+}
+
+impl Node {
+    /// The master, if it answers.
+    fn reached(&self) -> Option<MemoryNode> {
+        let state = self.state();
+        let server = &state.servers[state.master];
+        (!state.down && server.frozen == 0).then(|| server.memory.clone())
+    }
+
+    /// The record of a key.
+    pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
+        self.reached()?;
+        let retention = Duration::from_millis(settings.retention);
+        let lookup = Op::Lookup { key: key.into(), retention, fingerprint: None, born: None };
+        let Some(Reply::Record { state: Some(state), .. }) = self.ask(lookup, settings) else {
+            return None;
+        };
+        let is_parked = state.record.is_none() && state.lease.is_none() && state.attempt > 0;
+        Some(SeenRecord { fence: state.fence, is_parked })
+    }
+
+    /// Changes a record that is as it was seen.
+    pub(crate) fn change(&self, key: &str, seen: u64, change: RecordChange) {
+        if let Some(memory) = self.reached() {
+            memory.change_record(key, seen, change);
+        }
+    }
+
+    /// Another program's `SET NX PX`; none if it gets no answer.
+    pub(crate) fn set_foreign(&self, key: &str, ttl: Duration) -> Option<bool> {
+        Some(self.reached()?.set_foreign(key, ttl))
+    }
+
+    /// Another program deletes its value.
+    pub(crate) fn delete_foreign(&self, key: &str) {
+        if let Some(memory) = self.reached() {
+            memory.delete_foreign(key);
+        }
+    }
+}

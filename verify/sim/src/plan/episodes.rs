@@ -1,0 +1,101 @@
+//! More scenes: what goes on for longer than a lease, and who comes past the library.
+
+use super::scenes::{TTL, lock, lone, within};
+use super::{Act, Birth, Decision, Fault, HandlerPlan, Ms, Plan, Policy};
+use crate::dice::Dice;
+
+fn order(span: Ms, wait: Ms, fails: u64) -> Act {
+    let handler = HandlerPlan { span, fails, polls: u32::MAX };
+    Act::Order { key: 0, print: 0, wait, handler }
+}
+
+impl Plan {
+    /// Three clients on one node or three, whose clocks are off by at most a tenth of a lease.
+    fn small_world(&mut self, d: &mut Dice) {
+        let error = TTL / 10;
+        let mut nodes = vec![lone(2 * TTL, false); d.pick(&[1, 3])];
+        for server in nodes.iter_mut().flat_map(|node| &mut node.servers) {
+            *server = within(error * 1_000, d.chance(500), 0);
+        }
+        self.settle(2 * TTL, nodes);
+        (self.stages[0].clock_error, self.truth.error) = (error, error * 1_000);
+        self.clients.resize(3, self.clients[0]);
+        self.net.late_max = self.deadline;
+        let some = d.pick(&[0, 0, 50, 150]);
+        (self.net.late, self.net.lose_reply, self.net.duplicate) = (some, some, some);
+    }
+
+    pub(super) fn retention_runs_out(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        let error = self.stages[0].clock_error;
+        // What a record is kept for at least.
+        let kept = 2 * TTL + 4 * error + 1_000;
+        let is_born = d.chance(500);
+        self.stages[0].retention = if is_born { 2 * TTL + error } else { kept };
+        self.orders.policy = Policy::Rerun;
+        if is_born {
+            let most = error as i64 * 1_000;
+            let birth = Birth { at: d.range(0, TTL), error: d.pick(&[-most, 0, most]) };
+            self.orders.births = vec![birth];
+        }
+        let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
+        let span = d.pick(&[short, kept + TTL, 2 * kept]);
+        let long = vec![order(span, TTL, fails)];
+        // Without a birth there is no other result, and nobody asks behind the retention of that.
+        let none = if is_born { 0 } else { 2 };
+        let mut others = || {
+            let until = if is_born { 3 * kept } else { span + kept / 4 };
+            let (mut at, mut acts) = (0, Vec::new());
+            while at < until {
+                let pause = d.range(TTL / 2, kept / 2);
+                acts.extend([Act::Think(pause), order(5, TTL / 4, none)]);
+                at += pause + TTL / 2;
+            }
+            acts
+        };
+        let (second, third) = (others(), others());
+        self.do_one_after_the_other([long, second, third]);
+        if d.chance(500) {
+            let stop = Fault::Pause { client: 0, span: d.range(5, TTL / 2), lag: 0 };
+            self.faults = vec![(d.range(20, span), stop)];
+        }
+    }
+
+    pub(super) fn operators(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        let call = |d: &mut Dice| order(d.pick(&[5, TTL, 2 * TTL]), TTL, d.pick(&[0, 1]));
+        let mut works = || (0..4).flat_map(|_| [Act::Think(d.range(0, TTL)), call(d)]).collect();
+        let (first, second): (Vec<Act>, Vec<Act>) = (works(), works());
+        let decisions = [Decision::Rerun, Decision::Rerun, Decision::Purge, Decision::Resolve];
+        let mut operator = Vec::new();
+        for _ in 0..6 {
+            operator.push(Act::Think(d.range(5, 2 * TTL)));
+            let (later, decision) = (d.pick(&[0, 20, TTL]), d.pick(&decisions));
+            operator.push(Act::Decide { key: 0, later, decision });
+        }
+        self.do_one_after_the_other([first, second, operator]);
+        for _ in 0..d.range(1, 4) {
+            let (client, span) = (d.range(0, 1) as usize, d.range(TTL, 3 * TTL));
+            let stop = Fault::Pause { client, span, lag: d.pick(&[0, 20]) };
+            self.faults.push((d.range(5, 8 * TTL), stop));
+        }
+        if d.chance(400) {
+            let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
+            let freeze = Fault::Freeze { node, server: 0, span: d.range(5, TTL) };
+            self.faults.push((d.range(5, 8 * TTL), freeze));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn classic(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        let hold = lock(8 * TTL, d.pick(&[5, TTL, 2 * TTL]), d.chance(500));
+        let stranger = Act::Classic { name: 0, wait: 6 * TTL, hold: d.pick(&[2, TTL / 2, TTL]) };
+        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4], vec![stranger]]);
+        for _ in 0..d.range(0, 3) {
+            let (client, span) = (d.range(0, 2) as usize, d.range(TTL / 4, 2 * TTL));
+            self.faults.push((d.range(20, 6 * TTL), Fault::Pause { client, span, lag: 0 }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+}

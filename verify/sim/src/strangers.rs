@@ -1,0 +1,83 @@
+//! What others do on the same nodes: programs with a lock of the Redlock text, and operators who
+//! decide about keys.
+
+use std::sync::Arc;
+
+use palisade::idempotency::Resolved;
+use palisade::node::spi::Env as _;
+use palisade::test_util::RecordChange;
+use tokio::time::sleep;
+
+use crate::client::Actor;
+use crate::dice::Dice;
+use crate::names;
+use crate::orders::Believes;
+use crate::plan::{Decision, ms};
+use crate::process::Gated;
+use crate::trace::Event;
+
+impl Actor {
+    /// Takes a lock as any other Redlock does, holds it and deletes it.
+    pub(crate) async fn classic(&self, name: usize, wait: u64, hold: u64, mut d: Dice) {
+        let key = names::lock(name);
+        let env = Gated(Arc::clone(&self.process));
+        let (began, settings) = (env.now(), &self.settings);
+        let ttl = ms(settings.ttl);
+        let all = || self.nodes.iter().enumerate().filter(|(i, _)| settings.has(*i));
+        while env.now().since(began) <= ms(wait) {
+            let asked = env.now();
+            let mut granted = 0;
+            for (_, node) in all() {
+                sleep(ms(d.range(0, 3))).await;
+                granted += usize::from(node.set_foreign(&key, ttl) == Some(true));
+            }
+            let drift = ttl * settings.drift_ppm / 1_000_000;
+            let until = asked + ttl.saturating_sub(drift + ms(2));
+            if granted > all().count() / 2 && env.now() < until {
+                let left = Gated(Arc::clone(&self.process));
+                let belief = Box::new(move || Some(until.since(left.now())));
+                let id = self.world.claims((self.client, name as u16), 0, belief);
+                let _believes = Believes { world: Arc::clone(&self.world), hold: id };
+                sleep(ms(hold)).await;
+            }
+            for (_, node) in all() {
+                sleep(ms(d.range(0, 3))).await;
+                node.delete_foreign(&key);
+            }
+            sleep(ms(d.range(1, 20))).await;
+        }
+    }
+
+    /// Looks at a key, and decides about it if it is parked.
+    pub(crate) async fn decide(&self, key: usize, later: u64, decision: Decision) {
+        let (client, name) = (self.client, names::number_of(&names::order(key)));
+        if decision == Decision::Resolve {
+            sleep(ms(later)).await;
+            let value = self.world.next_value();
+            let call = self.orders().key(names::order(key));
+            if let Ok(Resolved::Stored) = call.resolve(&value).await {
+                let (print, executed, kept) = (0, true, true);
+                self.world.tell(Event::Result { client, name, value, print, executed, kept });
+            }
+            return;
+        }
+        let record = format!("idem:sim:{}", names::order(key));
+        let seen: Vec<_> = self.nodes.iter().map(|n| n.record(&record, &self.settings)).collect();
+        if seen.iter().flatten().count() == 0 || seen.iter().flatten().any(|s| !s.is_parked) {
+            return;
+        }
+        sleep(ms(later)).await;
+        // Whoever claims from now on may find it changed.
+        self.world.tell(Event::Decided { client, name, decision });
+        let change = match decision {
+            Decision::Purge => RecordChange::PurgeUnfinished,
+            Decision::Rerun | Decision::Resolve => RecordChange::Rerun,
+        };
+        for (node, seen) in self.nodes.iter().zip(seen) {
+            sleep(ms(later / 4)).await;
+            if let Some(seen) = seen {
+                node.change(&record, seen.fence, change);
+            }
+        }
+    }
+}
