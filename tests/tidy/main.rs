@@ -98,3 +98,19 @@ fn tracked() -> Vec<String> {
         _ => files_below(root()).iter().map(|p| relative(p)).collect(),
     }
 }
+
+#[test]
+fn what_is_built_from_is_examined_for_every_feature() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).expect("it is there");
+    let (manifest, deny) = (read("Cargo.toml"), read("deny.toml"));
+    let (_, features) = manifest.split_once("\n[features]\n").expect("features");
+    let (features, _) = features.split_once("\n[").expect("a section after them");
+    let names = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
+    let examined = deny.lines().find(|line| line.starts_with("features = [")).expect("a list");
+    // The reason is in the file.
+    let left_out = ["default", "backoff"];
+    let missing: Vec<_> = names
+        .filter(|name| !left_out.contains(name) && !examined.contains(&format!("\"{name}\"")))
+        .collect();
+    assert!(missing.is_empty(), "deny.toml leaves out {missing:?}");
+}

@@ -159,7 +159,8 @@ impl Problem {
             }
             Self::ResponseNotKept(_) => {
                 "The request with this Idempotency-Key was processed, and \
-                 its response was too long to be kept. It is not run again."
+                 its response could not be kept: it was too long, or no whole answer. It is not \
+                 run again."
             }
             Self::TooOld => {
                 "The request was made so long ago that a record of it may be gone. \

@@ -36,7 +36,8 @@ pub struct StoredResponse {
 enum StoredBody {
     Text(String),
     Base64(String),
-    /// It was longer than what is kept: so many bytes are.
+    /// No response is kept: its body and headers were longer than this many bytes, or it was not a
+    /// whole answer (then zero).
     LongerThan(usize),
 }
 
@@ -55,7 +56,8 @@ impl StoredResponse {
         self
     }
 
-    /// What is kept of a response: of its body nothing if it is longer than `limit`.
+    /// What is kept of a response: of its body and headers nothing if they are longer than `limit`,
+    /// or if the response is no whole answer (1xx, 206).
     pub(crate) fn of(
         status: StatusCode,
         headers: &HeaderMap,
@@ -63,10 +65,22 @@ impl StoredResponse {
         body: Option<&Bytes>,
         limit: usize,
     ) -> Self {
-        let body = body.map_or(StoredBody::LongerThan(limit), StoredBody::of);
-        let empty = Self { status: status.as_u16(), headers: Vec::new(), body };
-        let headers = headers.iter().filter(|(name, _)| kept.contains(name));
-        headers.fold(empty, |stored, (name, value)| stored.header(name, value))
+        let without = |limit| Self {
+            status: status.as_u16(),
+            headers: Vec::new(),
+            body: StoredBody::LongerThan(limit),
+        };
+        if status.is_informational() || status == StatusCode::PARTIAL_CONTENT {
+            return without(0);
+        }
+        let kept = || headers.iter().filter(|(name, _)| kept.contains(name));
+        let lengths = kept().map(|(name, value)| name.as_str().len() + value.len());
+        let Some(body) = body.filter(|body| body.len() + lengths.sum::<usize>() <= limit) else {
+            return without(limit);
+        };
+        let empty =
+            Self { status: status.as_u16(), headers: Vec::new(), body: StoredBody::of(body) };
+        kept().fold(empty, |stored, (name, value)| stored.header(name, value))
     }
 
     /// Whether the body was kept.
@@ -167,10 +181,30 @@ mod tests {
         headers.append(header::SET_COOKIE, HeaderValue::from_static("session=1"));
         let kept = [header::LINK, header::ETAG];
         let body = Bytes::from_static(b"x");
-        let stored = StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), 9);
+        let stored = StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), 99);
         let response = there_and_back(&stored);
         headers.remove(header::SET_COOKIE);
         assert_eq!(response.headers(), &headers);
+    }
+
+    #[test]
+    fn a_part_of_an_answer_and_long_headers_are_not_kept() {
+        let (body, kept) = (Bytes::from_static(b"part"), [header::LINK]);
+        for status in [StatusCode::SWITCHING_PROTOCOLS, StatusCode::PARTIAL_CONTENT] {
+            let stored = StoredResponse::of(status, &HeaderMap::new(), &kept, Some(&body), 99);
+            assert!(stored.response().is_none(), "{status}");
+            assert_eq!(stored.status(), status.as_u16());
+        }
+        let mut headers = HeaderMap::new();
+        for _ in 0..12 {
+            headers.append(header::LINK, HeaderValue::from_static("<abcd>"));
+        }
+        let of = |limit| StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), limit);
+        // Ten bytes each, and four of the body.
+        assert!(of(124).response().is_some());
+        let stored = of(123);
+        assert!(stored.response().is_none());
+        assert!(serde_json::to_string(&stored).expect("it has a form").len() < 50);
     }
 
     #[test]
