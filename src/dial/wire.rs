@@ -22,9 +22,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use redis::{Cmd, RedisError, RedisResult, Value};
 
 use self::line::{Line, Request};
-use super::frames::Limits;
+use super::frames::{Excess, Limits};
 use super::limited::Socket;
 use crate::op::Batch;
+use crate::tls;
 
 /// What became of a request: as many values as it has commands, or why there is no answer.
 type Answer = RedisResult<Vec<Value>>;
@@ -49,6 +50,8 @@ struct State {
     sent: u64,
     /// To be woken as soon as nothing is locked.
     wake: Vec<Waker>,
+    /// Why this program ended it, if it did.
+    excess: Option<Excess>,
 }
 
 struct Waiter {
@@ -101,6 +104,7 @@ impl Wire {
             watch: None,
             sent: 0,
             wake: Vec::new(),
+            excess: None,
         };
         Self(Arc::new(Shared {
             over: AtomicBool::new(false),
@@ -154,6 +158,11 @@ impl Wire {
             shared.leave(state);
         }
         shared.over.load(Ordering::Acquire)
+    }
+
+    /// Why this program ended it: the server sent more than is accepted.
+    pub(crate) fn excess(&self) -> Option<Excess> {
+        lock(&self.0.state).excess
     }
 
     /// Ends when nothing may be sent any more. It wakes one future at a time.
@@ -218,6 +227,7 @@ impl Shared {
     fn end(&self, state: &mut State, why: &RedisError) {
         self.over.store(true, Ordering::Release);
         state.line = None;
+        state.excess = state.excess.or_else(|| tls::inside::<Excess>(why).copied());
         let State { waiters, wake, watch, .. } = state;
         for waiter in waiters.iter_mut().filter(|w| w.answer.is_none()) {
             waiter.answer = Some(Err(why.clone()));

@@ -19,6 +19,15 @@ const FLAPS: u32 = 2;
 /// How long a new connection waits for what the other servers of its group say.
 const GROUP: Duration = Duration::from_millis(100);
 
+impl Current {
+    /// The error of a connection that this program ended, because the server sent too much.
+    pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
+        let excess = self.session.excess()?;
+        let detail = format!("it sent {excess}, so this program ended the connection");
+        Some(NodeError::not_executed(F::Protocol, detail))
+    }
+}
+
 impl<R: Resolver> Shared<R> {
     /// Has the marker written as soon as a connection is made, so that a quarantine runs from here
     /// on and not from the first request after it. Nothing is lost if it fails.
@@ -107,9 +116,11 @@ impl<R: Resolver> Shared<R> {
         }
         state.flaps = state.flaps.saturating_add(1);
         let Some(times) = state.flaps.checked_sub(FLAPS) else { return };
-        let detail = "it takes connections and breaks them before it answers; look at its log and \
-                      at what lies in between; asked again after a pause";
-        let cause = NodeError::not_executed(F::Disconnected, detail);
+        let cause = current.ended_by_limit().unwrap_or_else(|| {
+            let detail = "it takes connections and breaks them before it answers; look at its log \
+                          and at what lies in between; asked again after a pause";
+            NodeError::not_executed(F::Disconnected, detail)
+        });
         state.failed = Some(self.failed(times, cause, current.epoch));
     }
 

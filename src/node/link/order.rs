@@ -93,8 +93,10 @@ impl<R: Resolver> Shared<R> {
             }
             let left = current.session.send(batch, self.group_terms());
             let left = left.map(|left| (Arc::clone(current), left)).ok_or_else(|| {
-                let detail = "the server broke the new connection at once";
-                NodeError::not_executed(NodeFault::Disconnected, detail)
+                current.ended_by_limit().unwrap_or_else(|| {
+                    let detail = "the server broke the new connection at once";
+                    NodeError::not_executed(NodeFault::Disconnected, detail)
+                })
             });
             // Nobody waits for it any more: its answer is skipped.
             let _ = sent.send(left);

@@ -14,6 +14,7 @@ use super::hints::Hints;
 use super::seen::Seen;
 use super::{decode, faults, script};
 use crate::dial::endpoint::Endpoint;
+use crate::dial::frames::Excess;
 use crate::dial::wire::{Reply, Wire};
 use crate::error::NodeError;
 use crate::node::NodeEvent;
@@ -79,6 +80,11 @@ impl Session {
     /// Whether nothing may be sent on it any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.wire.is_over()
+    }
+
+    /// Why this program ended it: the server sent more than is accepted.
+    pub(crate) fn excess(&self) -> Option<Excess> {
+        self.wire.excess()
     }
 
     /// Ends when it is so. It wakes one future at a time.
