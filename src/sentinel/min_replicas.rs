@@ -154,6 +154,12 @@ pub(crate) struct Checked {
     pub window: Duration,
 }
 
+/// What is advised where settings have to be changed: with these a lease of 15 s outlives a
+/// failover of its group, and a short pause of the master starts none (sentinel-conf/README.md).
+pub(crate) const ADVISED_LAG: Duration = Duration::from_secs(2);
+/// The same of Sentinel's `down-after-milliseconds`.
+pub(crate) const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
+
 impl MinReplicasRule {
     /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
     /// far as the Sentinels show them.
@@ -204,9 +210,10 @@ impl MinReplicasRule {
 
     fn weakness(&self, facts: &MinReplicasFacts) -> Option<String> {
         let (k, lag) = (self.replicas, self.max_lag.as_secs());
+        let advised = ADVISED_LAG.min(self.max_lag).as_secs();
         let mend = format!(
             "on every server of the group, replicas too, run: CONFIG SET min-replicas-to-write {k} \
-             min-replicas-max-lag {lag} and then CONFIG REWRITE"
+             min-replicas-max-lag {advised} and then CONFIG REWRITE"
         );
         let what = if !facts.is_on() {
             "the min-replicas check is off".to_owned()
@@ -245,13 +252,15 @@ fn lag_rule(
             down_after.as_millis(),
         ));
     }
-    let mend = if enough >= 1 {
+    let advised = ADVISED_LAG.as_secs();
+    let mend = if enough >= 1 && lag > ADVISED_LAG {
         format!(
-            "on every server of the group run: CONFIG SET min-replicas-max-lag {enough} and then \
-             CONFIG REWRITE, or raise Sentinel's down-after-milliseconds"
+            "on every server of the group run: CONFIG SET min-replicas-max-lag {} and then CONFIG \
+             REWRITE",
+            enough.min(advised)
         )
     } else {
-        let least = lag.saturating_add(LAG_SLACK).as_millis();
+        let least = lag.saturating_add(LAG_SLACK).max(ADVISED_DOWN_AFTER).as_millis();
         format!("on every Sentinel run: SENTINEL SET <name> down-after-milliseconds {least}")
     };
     Some(format!(
@@ -324,7 +333,7 @@ mod tests {
         for (facts, what) in cases {
             let fault = rule(MinReplicas::Require, 2, 3).judge(&facts, None, None).fault.unwrap();
             assert!(fault.contains(what), "{fault}");
-            let command = "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 3";
+            let command = "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 2";
             assert!(fault.contains(command), "{fault}");
             let warn = rule(MinReplicas::Warn, 2, 3).judge(&facts, None, None);
             assert_eq!((warn.fault, warn.window), (None, S(15)));
@@ -338,9 +347,9 @@ mod tests {
     fn the_lag_rule_names_what_would_be_enough() {
         let require = rule(MinReplicas::Require, 1, 10);
         let fault = require.judge(&facts("1", "10"), Some(S(5)), None).fault.unwrap();
-        assert!(fault.contains("CONFIG SET min-replicas-max-lag 3"), "{fault}");
+        assert!(fault.contains("CONFIG SET min-replicas-max-lag 2 and then"), "{fault}");
         let fault = require.judge(&facts("1", "1"), Some(S(1)), None).fault.unwrap();
-        assert!(fault.contains("down-after-milliseconds 3000"), "{fault}");
+        assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
     }
 
     #[test]

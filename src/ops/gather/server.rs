@@ -72,6 +72,12 @@ impl Server {
         }
     }
 
+    /// Whether it is part of a Redis Cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        // Valkey says `server_mode`.
+        ["redis_mode", "server_mode"].iter().any(|name| self.info(name) == Ok("cluster"))
+    }
+
     fn fail(&mut self, why: &str) {
         self.reached = Err(why.to_owned());
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Group, Sentinel};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use crate::sentinel::min_replicas::ADVISED_DOWN_AFTER;
 
 pub(super) const CHECK: Check = Check {
     id: "down-after",
@@ -32,7 +33,8 @@ fn judge(group: &Group, sentinel: &Sentinel) -> Finding {
         return Finding::fine(subject, read);
     }
     let says = "a short pause of the server is enough for a failover";
-    let set = format!("SENTINEL SET {} down-after-milliseconds 5000", group.name);
+    let advised = ADVISED_DOWN_AFTER.as_millis();
+    let set = format!("SENTINEL SET {} down-after-milliseconds {advised}", group.name);
     Finding::warning(subject, says, read).mend([sentinel.by_hand(&set)])
 }
 
@@ -44,6 +46,6 @@ mod tests {
     fn too_short_is_reported() {
         fine("down-after");
         let found = broken("down-after", |f| all_masters(f, "down-after-milliseconds", "1999"));
-        assert!(found.mend[0].ends_with("SENTINEL SET orders-a down-after-milliseconds 5000"));
+        assert!(found.mend[0].ends_with("SENTINEL SET orders-a down-after-milliseconds 4000"));
     }
 }

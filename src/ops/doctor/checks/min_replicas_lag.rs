@@ -3,6 +3,7 @@
 use super::super::facts::{Facts, Group, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use crate::sentinel::min_replicas::{ADVISED_DOWN_AFTER, ADVISED_LAG};
 
 pub(super) const CHECK: Check = Check {
     id: "min-replicas-lag",
@@ -38,11 +39,12 @@ fn judge(group: &Group, server: &Server) -> Finding {
     }
     let says = format!("a lag of {lag} s + {SLACK} s is more than down-after");
     let finding = Finding::error(subject, says, read);
-    match (down_after / 1_000).saturating_sub(SLACK).min(3) {
-        0 => finding.mend(group.heard().map(|s| {
-            let set = format!("SENTINEL SET {} down-after-milliseconds 5000", group.name);
-            s.by_hand(&set)
-        })),
+    match (down_after / 1_000).saturating_sub(SLACK).min(ADVISED_LAG.as_secs()) {
+        enough if enough == 0 || lag <= ADVISED_LAG.as_secs() => {
+            let advised = ADVISED_DOWN_AFTER.as_millis();
+            let set = format!("SENTINEL SET {} down-after-milliseconds {advised}", group.name);
+            finding.mend(group.heard().map(|s| s.by_hand(&set)))
+        }
         enough => finding.mend(server.set("min-replicas-max-lag", &enough.to_string())),
     }
 }
@@ -60,7 +62,7 @@ mod tests {
             all_masters(f, "down-after-milliseconds", "1000");
         });
         let mend = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a \
-                    down-after-milliseconds 5000";
+                    down-after-milliseconds 4000";
         assert_eq!(found.mend[0], mend);
     }
 }

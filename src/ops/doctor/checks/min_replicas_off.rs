@@ -3,6 +3,7 @@
 use super::super::facts::{Facts, MinReplicas, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use crate::sentinel::min_replicas::ADVISED_LAG;
 
 pub(super) const CHECK: Check = Check {
     id: "min-replicas-off",
@@ -32,7 +33,8 @@ fn judge(subject: String, master: &Server) -> Finding {
 
 /// What switches the check on: the settings that are zero, or both where that is not known.
 pub(super) fn switch_on(server: &Server) -> Vec<String> {
-    let wanted = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
+    let lag = ADVISED_LAG.as_secs().to_string();
+    let wanted = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", &*lag)];
     let off = wanted.iter().filter(|(name, _)| server.number(name).unwrap_or(0) == 0);
     let mut mend: Vec<String> =
         off.map(|(name, value)| server.by_hand(&format!("CONFIG SET {name} {value}"))).collect();

@@ -41,6 +41,9 @@ fn named(facts: &Facts, subject: &str, server: &Server) -> String {
 }
 
 fn judge(facts: &Facts, subject: String, server: &Server, in_use: bool) -> Finding {
+    if server.is_cluster() {
+        return Finding::unknown(subject, "a Redis Cluster is no node, and is not initialised");
+    }
     match server.marker.known() {
         Err(why) => Finding::unknown(subject, why),
         Ok(Marker::Kept(kept)) => match kept.empty_for {

@@ -8,6 +8,7 @@ use super::Check;
 use crate::config::lasts;
 use crate::node::FailoverTimes;
 use crate::quorum::majority::majority;
+use crate::sentinel::min_replicas::ADVISED_DOWN_AFTER;
 use crate::time::Drift;
 
 pub(super) const CHECK: Check = Check {
@@ -54,7 +55,8 @@ fn judge(group: &Group, ttl: Duration, spared: bool) -> Finding {
     let says = format!("a lease of {ttl:?} does not outlive a failover; {enough} s would");
     let mut mend = Vec::new();
     // Only down-after can be shortened, and not below what `min-replicas-lag` requires.
-    let rest = left.saturating_sub(needed.saturating_sub(down_after)).as_secs().min(5);
+    let rest = left.saturating_sub(needed.saturating_sub(down_after)).as_secs();
+    let rest = rest.min(ADVISED_DOWN_AFTER.as_secs());
     if Duration::from_secs(rest) >= window.max(Duration::from_secs(2)) {
         let set = format!("SENTINEL SET {} down-after-milliseconds {}", group.name, rest * 1_000);
         mend.extend(group.heard().map(|s| s.by_hand(&set)));
@@ -93,7 +95,7 @@ mod tests {
             ttl(f, 20);
         });
         let to = "redis-cli -h 10.0.0.1 -p 26379 SENTINEL SET orders-a";
-        assert_eq!(found.mend[0], format!("{to} down-after-milliseconds 5000"));
+        assert_eq!(found.mend[0], format!("{to} down-after-milliseconds 4000"));
         assert_eq!(found.mend.len(), 3);
     }
 

@@ -13,8 +13,10 @@ const OLDEST: [u32; 3] = [6, 2, 7];
 pub(super) const CHECK: Check = Check {
     id: "version",
     severity: Severity::Error,
-    title: "servers are 6.2.7 or newer, and of one version in a group",
-    why: "before 6.2.7 min-replicas-to-write does not hold inside scripts, and a node is refused; \
+    title: "servers are 6.2.7 or newer, no Redis Cluster, and of one version in a group",
+    why: "a Redis Cluster keeps each key on one of several masters, which fail over one by one, so \
+          it is no node; before 6.2.7 min-replicas-to-write does not hold inside scripts, \
+          and a node is refused; \
           across versions replicas may not understand their master, and 7.2 changed what WAIT \
           counts and whether TIME is constant within a script, so a failover changes how the node \
           behaves",
@@ -56,6 +58,10 @@ fn short((name, version): (&'static str, &str)) -> (&'static str, [u32; 2]) {
 
 fn judge(of: &str, server: &Server, mixed: bool) -> Finding {
     let subject = format!("{of} {}", server.at);
+    if server.is_cluster() {
+        let says = "Redis Cluster is not supported: use standalone servers or Sentinel groups";
+        return Finding::error(subject, says, "redis_mode cluster");
+    }
     let (name, version) = match version(server) {
         Ok(version) => version,
         Err(why) => return Finding::unknown(subject, why),
@@ -79,14 +85,29 @@ fn upgrade(server: &Server) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::facts::{Marker, Read};
     use super::super::super::report::Verdict;
-    use super::super::tests::{broken, fine, info_on, with};
+    use super::super::tests::{broken, fine, info_on, unknown, with};
     use super::*;
 
     fn versions(facts: &mut Facts, all: [&str; 3]) {
         for (server, version) in facts.groups[0].servers.iter_mut().zip(all) {
             info_on(server, "redis_version", version);
         }
+    }
+
+    #[test]
+    fn a_redis_cluster_is_no_node_and_is_not_to_be_initialised() {
+        let cluster = |facts: &mut Facts| {
+            for server in &mut facts.groups[0].servers {
+                info_on(server, "redis_mode", "cluster");
+                server.marker = Read::Got(Marker::Absent);
+            }
+        };
+        let found = broken("version", cluster);
+        assert_eq!(found.verdict, Verdict::Error);
+        assert!(found.says.contains("Cluster is not supported"), "{found:?}");
+        assert!(unknown("not-initialised", cluster).mend.is_empty());
     }
 
     #[test]
