@@ -108,7 +108,8 @@ pub(crate) struct HandleArgs {
     /// Length of the lease; it is renewed while the command runs [default: 15s]
     #[arg(long, value_name = "SPAN", help_heading = "Nodes")]
     ttl: Option<Span>,
-    /// The longest lease of any client of these nodes [default: --ttl]
+    /// The longest lease of any client of these nodes [default: 15s, or --ttl if
+    /// that is longer]
     #[arg(long, value_name = "SPAN", help_heading = "Nodes")]
     max_ttl: Option<Span>,
     /// How wrong any clock may be [default: 2s, at most a quarter of --max-ttl]
@@ -187,6 +188,12 @@ impl AccessArgs {
 }
 
 impl AccessArgs {
+    /// The one node that is handed over, and whether it is a group.
+    pub(crate) fn group_or_lone(self, sets: Sets) -> Result<(Deployment, bool), String> {
+        let settings = self.settings(sets, Settings::default())?;
+        Ok((settings.deployment()?, settings.has_groups()))
+    }
+
     /// The servers, and the prefix of the names that are looked for.
     pub(crate) fn servers(
         self,

@@ -125,7 +125,8 @@ const INIT: &str = "Examples:
   palisade init --node redis://10.0.2.1
   palisade init --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --prefix orders:
 
-All nodes are marked, or none. Exit code: 0 marked, 2 refused, 64 wrong use, 69 not reached.";
+All nodes are marked, or none. Exit code: 0 marked, now or before, 2 refused, 64 wrong use, 69 not
+reached.";
 
 const HANDOVER: &str = "Examples:
   palisade handover --sentinel s1:26379,s2:26379,s3:26379 --master orders-a --user operator

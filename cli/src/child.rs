@@ -139,8 +139,7 @@ enum Ending {
 }
 
 /// Runs a command to its end. Processes that it leaves in its process group are killed, too.
-/// After an error nothing was started. From then on what the library warns of is said: before, an
-/// error that ends the program says it all.
+/// After an error nothing was started. From here on what the library warns of is shown.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -148,7 +147,7 @@ pub(crate) async fn run(
     (signals, say): (&Signals, Say),
     capture: Option<&mut Capture>,
 ) -> io::Result<Ended> {
-    warnings::listen(say);
+    warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
     // One that came until now ends this program, and is not for a command that it would start.

@@ -39,8 +39,8 @@ pub(crate) struct HandoverArgs {
 
 impl HandoverArgs {
     pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
-        let group = !sets.is_empty();
-        let mut handover = Handover::new(self.access.deployment(sets)?);
+        let (deployment, group) = self.access.group_or_lone(sets)?;
+        let mut handover = Handover::new(deployment);
         if let Some(span) = self.closed_for.or((!group).then_some(Duration::from_secs(60))) {
             handover = handover.closed_for(span);
         }

@@ -12,9 +12,8 @@ use crate::{Done, block_on};
 /// Run it once, for all nodes together, when the servers are set up and their replicas attached,
 /// and only if the whole deployment is new. A server that was replaced or emptied while other nodes
 /// have data joins by itself after one quarantine; marked as new, it would deny keys that it
-/// forgot, and a handler would run twice. A server is refused if it has a key with the prefix, or
-/// palisade's marker, unless applications wrote the marker too early and are still in its first
-/// quarantine.
+/// forgot, and a handler would run twice. A server is refused if it has a key with the prefix.
+/// Nodes that are marked already are left as they are, so that it can be run again.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
@@ -41,6 +40,7 @@ fn whole(done: &Initialised) -> Value {
     let nodes = done.nodes.iter().map(|(node, done)| {
         let (state, at, why) = match done {
             Init::Marked { at, .. } => ("marked", Some(at), None),
+            Init::Already { at, .. } => ("already", Some(at), None),
             Init::Left { at } => ("left", Some(at), None),
             Init::Replaced { at } => ("replaced", Some(at), None),
             Init::Refused(why) => ("refused", None, Some(why)),

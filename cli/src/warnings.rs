@@ -1,20 +1,48 @@
-//! Warnings of the library, as messages of the program.
+//! Warnings of the library, as messages of the program: the beginning of trouble and its end.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::say::Say;
 
-/// From here on what the library warns of is written by `say`; once for each process.
-pub(crate) fn listen(say: Say) {
-    static LISTENS: Once = Once::new();
-    LISTENS.call_once(|| {
+/// Trouble of a node or a lease that ends: the event of its beginning and that of its end.
+const ENDS: [(&str, &str); 4] = [
+    ("down", "up"),
+    ("quarantine_begun", "quarantine_ended"),
+    ("min_replicas_missing", "min_replicas_restored"),
+    ("renewal_failed", "renewed"),
+];
+/// Most warnings that are kept until they are shown.
+const KEPT: usize = 64;
+
+static STATE: Mutex<State> =
+    Mutex::new(State { shown: false, kept: Vec::new(), trouble: BTreeSet::new() });
+
+struct State {
+    shown: bool,
+    kept: Vec<Message>,
+    /// Which trouble was reported and has not ended: its first event, and whose it is.
+    trouble: BTreeSet<(&'static str, String)>,
+}
+
+struct Message {
+    event: &'static str,
+    fields: Map<String, Value>,
+    text: String,
+}
+
+/// Keeps what the library warns of from here on, for [`show`].
+pub(crate) fn keep(say: Say) {
+    static KEEPS: Once = Once::new();
+    KEEPS.call_once(|| {
         if let Err(e) = tracing_subscriber::registry().with(Warnings(say)).try_init() {
             let text = format!("the library's warnings cannot be shown: {e}");
             say.warn("no_warnings", json!({ "why": e.to_string() }), &text);
@@ -22,27 +50,57 @@ pub(crate) fn listen(say: Say) {
     });
 }
 
+/// Shows what was kept, and from here on each warning when it comes. A program that ends before
+/// this ends with an error that says it all.
+pub(crate) fn show(say: Say) {
+    keep(say);
+    let kept = {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        state.shown = true;
+        std::mem::take(&mut state.kept)
+    };
+    for Message { event, fields, text } in kept {
+        say.warn(event, Value::Object(fields), &text);
+    }
+}
+
 struct Warnings(Say);
 
 impl<S: Subscriber> Layer<S> for Warnings {
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let of = event.metadata();
-        let ours = of.target().split("::").next() == Some("palisade");
-        if !ours || *of.level() > Level::WARN {
+        if of.target().split("::").next() != Some("palisade") {
             return;
         }
         let mut parts = Parts::default();
         event.record(&mut parts);
-        let shown = |(name, value): (&String, &Value)| match value {
-            Value::String(text) => format!("{name}: {text}"),
-            other => format!("{name}: {other}"),
-        };
-        let fields: Vec<_> = parts.fields.iter().map(shown).collect();
-        let text = match &*fields {
-            [] => parts.message,
-            fields => format!("{} ({})", parts.message, fields.join(", ")),
-        };
-        self.0.warn("warning", Value::Object(parts.fields), &text);
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(event) = state.kind(*of.level() <= Level::WARN, &parts) else { return };
+        let text = parts.text();
+        if state.shown {
+            drop(state);
+            self.0.warn(event, Value::Object(parts.fields), &text);
+        } else if state.kept.len() < KEPT {
+            state.kept.push(Message { event, fields: parts.fields, text });
+        }
+    }
+}
+
+impl State {
+    /// What a message of the program calls it; none if it is not shown.
+    fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
+        if is_warning {
+            if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {
+                self.trouble.insert((begin, parts.whose()));
+            }
+            return Some("warning");
+        }
+        let (begin, _) = ENDS.iter().find(|(_, end)| *end == parts.event)?;
+        self.trouble.remove(&(*begin, parts.whose())).then_some("ended")
     }
 }
 
@@ -50,6 +108,8 @@ impl<S: Subscriber> Layer<S> for Warnings {
 #[derive(Default)]
 struct Parts {
     message: String,
+    /// What the library calls its kind.
+    event: String,
     fields: Map<String, Value>,
 }
 
@@ -77,9 +137,26 @@ impl Parts {
             "message" => {
                 value.as_str().unwrap_or_default().clone_into(&mut self.message);
             }
-            // What a message of the program calls its kind.
-            "event" => {}
+            "event" => value.as_str().unwrap_or_default().clone_into(&mut self.event),
             name => drop(self.fields.insert(name.to_owned(), value)),
+        }
+    }
+
+    /// The node or the lease that it is about.
+    fn whose(&self) -> String {
+        let named = ["node", "of"].into_iter().find_map(|name| self.fields.get(name));
+        named.and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn text(&self) -> String {
+        let shown = |(name, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{name}: {text}"),
+            other => format!("{name}: {other}"),
+        };
+        let fields: Vec<_> = self.fields.iter().map(shown).collect();
+        match &*fields {
+            [] => self.message.clone(),
+            fields => format!("{} ({})", self.message, fields.join(", ")),
         }
     }
 }

@@ -9,7 +9,7 @@
 //! let cron = Cron::new(&redlock);
 //! let report = Job::new("report", "* * * * * *").zone("Europe/Zurich");
 //! let run = cron.run(report, |tick: Tick| async move {
-//!     println!("run for {:?}, token {}", tick.at(), tick.fencing_token());
+//!     println!("run for {tick}, token {}", tick.fencing_token());
 //!     Ok::<_, std::io::Error>(())
 //! });
 //! // … for as long as the process lives, beside its other work:
@@ -29,7 +29,7 @@
 //! let cron = Cron::new(&redlock);
 //! let nightly = Job::new("nightly", "0 3 * * *").zone("Europe/Zurich").missed(Missed::RunLatest);
 //! cron.run(nightly, |tick| async move {
-//!     println!("the run of {:?}, attempt {}", tick.at(), tick.attempt());
+//!     println!("the run of {tick}, attempt {}", tick.attempt());
 //!     Ok::<_, std::io::Error>(())
 //! })
 //! .await?; // for as long as the process lives

@@ -1,7 +1,9 @@
 //! A tick: what its run is given, and what is kept of it.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -9,13 +11,35 @@ use crate::idempotency::Context;
 use crate::token::FencingToken;
 
 /// What a run knows of its tick. Cheap to clone.
-#[derive(Clone, Debug)]
+///
+/// `Display` writes when it was due, in UTC: `2026-11-23T03:00:00Z`.
+#[derive(Clone)]
 pub struct Tick {
     pub(super) at: i64,
     pub(super) backfilled: bool,
     pub(super) token: FencingToken,
     pub(super) cx: Context,
     pub(super) cancel: watch::Sender<Option<Cancelled>>,
+}
+
+impl fmt::Display for Tick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match DateTime::<Utc>::from_timestamp(self.at, 0) {
+            Some(at) => f.write_str(&at.to_rfc3339_opts(SecondsFormat::Secs, true)),
+            None => write!(f, "{} s since 1970", self.at),
+        }
+    }
+}
+
+impl fmt::Debug for Tick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tick")
+            .field("at", &format_args!("{self}"))
+            .field("backfilled", &self.backfilled)
+            .field("token", &self.token)
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Tick {

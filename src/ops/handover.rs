@@ -365,7 +365,11 @@ impl Handover {
         };
         Some(match opened {
             Ok(_) => "it is open again".to_owned(),
-            Err(script::Refusal::Said(why) | script::Refusal::Changed(why)) => why,
+            Err(
+                script::Refusal::Said(why)
+                | script::Refusal::Marked(why)
+                | script::Refusal::Changed(why),
+            ) => why,
             Err(script::Refusal::Failed(why)) => {
                 let most = self.closed_for;
                 format!("not opened ({why}): it opens by itself, {most:?} after it was closed")

@@ -50,6 +50,13 @@ pub enum Init {
         /// What the operator has to know besides.
         note: Option<String>,
     },
+    /// Nothing had to be done: the server has the marker already.
+    Already {
+        /// `host:port`.
+        at: String,
+        /// Since when or by what, in words.
+        note: String,
+    },
     /// Nothing was written there, because another node was refused.
     Left {
         /// `host:port`.
@@ -70,17 +77,20 @@ pub enum Init {
 }
 
 impl Initialised {
-    /// Whether every node is marked.
+    /// Whether every node is marked, now or before.
     pub fn is_done(&self) -> bool {
-        self.nodes.iter().all(|(_, done)| matches!(done, Init::Marked { .. }))
+        let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
+        self.nodes.iter().all(|(_, done)| is_marked(done))
     }
 
-    /// 0 if every node is marked, 2 if one was refused, 69 if one could not be reached.
+    /// 0 if every node is marked, 2 if one was refused or replaced, 69 if one could not be reached.
     pub fn exit_code(&self) -> u8 {
         let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
         if self.is_done() {
             0
-        } else if any(|done| matches!(done, Init::Refused(_) | Init::Doubtful(_))) {
+        } else if any(|done| {
+            matches!(done, Init::Refused(_) | Init::Replaced { .. } | Init::Doubtful(_))
+        }) {
             2
         } else {
             69
@@ -104,6 +114,9 @@ impl fmt::Display for Initialised {
                     }
                     writeln!(f)?;
                 }
+                Init::Already { at, note } => {
+                    writeln!(f, "{node}: has the marker {MARKER} at {at} already: {note}")?;
+                }
                 Init::Left { at } => {
                     writeln!(
                         f,
@@ -119,7 +132,10 @@ impl fmt::Display for Initialised {
                 Init::Doubtful(why) => writeln!(f, "{node}: {why}")?,
             }
         }
-        let end = if self.is_done() {
+        let already = |done: &Init| matches!(done, Init::Already { .. });
+        let end = if self.is_done() && self.nodes.iter().all(|(_, done)| already(done)) {
+            "initialised before; nothing was changed"
+        } else if self.is_done() {
             "a new deployment: it grants from now on, and remembers every key"
         } else {
             "not initialised"
@@ -134,9 +150,10 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 /// Marks all nodes of a new deployment, or none of them if one cannot be.
 ///
 /// Name all nodes in one call: a server that was replaced or emptied while the others have data
-/// must not be marked; it joins by itself after one quarantine. A node is refused if it has a
-/// marker, unless applications wrote that too early and are still in their first quarantine. It is
-/// also refused if it has a key with `prefix` or, with an empty prefix, a key that looks like one
+/// must not be marked; it joins by itself after one quarantine. Nodes that all have the marker
+/// already are left as they are, and that is success; a marker that applications wrote too early,
+/// and in whose first quarantine they still are, is replaced. A node is refused if it has a
+/// key with `prefix` or, with an empty prefix, a key that looks like one
 /// of palisade's: a fence or a record. A group needs its replicas attached: a server takes a new
 /// replication id when its first replica connects.
 ///
@@ -158,10 +175,11 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
     });
     let looks = join_all(looks).await;
     let all_new = looks.iter().all(Result::is_ok);
-    let in_use = looks.iter().any(|look| matches!(look, Err(Not::New(_))));
+    let in_use = looks.iter().any(|look| matches!(look, Err(Not::New(_) | Not::Marked(_))));
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
+            (Err(Not::Marked(done)), _) => done,
             (Err(Not::New(why)), _) => Init::Refused(why),
             (Err(Not::Now(why)), _) => why,
             (Ok(()), Ok(master)) if all_new => mark(deployment, &master).await,
@@ -176,6 +194,8 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
 
 /// Why a server is not marked.
 enum Not {
+    /// It is marked already.
+    Marked(Init),
     /// It has data.
     New(String),
     /// Something else is in the way.
@@ -187,6 +207,7 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
     script::run(&conn, script::INIT, &["look"]).await.map_err(|refusal| match refusal {
+        script::Refusal::Marked(note) => Not::Marked(Init::Already { at: master.at.clone(), note }),
         script::Refusal::Said(why) | script::Refusal::Changed(why) => {
             Not::New(format!("{}: {why}", master.at))
         }

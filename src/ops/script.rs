@@ -16,6 +16,8 @@ pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 pub(super) enum Refusal {
     /// The script refused: a precondition does not hold.
     Said(String),
+    /// It did nothing because the server is marked already.
+    Marked(String),
     /// It refused because something else was done since, perhaps by itself.
     Changed(String),
     /// No answer, so it may have been executed, or the server's refusal.
@@ -25,7 +27,7 @@ pub(super) enum Refusal {
 impl Refusal {
     pub(super) fn reason(self) -> String {
         match self {
-            Self::Said(why) | Self::Changed(why) | Self::Failed(why) => why,
+            Self::Said(why) | Self::Marked(why) | Self::Changed(why) | Self::Failed(why) => why,
         }
     }
 }
@@ -39,6 +41,7 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
             let part = |n| said.get(n).and_then(text).unwrap_or_default();
             match &*part(0) {
                 "ok" => Ok(part(1)),
+                "marked" => Err(Refusal::Marked(part(1))),
                 "changed" => Err(Refusal::Changed(part(1))),
                 _ => Err(Refusal::Said(part(1))),
             }

@@ -98,6 +98,12 @@ impl Settings {
             || self.embedded.0
     }
 
+    /// Whether Sentinels and their masters are among the nodes.
+    pub(crate) fn has_groups(&self) -> bool {
+        let urls = || self.urls.0.iter().any(|url| url.starts_with("sentinel://"));
+        !self.group.is_empty() || !self.sentinel.0.is_empty() || urls()
+    }
+
     /// This layer, with `below` for the settings that it lacks. Nodes are one setting: a layer that
     /// names one must name all.
     fn over(self, below: Self) -> Self {
@@ -234,7 +240,8 @@ impl Settings {
             builder = builder.prefix(prefix);
         }
         if let Some(Span(ttl)) = self.ttl {
-            builder = builder.ttl(ttl);
+            // A shorter ttl here is no reason to expect shorter leases of all other clients.
+            builder = builder.ttl(ttl).max_ttl(ttl.max(palisade::Config::default().max_ttl));
         }
         if let Some(Span(max_ttl)) = self.max_ttl {
             builder = builder.max_ttl(max_ttl);

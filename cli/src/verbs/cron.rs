@@ -130,7 +130,7 @@ impl CronArgs {
         let job = self.job();
         let json = self.say.json;
         let ground = self.metrics.ground(self.handle, sets, self.say)?;
-        warnings::listen(ground.say);
+        warnings::show(ground.say);
         let cron = Cron::new(&ground.redlock).name(format!("cron:{}", self.name));
         if let Some(n) = self.history {
             let all = cron.history(&job, n).await.map_err(|e| refused(&e))?;

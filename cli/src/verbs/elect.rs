@@ -14,8 +14,9 @@ use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED, USAGE};
 use crate::metrics::MetricsArgs;
-use crate::say::{escaped, plain};
+use crate::say::{Say, escaped, plain};
 use crate::settings::Span;
+use crate::warnings;
 
 /// Runs a command on the host that leads the election NAME, and nowhere else.
 ///
@@ -92,7 +93,7 @@ impl ElectArgs {
                     ground.close().await;
                     return Ok(128 + signal as u8);
                 }
-                won = campaign(&election, &value, first && wait.is_none()) => won,
+                won = campaign(&election, &value, first && wait.is_none(), ground.say) => won,
             };
             let leadership = match won {
                 Ok(leadership) => leadership,
@@ -104,7 +105,7 @@ impl ElectArgs {
             first = false;
             let term = leadership.term();
             let fields = json!({ "name": self.name, "term": term.get(), "value": value });
-            ground.say.progress("leading", fields, &format!("leads {:?}, term {term}", self.name));
+            ground.say.warn("leading", fields, &format!("leads {:?}, term {term}", self.name));
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
@@ -127,13 +128,20 @@ async fn campaign(
     election: &Election,
     value: &str,
     at_once: bool,
+    say: Say,
 ) -> Result<Leadership, CampaignError> {
-    match election.try_campaign(value).await {
+    let why = match election.try_campaign(value).await {
         Ok(TryCampaign::Won(leadership)) => return Ok(leadership),
-        Err(CampaignError::NoQuorum(why)) if !at_once || !is_nothing_there(&why) => {}
+        Err(CampaignError::NoQuorum(why)) if !at_once || !is_nothing_there(&why) => why.to_string(),
         Err(e) => return Err(e),
-        Ok(TryCampaign::Following(_)) => {}
-    }
+        Ok(TryCampaign::Following(_)) => {
+            let leader = election.leader().await.ok().flatten();
+            leader.map_or_else(|| "another candidate leads".to_owned(), |l| leader_line(&l))
+        }
+    };
+    let text = format!("election {:?}: {why}; waiting", election.name());
+    say.warn("waiting", json!({ "name": election.name() }), &text);
+    warnings::show(say);
     election.campaign(value).await
 }
 

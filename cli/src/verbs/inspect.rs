@@ -135,7 +135,8 @@ fn closed_until(guard: &LockGuard) -> (u128, String) {
     (until.as_millis(), words)
 }
 
-fn line(holder: &Holder) -> String {
+/// A holder in words.
+pub(super) fn line(holder: &Holder) -> String {
     let Holder { owner, fence, remaining, note, .. } = holder;
     let note = note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
     format!("{owner} (fence {fence}, {remaining:.1?} of its lease left{note})")

@@ -8,6 +8,7 @@ use palisade::{LockGuard, Mutex, ReleaseError, TryAcquire};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::inspect::line;
 use super::{CommandArgs, Ground, SayArgs, is_nothing_there, refused};
 use crate::access::{HandleArgs, Sets};
 use crate::child::{self, Ended};
@@ -15,6 +16,7 @@ use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
 use crate::metrics::MetricsArgs;
 use crate::say::Say;
 use crate::settings::Span;
+use crate::warnings;
 
 /// Runs a command while nobody else holds the lock NAME.
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
@@ -143,16 +145,17 @@ pub(crate) async fn acquire(
     let waiting = match mutex.try_acquire().await {
         Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
         Ok(TryAcquire::Taken(_)) if nonblock => return Err(NotAcquired::Taken),
-        Ok(TryAcquire::Taken(_)) => "held by somebody else; waiting".to_owned(),
+        Ok(TryAcquire::Taken(_)) => held(mutex).await,
         Err(AcquireError::NoQuorum(why)) if !nonblock => {
             if wait.is_none() && is_nothing_there(&why) {
                 return Err(NotAcquired::Error(AcquireError::NoQuorum(why)));
             }
-            format!("{why}; waiting")
+            format!("lock {:?}: {why}; waiting", mutex.name())
         }
         Err(e) => return Err(NotAcquired::Error(e)),
     };
-    say.progress("waiting", json!({}), &waiting);
+    say.warn("waiting", json!({ "name": mutex.name() }), &waiting);
+    warnings::show(say);
     loop {
         match mutex.acquire().await {
             Ok(guard) => return Ok(guard),
@@ -160,4 +163,11 @@ pub(crate) async fn acquire(
             Err(e) => return Err(NotAcquired::Error(e)),
         }
     }
+}
+
+/// By whom the lock is held, for a person who waits.
+async fn held(mutex: &Mutex) -> String {
+    let holder = mutex.inspect().await.ok().and_then(|seen| seen.holder());
+    let by = holder.map_or_else(|| "another process".to_owned(), |holder| line(&holder));
+    format!("lock {:?} is held by {by}; waiting", mutex.name())
 }

@@ -23,6 +23,7 @@ use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
 use crate::settings::Span;
 use crate::signals::Signals;
+use crate::warnings;
 use crate::watchdog::MARGIN;
 
 /// How long unconfirmed releases are repeated at the end.
@@ -109,6 +110,7 @@ impl Ground {
         say: SayArgs,
     ) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
+        warnings::keep(say);
         let Opened { redlock, embedded, secrets } = handle.open(sets)?;
         if embedded {
             let text = "--embedded: this protects from no other process";

@@ -37,9 +37,12 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     let redlock = Redlock::builder().node(RedisNode::new(server.url()).unwrap()).build().unwrap();
     serves(&redlock).await;
 
+    let before = server.cli(&["GET", "palisade:generation"]);
     let out = palisade(&["init", "--node", &server.url()]);
-    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     assert!(words(&out).contains("has the marker palisade:generation"), "{}", words(&out));
+    assert!(words(&out).contains("nothing was changed"), "{}", words(&out));
+    assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +58,7 @@ async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits()
     assert_eq!(out.status.code(), Some(0), "{}", words(&out));
     serves(&redlock).await;
     let out = palisade(&["init", "--node", &server.url()]);
-    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,4 +180,14 @@ fn nobody_there_and_wrong_use_have_their_exit_codes() {
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
     let out = palisade(&["init", "--master", "orders-a"]);
     assert_eq!(out.status.code(), Some(64), "{}", words(&out));
+}
+
+#[test]
+fn a_handover_reads_the_group_from_the_environment() {
+    let nobody = format!("127.0.0.1:{}", support::server::free_port());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    command.env("PALISADE_SENTINEL", nobody).env("PALISADE_MASTER", "orders-a");
+    let out = command.args(["handover", "--timeout", "300ms"]).output().expect("it can be run");
+    // Not: `name one server`.
+    assert_eq!(out.status.code(), Some(69), "{}", words(&out));
 }

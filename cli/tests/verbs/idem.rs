@@ -27,13 +27,17 @@ fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     // The lease is long: nobody wants to wait for its end.
     let long = |args: &[&str]| {
         let mut command = ground.command(args);
-        command.env("PALISADE_TTL", "60s");
+        command.env("PALISADE_TTL", "60s").env("PALISADE_MAX_TTL", "60s");
         Run::of(&command.output().expect("it can be run"))
     };
     let script = "echo ran >>runs; [ -e good ] || sleep 30";
     let hangs = ground.spawn(&["once", "k", "--ttl", "60s", "-c", script]);
     until("it runs", SOON, || !text(&ground.file("runs")).is_empty());
     hangs.signal("KILL");
+    let table = ground.run(&["idem", "list"]).out;
+    assert!(table.contains("1 attempt, the last") && !table.contains("0ns"), "{table}");
+    let none = ground.run(&["idem", "list", "--namespace", "none"]);
+    assert_eq!((none.code, &*none.out), (0, "no such key in this namespace\n"), "{}", none.err);
     assert_eq!(listed(&ground, &["--running"]), ["k"]);
     assert_eq!(listed(&ground, &["--running", "--older-than", "5m"]), [] as [&str; 0]);
     until("it is old enough", SOON, || {
@@ -66,7 +70,7 @@ fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     assert_eq!(text(&ground.file("runs")).lines().count(), 2);
     assert_eq!(listed(&ground, &["--stored"]), ["k"]);
     let table = ground.run(&["idem", "list"]);
-    assert!(table.out.starts_with("\"k\": stored, 1 attempts"), "{}", table.out);
+    assert!(table.out.starts_with("\"k\": stored, 1 attempt, "), "{}", table.out);
 }
 
 #[test]

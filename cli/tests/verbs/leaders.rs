@@ -232,3 +232,21 @@ fn what_another_process_wrote_commands_no_terminal_in_tables_or_json() {
     assert_eq!(json["candidates"][0]["value"], value, "the value is the same");
     drop(leader);
 }
+
+#[test]
+fn off_a_terminal_a_candidate_says_that_it_waits_and_for_whom_and_that_it_leads() {
+    let ground = Ground::new();
+    let first = ground.spawn(&["elect", "a", "--value", "one", "-c", "touch led; sleep 60"]);
+    until("it leads", SOON, || ground.file("led").exists());
+    let second = ground.spawn(&["elect", "a", "--value", "two", "--", "sleep", "60"]);
+    // It has no words for its reader before it has found the other one.
+    until("it waits", SOON, || ground.run(&["candidates", "a"]).out.lines().count() == 2);
+    first.signal("TERM");
+    let led = first.end(SOON);
+    until("it leads", SOON, || ground.run(&["candidates", "a"]).out.contains("\"two\" leads"));
+    second.signal("TERM");
+    let waited = second.end(SOON).err;
+    assert!(led.err.starts_with("palisade: leads \"a\""), "{}", led.err);
+    let (waits, leads) = (waited.find("\"one\" leads"), waited.find("palisade: leads \"a\""));
+    assert!(waits.is_some() && waits < leads, "{waited}");
+}

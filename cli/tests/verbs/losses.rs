@@ -250,3 +250,39 @@ fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back()
     let run = run.end(SOON);
     assert_eq!((run.code, terms()), (143, 2), "{}", run.err);
 }
+
+#[test]
+fn off_a_terminal_a_waiting_lock_says_for_whom_and_trouble_is_logged_to_its_end() {
+    let mut ground = Ground::new();
+    let holder = ground.spawn(&["lock", "a", "-c", "touch held; sleep 60"]);
+    until("it is held", SOON, || ground.file("held").exists());
+    let seen = ground.run(&["inspect", "a", "--json"]);
+    let seen: serde_json::Value = serde_json::from_str(&seen.out).expect("JSON");
+    let owner = seen["holder"]["owner"].as_str().expect("a holder").to_owned();
+    let mut command = ground.command(&["lock", "a", "--", "true"]);
+    command.stderr(std::fs::File::create(ground.file("err")).unwrap());
+    let mut waiting = command.spawn().expect("it can be run");
+    let errors = ground.file("err");
+    let said = |words: &str| text(&errors).contains(words);
+    until("it says for whom", SOON, || said(&format!("held by {owner}")));
+    ground.server.kill();
+    until("it says that the node is lost", SOON, || said("node lost"));
+    assert!(!said("node connected"), "{}", text(&errors));
+    ground.server.restart();
+    until("it says that the node is back", SOON, || said("node connected"));
+    drop(holder);
+    let _ = waiting.kill();
+    let _ = waiting.wait();
+}
+
+#[test]
+fn a_different_ttl_in_two_processes_is_reported() {
+    let ground = Ground::new();
+    let long = ["lock", "a", "--max-ttl", "6s", "-c", "touch held; sleep 60"];
+    let long = ground.spawn(&long);
+    until("it is held", SOON, || ground.file("held").exists());
+    let short = ground.run(&["lock", "b", "--", "sleep", "0.3"]);
+    assert_eq!(short.code, 0, "{}", short.err);
+    assert!(short.err.contains("clients differ in max_ttl"), "{}", short.err);
+    drop(long);
+}

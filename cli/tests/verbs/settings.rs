@@ -70,3 +70,19 @@ fn the_command_does_not_inherit_passwords_unless_that_is_asked_for() {
     let with = run(&["--pass-secrets"]);
     assert!(with.out.contains("s3cret") && with.out.contains("ign0red"), "{}", with.out);
 }
+
+#[test]
+fn a_short_ttl_does_not_expect_short_leases_of_all_other_clients() {
+    let ground = Ground::new();
+    let run = |args: &[&str]| {
+        let mut command = palisade();
+        command.env("PALISADE_NODE", ground.url()).args(args).args(["--", "sleep", "0.3"]);
+        Run::of(&command.output().unwrap())
+    };
+    // As every client with the defaults.
+    assert_eq!(run(&["lock", "a"]).code, 0);
+    let short = run(&["lock", "a", "--ttl", "5s"]);
+    assert_eq!((short.code, &*short.err), (0, ""), "no other settings than before");
+    let shorter = run(&["lock", "a", "--ttl", "5s", "--max-ttl", "5s"]);
+    assert!(shorter.err.contains("clients differ in max_ttl"), "{}", shorter.err);
+}

@@ -1,6 +1,7 @@
 -- Marks a server on which nothing was ever granted: it is unused, or its clients found no marker
 -- and are still in the first quarantine. The caller checks whether it has keys. KEYS 1
--- palisade:generation ARGV 1 'look' or 'mark' Returns {'ok', replid} | {'no', why}
+-- palisade:generation ARGV 1 'look' or 'mark' Returns {'ok', replid} |
+-- {'marked', note} where nothing has to be done | {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}
@@ -13,13 +14,11 @@ if marker then
   local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
   local began_here = string.sub(marker, 1, 40) == replid and string.sub(marker, 111) == 'e'
   if not (began_here and since and q) then
-    return {'no', 'it has the marker ' .. KEYS[1] .. ': it was initialised or used before, '
-      .. 'and nothing has to be done'}
+    return {'marked', 'it was initialised or used before'}
   end
   if now >= since + q then
-    return {'no', 'it has the marker ' .. KEYS[1] .. ' and its first quarantine is over: it '
-      .. 'already grants, and nothing has to be done; only keys without created_at may count as '
-      .. 'forgotten for one retention'}
+    return {'marked', 'its first quarantine is over, so it already grants; only keys without '
+      .. 'created_at may count as forgotten for one retention'}
   end
 end
 if ARGV[1] == 'look' then return {'ok', replid} end

@@ -103,7 +103,14 @@ fn object(list: &KeyList) -> Value {
 fn table(list: &KeyList) -> String {
     let mut text = String::new();
     for key in &list.keys {
-        let whole = |span: Duration| Duration::from_secs(span.as_secs());
+        let whole = |span: Duration| {
+            if span < Duration::from_secs(1) {
+                "less than 1s".to_owned()
+            } else {
+                format!("{:?}", Duration::from_secs(span.as_secs()))
+            }
+        };
+        let attempts = if key.attempts == 1 { "attempt" } else { "attempts" };
         let left = match key.state {
             KeyState::Running { remaining } => format!(", for {remaining:.1?} more"),
             _ => String::new(),
@@ -111,8 +118,8 @@ fn table(list: &KeyList) -> String {
         let forgotten = if key.forgotten { ", may be forgotten" } else { "" };
         let _ = writeln!(
             text,
-            "{:?}: {}{left}, {} attempts, the last {:?} ago, on {} of {} nodes, expires in \
-             {:?}{forgotten}",
+            "{:?}: {}{left}, {} {attempts}, the last {} ago, on {} of {} nodes, expires in \
+             {}{forgotten}",
             key.key,
             key.state.word(),
             key.attempts,
@@ -121,6 +128,9 @@ fn table(list: &KeyList) -> String {
             list.nodes,
             whole(key.expires_in),
         );
+    }
+    if list.keys.is_empty() && list.unread.is_empty() {
+        text += "no such key in this namespace\n";
     }
     if list.more {
         text += "there are more (--limit)\n";
