@@ -29,8 +29,6 @@ pub enum Bug {
     /// A quarantine is named by a holder whose lease ends before a replaced server has stopped
     /// (quarantine 6).
     NamedByWhoLapses,
-    /// A token is raised, and a promise renewed, during a quarantine (quarantine 3).
-    RaiseInQuarantine,
     /// A promoted server's quarantine is as long as its own settings say, whatever its data say
     /// (quarantine 7).
     QuarantineNotKept,
@@ -94,6 +92,8 @@ pub enum Bug {
     TakeoversRelease,
     /// A server stops in a batch and executes others before it goes on (overview 2).
     BatchesYield,
+    /// Each process has records of its own of a job's ticks (cron 1).
+    TicksByProcess,
     /// An acquire takes another program's lock for nobody's (locks 9).
     ForeignOverwritten,
     /// A batch arrives before one that was sent earlier (overview 2).

@@ -237,11 +237,7 @@ impl Locks {
         owner: OwnerToken,
         token: FencingToken,
     ) -> Reply {
-        #[cfg(feature = "sim-bugs")]
-        let quarantine_raises = crate::bugs::on(crate::bugs::Bug::RaiseInQuarantine);
-        #[cfg(not(feature = "sim-bugs"))]
-        let quarantine_raises = false;
-        if !h.quarantine.is_zero() && !quarantine_raises {
+        if !h.quarantine.is_zero() {
             return h.quarantined();
         }
         match self.0.live(keys.lock(), h.now) {

@@ -87,14 +87,6 @@ impl Entry {
         }
     }
 
-    fn may_be_raised(&self, h: &Header) -> bool {
-        #[cfg(feature = "sim-bugs")]
-        if crate::bugs::on(crate::bugs::Bug::RaiseInQuarantine) {
-            return true;
-        }
-        self.is_of_this_life(h)
-    }
-
     /// The request is known from now on.
     fn is_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.fingerprint = self.fingerprint.or(fingerprint);
@@ -203,7 +195,7 @@ impl Records {
             // may have been overtaken.
             Some(e)
                 if e.own == Some(owner)
-                    && e.may_be_raised(h)
+                    && e.is_of_this_life(h)
                     && e.fence <= token.get()
                     && !h.is_ahead(token.get()) =>
             {

@@ -95,6 +95,7 @@ impl Actor {
                 Act::Classic { name, wait, hold } => {
                     self.classic(name, wait, hold, self.dice(at)).await;
                 }
+                Act::Tick { span, takes } => self.tick(span, takes).await,
                 Act::Decide { key, later, decision } => self.decide(key, later, decision).await,
                 Act::Cancelled { name, wait, polls } => self.cancelled(name, wait, polls).await,
                 Act::Lock { name, wait, hold, every, renew, parting } => {

@@ -20,9 +20,14 @@ pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
 
-/// Whether this is the number of an idempotency key.
+/// The number of a tick, as of a key.
+pub(crate) fn tick(unix_seconds: i64) -> u16 {
+    400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
+}
+
+/// Whether this is the number of an idempotency key or a tick.
 pub(crate) fn is_key(number: u16) -> bool {
-    (200..300).contains(&number)
+    (200..300).contains(&number) || (400..999).contains(&number)
 }
 
 /// The number of a key, whatever its prefix.

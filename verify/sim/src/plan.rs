@@ -236,6 +236,11 @@ pub(crate) enum Act {
         wait: Ms,
         hold: Ms,
     },
+    /// Runs a job that ticks each second, each time for `takes`.
+    Tick {
+        span: Ms,
+        takes: Ms,
+    },
     /// An operator looks at a key, and after `later` decides about it.
     Decide {
         key: usize,

@@ -25,13 +25,13 @@ const ORDERS: Where = Where::Theme(3);
 const RERUNS: Where = Where::Theme(4);
 const SLOW_ANSWERS: Where = Where::Changed(Tamper::Scene(Scene::SlowAnswers));
 const OLD_MASTER: Where = Where::Changed(Tamper::Scene(Scene::OldMaster));
-const LATE_RAISES: Where = Where::Changed(Tamper::Scene(Scene::LateRaises));
 const PRINTS: Where = Where::Changed(Tamper::Scene(Scene::Prints));
 const TAKE_OVERS: Where = Where::Changed(Tamper::Scene(Scene::TakeOvers));
 const HANDOVERS: Where = Where::Changed(Tamper::Scene(Scene::Handovers));
 const RETENTION: Where = Where::Changed(Tamper::Scene(Scene::Retention));
 const OPERATORS: Where = Where::Changed(Tamper::Scene(Scene::Operators));
 const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
+const TICKS: Where = Where::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Goes through the seeds until the bug is found.
 fn hunt(bug: Option<Bug>, at: Where) -> Sum {
@@ -103,7 +103,6 @@ known_bugs! {
     closed_while_settling: ClosedWhileSettling in HANDOVERS,
     handover_unchecked: HandoverUnchecked in HANDOVERS,
     quarantined_witness: QuarantinedWitness in FAILOVERS,
-    raise_in_quarantine: RaiseInQuarantine in LATE_RAISES,
     late_requests_run: LateRequestsRun in FAILOVERS,
     deadline_of_another_clock: DeadlineOfAnotherClock in FAILOVERS,
     promises_expire_early: PromisesExpireEarly in ORDERS,
@@ -117,6 +116,7 @@ known_bugs! {
     extensions_keep_nothing: ExtensionsKeepNothing in RETENTION,
     changes_unfenced: ChangesUnfenced in OPERATORS,
     foreign_overwritten: ForeignOverwritten in CLASSIC,
+    ticks_by_process: TicksByProcess in TICKS,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

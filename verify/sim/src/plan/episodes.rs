@@ -1,7 +1,7 @@
 //! More scenes: what goes on for longer than a lease, and who comes past the library.
 
-use super::scenes::{TTL, lock, lone, within};
-use super::{Act, Birth, Decision, Fault, HandlerPlan, Ms, Plan, Policy};
+use super::scenes::{TTL, group, lock, lone, within};
+use super::{Act, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Plan, Policy, Wave};
 use crate::dice::Dice;
 
 fn order(span: Ms, wait: Ms, fails: u64) -> Act {
@@ -83,6 +83,45 @@ impl Plan {
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let freeze = Fault::Freeze { node, server: 0, span: d.range(5, TTL) };
             self.faults.push((d.range(5, 8 * TTL), freeze));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn ticks(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        self.orders.policy = d.pick(&[Policy::Once, Policy::Once, Policy::Rerun]);
+        let error = self.stages[0].clock_error;
+        // A tick is born at its instant, so these clocks count.
+        let most = error as i64 * 1_000;
+        for client in &mut self.clients {
+            client.clock.wall = Wave::constant(error * 1_000, d.pick(&[-most, 0, most]));
+        }
+        if d.chance(500) {
+            self.nodes[0] = group(2 * TTL, false, TTL);
+            for server in &mut self.nodes[0].servers {
+                *server = within(error * 1_000, d.chance(500), server.window);
+            }
+        }
+        let job = Act::Tick { span: 9_000, takes: d.pick(&[0, 5, TTL, 4 * TTL]) };
+        self.do_one_after_the_other([vec![job], vec![job], vec![job]]);
+        for _ in 0..d.range(1, 5) {
+            // Around a tick.
+            let at = 1_000 * d.range(0, 8) + d.range(0, TTL);
+            let client = d.range(0, 2) as usize;
+            let copy = d.pick(&[Copy::Behind(0), Copy::Behind(TTL / 4), Copy::Empty]);
+            let old = d.range(0, 7);
+            self.faults.push((
+                at,
+                match d.range(0, 3) {
+                    0 if self.nodes[0].is_group() => {
+                        let to = d.range(0, 1) as usize;
+                        Fault::Failover { node: 0, to, copy, old, freeze: 0 }
+                    }
+                    0 => Fault::Crash { node: 0, copy, down: d.pick(&[0, 20]) },
+                    1 => Fault::Kill { client },
+                    _ => Fault::Pause { client, span: d.range(5, 12 * TTL), lag: 0 },
+                },
+            ));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

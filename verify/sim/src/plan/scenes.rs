@@ -17,8 +17,6 @@ pub enum Scene {
     /// A replaced master that goes on longer than its leases last, and clocks as far apart as they
     /// may be.
     OldMaster,
-    /// A raise that arrives once more, at a server that has forgotten what came after it.
-    LateRaises,
     /// A node that loses everything while a handler runs, and another request under its key.
     Prints,
     /// An operator who takes a lock from a holder that stops now and then, while another waits for
@@ -34,6 +32,9 @@ pub enum Scene {
     Operators,
     /// Another program that takes the same lock by `SET NX PX`.
     Classic,
+    /// A job that ticks each second on three processes that stop and die, on servers that fail
+    /// over and crash.
+    Ticks,
 }
 
 /// The lease of a scene.
@@ -52,13 +53,13 @@ impl Plan {
         match scene {
             Scene::SlowAnswers => self.slow_answers(&mut d),
             Scene::OldMaster => self.old_master(&mut d),
-            Scene::LateRaises => self.late_raises(&mut d),
             Scene::Prints => self.prints(&mut d),
             Scene::TakeOvers => self.take_overs(&mut d),
             Scene::Handovers => self.handovers(&mut d),
             Scene::Retention => self.retention_runs_out(&mut d),
             Scene::Operators => self.operators(&mut d),
             Scene::Classic => self.classic(&mut d),
+            Scene::Ticks => self.ticks(&mut d),
         }
     }
 
@@ -122,33 +123,6 @@ impl Plan {
         let holder = lock(TTL, 6 * TTL, true);
         self.do_one_after_the_other([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
         self.faults = vec![fails_over(d.range(20, 3 * TTL))];
-    }
-
-    /// The first client stops while its handler runs. The second runs again, without the third
-    /// node, and is answered. Then the first node forgets that, and a raise of the first client
-    /// arrives there once more: not too late, by the clock of the promoted server.
-    fn late_raises(&mut self, d: &mut Dice) {
-        let max_ttl = 2 * TTL;
-        let nodes = vec![group(max_ttl, true, TTL), lone(max_ttl, true), lone(max_ttl, true)];
-        self.settle(max_ttl, nodes);
-        for client in &mut self.clients {
-            client.clock.wall = Wave::constant(900_000, 900_000);
-        }
-        let twice = NetPlan { late_max: 2 * TTL, duplicate: 1_000, ..self.net };
-        (self.net, self.copy_every, self.orders.policy) = (twice, 5, Policy::Rerun);
-        let order = |span| Act::Order {
-            key: 0,
-            print: 0,
-            wait: TTL,
-            handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
-        };
-        self.do_one_after_the_other([vec![order(TTL)], vec![Act::Think(TTL), order(1)]]);
-        let stop = Fault::Pause { client: 0, span: 2 * TTL + d.range(0, TTL), lag: 0 };
-        let cut = Fault::Cut { client: 1, node: 2, requests: true, span: 20 * TTL };
-        let at = d.range(TTL * 5 / 4, TTL * 3 / 2);
-        let copy = Copy::Behind(d.range(TTL / 2, TTL));
-        let forget = Fault::Failover { node: 0, to: 1, copy, old: 0, freeze: 0 };
-        self.faults = vec![(0, cut), (d.range(30, 60), stop), (at, forget)];
     }
 
     fn prints(&mut self, d: &mut Dice) {
@@ -266,7 +240,7 @@ pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
 }
 
 /// Of two servers whose clocks are as far apart as they may be.
-fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
+pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
     NodePlan { servers: servers.into(), is_new: true }
 }

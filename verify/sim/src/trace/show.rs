@@ -11,6 +11,7 @@ fn name(n: u16) -> String {
         100..200 => format!("calm-{}", n - 100),
         200..300 => format!("order-{}", n - 200),
         300..400 => format!("seat-{}", n - 300),
+        400..999 => format!("tick-{}", n - 400),
         _ => format!("name-{n}"),
     }
 }

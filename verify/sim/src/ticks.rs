@@ -1,0 +1,41 @@
+//! What clients do with a job: each runs it, and its ticks are run by one of them.
+
+use std::sync::Arc;
+
+use palisade::cron::{Interrupted, Job, Overlap, Tick};
+use palisade::{Cron, Failed};
+use tokio::time::{sleep, timeout};
+
+use crate::client::Actor;
+use crate::names;
+use crate::orders::Believes;
+use crate::plan::{Policy, ms};
+use crate::trace::Event;
+
+impl Actor {
+    /// Runs the job for so long, if its process lives for so long.
+    pub(crate) async fn tick(&self, span: u64, takes: u64) {
+        let interrupted = match self.plan.orders.policy {
+            Policy::Once => Interrupted::Leave,
+            Policy::Rerun | Policy::Least => Interrupted::Rerun,
+        };
+        let overlap = if self.plan.seed & 16 == 0 { Overlap::Allow } else { Overlap::Skip };
+        let job = Job::new("job", "* * * * * *").interrupted(interrupted).overlap(overlap);
+        let cron = Cron::new(&self.redlock);
+        let run = cron.run(job, |tick| self.attend(tick, takes));
+        // Nothing else ends it than the end of the span.
+        let _ = timeout(ms(span), run).await;
+    }
+
+    async fn attend(&self, tick: Tick, takes: u64) -> Result<(), Failed> {
+        let (client, name) = (self.client, names::tick(tick.unix_seconds()));
+        let (token, attempt) = (tick.fencing_token().get(), tick.attempt());
+        let value = self.world.next_value();
+        self.world.tell(Event::Starts { client, name, token, attempt, value, print: 0 });
+        let belief = Box::new(move || Some(tick.remaining()));
+        let hold = self.world.claims((client, name), token, belief);
+        let _believes = Believes { world: Arc::clone(&self.world), hold };
+        sleep(ms(takes)).await;
+        Ok(())
+    }
+}
