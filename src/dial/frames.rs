@@ -21,19 +21,26 @@ pub(crate) struct Limits {
     /// How many pushes a connection may bring in all: where nothing is subscribed to, a server
     /// that sends them without end only keeps us busy.
     pub(crate) pushes: u64,
+    /// How many answers, pushes included, are read in 20 ms. Those behind them wait in the socket,
+    /// and so does their sender.
+    pub(crate) answers: u64,
 }
 
 impl Limits {
     /// For answers to batches: a mebibyte of results, or one result of the largest size,
     /// and room for everything around them.
-    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, items: 1 << 16, pushes: PUSHES_MAX };
+    pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
     /// For all other answers of servers and Sentinels.
-    pub(crate) const WORDS: Self = Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX };
+    pub(crate) const WORDS: Self =
+        Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
     /// The same on a connection with subscriptions.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
+    /// For a Sentinel's events: it sends some for each change of a group. One that sends them
+    /// without end would otherwise occupy a processor.
+    pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
     /// For entries of streams.
     #[cfg(feature = "streams")]
-    pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, pushes: PUSHES_MAX };
+    pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
 /// Why a connection is ended: a correct server never sends this.
@@ -98,13 +105,15 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Takes what came next.
-    pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<(), Excess> {
+    /// Takes what came next; returns how many answers end in it.
+    pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
+        let mut answers = 0;
         while !data.is_empty() {
-            let (used, _) = self.next(data)?;
+            let (used, ends) = self.next(data)?;
+            answers += u64::from(ends);
             data = &data[used..];
         }
-        Ok(())
+        Ok(answers)
     }
 
     /// Takes what came next up to the end of an answer; how many bytes that were, and whether an

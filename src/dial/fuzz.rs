@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::fuzzing::{any_bytes, any_number, config};
 
-const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100 };
+const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100, answers: u64::MAX };
 
 /// What the login is answered with, so that more than the login is reached.
 const LOGIN: &[u8] = b"%1\r\n+proto\r\n:3\r\n";

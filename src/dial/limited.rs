@@ -1,16 +1,22 @@
-//! A socket that ends when an answer is larger than allowed, before memory is allocated for it.
+//! A socket that ends when an answer is larger than allowed, before memory is allocated for it, and
+//! pauses when more answers come than are read in time.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::frames::{Excess, Frames, Limits};
 
 /// Bytes that are read before other tasks get a turn. A server that sends without end would
 /// otherwise occupy a thread and delay all other tasks.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
+
+/// Time in which a limited number of answers is read.
+const SPAN: Duration = Duration::from_millis(20);
 
 /// Any byte stream.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -23,11 +29,40 @@ pub(super) struct Limited {
     over: Option<Excess>,
     /// Bytes that were read since other tasks had a turn.
     turn: usize,
+    /// Most answers in one `SPAN`, how many were read in the present one, and when that began.
+    most: u64,
+    answers: u64,
+    since: Instant,
+    /// Until the next `SPAN` begins.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Limited {
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits) -> Self {
-        Self { socket, frames: Frames::new(limits), over: None, turn: 0 }
+        Self {
+            socket,
+            frames: Frames::new(limits),
+            over: None,
+            turn: 0,
+            most: limits.answers,
+            answers: 0,
+            since: Instant::now(),
+            pause: None,
+        }
+    }
+
+    /// Ready when another answer may be read.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.answers < self.most {
+            return Poll::Ready(());
+        }
+        let next = self.since + SPAN;
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep_until(next)));
+        if pause.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        (self.pause, self.answers, self.since) = (None, 0, Instant::now());
+        Poll::Ready(())
     }
 }
 
@@ -44,13 +79,19 @@ impl AsyncRead for Limited {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
+            if self.poll_pause(cx).is_pending() {
+                return Poll::Pending;
+            }
             let Poll::Ready(read) = Pin::new(&mut *self.socket).poll_read(cx, buf) else {
                 self.turn = 0;
                 return Poll::Pending;
             };
             read?;
             self.turn += buf.filled().len() - before;
-            self.over = self.frames.take(&buf.filled()[before..]).err();
+            match self.frames.take(&buf.filled()[before..]) {
+                Ok(answers) => self.answers = self.answers.saturating_add(answers),
+                Err(excess) => self.over = Some(excess),
+            }
         }
         Poll::Ready(match self.over {
             Some(excess) => {
@@ -89,5 +130,33 @@ impl AsyncWrite for Limited {
 
     fn is_write_vectored(&self) -> bool {
         self.socket.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The sender of more waits; nothing is lost.
+    #[tokio::test(start_paused = true)]
+    async fn no_more_pushes_are_read_than_the_pace_allows() {
+        let (near, mut far) = duplex(100);
+        let push = b">2\r\n+x\r\n:1\r\n";
+        let sends = tokio::spawn(async move {
+            for _ in 0..10_000 {
+                far.write_all(push).await.expect("it is read");
+            }
+        });
+        let (mut limited, begun) = (Limited::new(Box::new(near), Limits::SENTINEL), Instant::now());
+        let mut all = Vec::new();
+        limited.read_to_end(&mut all).await.expect("it is the protocol");
+        sends.await.expect("it ends");
+        assert_eq!(all, push.repeat(10_000));
+        // Some read at once may hold some more than the last one that is allowed.
+        let least = SPAN * (10_000 / (256 + 16));
+        assert!(begun.elapsed() >= least, "after {:?}", begun.elapsed());
+        assert!(begun.elapsed() <= SPAN * 45, "after {:?}", begun.elapsed());
     }
 }

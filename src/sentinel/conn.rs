@@ -70,7 +70,7 @@ impl Access {
         }
         let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
         let place = Place::Tcp(at.host().into(), at.port());
-        dial(&place, tls.as_ref(), &login, config, Limits::EVENTS).await
+        dial(&place, tls.as_ref(), &login, config, Limits::SENTINEL).await
     }
 }
 

@@ -6,11 +6,11 @@ use redis::Value;
 use super::*;
 use crate::fuzzing::{any_number, any_value, config, many};
 
-const SMALL: Limits = Limits { bytes: 1_000, items: 50, pushes: 500 };
+const SMALL: Limits = Limits { bytes: 1_000, items: 50, pushes: 500, answers: u64::MAX };
 
 fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     let mut frames = Frames::new(limits);
-    frames.take(data).map(|()| frames)
+    frames.take(data).map(|_| frames)
 }
 
 /// At the beginning of an answer.
@@ -194,7 +194,7 @@ proptest! {
         for value in &values {
             encoded(value, &mut stream);
         }
-        let mut frames = Frames::new(Limits { bytes: 1 << 20, items: 1 << 16, pushes: 0 });
+        let mut frames = Frames::new(Limits { pushes: 0, ..Limits::WORDS });
         for part in stream.chunks(cut) {
             prop_assert!(frames.take(part).is_ok());
         }
