@@ -298,7 +298,7 @@ async fn a_node_without_guard_votes_only_where_that_was_asked_for() {
     let replies = call(&strict, acquire("k"), Duration::from_secs(1)).await;
     let text = fault(&replies).to_string();
     assert_eq!(fault(&replies).fault(), NodeFault::MinReplicasMissing, "{text}");
-    assert!(text.contains("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"), "{text}");
+    assert!(text.contains("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 2"), "{text}");
     assert_eq!(strict.status().last_error.as_ref(), Some(fault(&replies)));
     for policy in [MinReplicas::Warn, MinReplicas::Off] {
         let lax = builder(&groups).min_replicas_check(policy).build().unwrap();
