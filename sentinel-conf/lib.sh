@@ -375,5 +375,5 @@ continue_process() { # PID START
 # The marker of a server on which nothing was ever granted: its replication id, and that it lost
 # nothing since ever.
 marker_of_new() { # REPLICATION-ID
-  printf '%s %013d %016d %09d %013d %013d n' "$1" 0 0 0 0 0
+  printf '%s %013d %016d %09d %013d %013d n -%013d %013d' "$1" 0 0 0 0 0 0 0
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::driver::claim::LossTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
@@ -145,14 +146,14 @@ impl Redlock {
     /// # Cancellation safety
     /// May be dropped at will: what was taken is released in the background.
     pub async fn health(&self) -> Health {
-        health(self, RETENTION, None).await
+        health(self, RETENTION, LossTerms::default()).await
     }
 }
 
 /// As [`Redlock::health`], for keys of this retention that are not older than `born` (milliseconds
 /// since 1970).
-pub(crate) async fn health(redlock: &Redlock, retention: Duration, born: Option<u64>) -> Health {
-    let said = redlock.core.health(retention, born).await;
+pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: LossTerms) -> Health {
+    let said = redlock.core.health(retention, loss).await;
     let node = |said: crate::driver::health::Said| {
         let locks = match &said.lock {
             NodeOutcome::Granted | NodeOutcome::Held(_) => Ability::Now,

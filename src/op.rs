@@ -5,6 +5,7 @@
 //! `test_util::contract` holds every node kind to them.
 
 mod if_held;
+mod loss;
 mod not_after;
 mod stored;
 
@@ -19,6 +20,7 @@ use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
 pub use if_held::{IfHeld, Place};
+pub use loss::Loss;
 pub use not_after::NotAfter;
 
 /// A record's key on a node.
@@ -189,6 +191,8 @@ pub enum Op {
         fingerprint: Option<FingerprintBytes>,
         /// As for `Claim`.
         born: Option<u64>,
+        /// As for `Claim`.
+        accepted: Duration,
     },
 }
 
@@ -224,6 +228,19 @@ impl Op {
     /// Whether its owner would hold something more.
     pub(crate) fn is_new_work(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
+    }
+
+    /// Whether it may change an idempotency record.
+    pub(crate) fn writes_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Claim(_)
+                | Self::RaiseClaim { .. }
+                | Self::ExtendClaim { .. }
+                | Self::Complete { .. }
+                | Self::Steps { .. }
+                | Self::Unclaim { .. }
+        )
     }
 
     /// Whether the answer may contain a stored result.
@@ -272,6 +289,9 @@ pub struct Claim {
     /// No copy of this request is older than this, in milliseconds since 1970: a node that kept
     /// everything since before it knows whether the key was ever claimed.
     pub born: Option<u64>,
+    /// The longest loss of the node's data that the caller accepts: one that was proved to be no
+    /// longer counts as none. Zero: none is accepted.
+    pub accepted: Duration,
     /// When the request was made, in milliseconds since 1970. A request older than the retention is
     /// answered `TooOld`: its record may be gone.
     pub created: Option<u64>,
@@ -441,6 +461,8 @@ pub struct Facts {
     pub marker_missing: bool,
     /// This history began without any marker.
     pub began_empty: bool,
+    /// What these data may lack, the latest last.
+    pub losses: Arc<[Loss]>,
 }
 
 impl Facts {

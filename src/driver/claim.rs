@@ -29,6 +29,15 @@ use crate::token::{FencingToken, OwnerToken};
 /// How much longer than the lease a claim's return is owed to a node that does not answer. No ttl
 /// ends what it left there: the attempt's number stays as long as the record is kept.
 const OWED: Duration = Duration::from_secs(30);
+/// Decides which losses of a node's data concern a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LossTerms {
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) born: Option<u64>,
+    /// As for [`Claim`](crate::op::Claim).
+    pub(crate) accepted: Duration,
+}
+
 /// What a claim of one key says to the nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimTerms {
@@ -38,7 +47,7 @@ pub(crate) struct ClaimTerms {
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
     /// As for [`Claim`](crate::op::Claim).
-    pub(crate) born: Option<u64>,
+    pub(crate) loss: LossTerms,
     pub(crate) created: Option<u64>,
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) wait: bool,
@@ -131,7 +140,8 @@ impl ClaimTerms {
             proposal,
             fingerprint: self.fingerprint,
             force,
-            born: self.born,
+            born: self.loss.born,
+            accepted: self.loss.accepted,
             // A repair, and what an operator says, are not bound by the request's age.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
@@ -330,7 +340,8 @@ impl Core {
             key: Arc::clone(&terms.key),
             retention: terms.retention,
             fingerprint: terms.fingerprint,
-            born: terms.born,
+            born: terms.loss.born,
+            accepted: terms.loss.accepted,
         };
         self.send_all(look, deadline, &mailbox);
         let round = Round { mailbox: &mailbox, timer, until: by, of: None };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::claim::LossTerms;
 use super::undo::Undo;
 use crate::driver::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
@@ -31,13 +32,13 @@ pub(crate) struct Said {
 }
 
 impl Core {
-    /// Takes and releases a lock on each node, and looks at a key there that nobody uses. `born`
+    /// Takes and releases a lock on each node, and looks at a key there that nobody uses. `loss`
     /// and `retention` are those of the keys in question. Waits for all nodes, and for none longer
     /// than its deadline.
     ///
     /// # Cancellation safety
     /// Dropped, the lock is released in the background.
-    pub(crate) async fn health(&self, retention: Duration, born: Option<u64>) -> Vec<Said> {
+    pub(crate) async fn health(&self, retention: Duration, loss: LossTerms) -> Vec<Said> {
         let Some(_verb) = self.closing.enter() else {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
             let said = |name: &Arc<str>| Said {
@@ -68,7 +69,8 @@ impl Core {
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, if_held: None };
         self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
-        let look = Op::Lookup { key, retention, fingerprint: None, born };
+        let LossTerms { born, accepted } = loss;
+        let look = Op::Lookup { key, retention, fingerprint: None, born, accepted };
         self.send_all(look, deadline, &records);
         let name = |name: &Arc<str>| Said {
             name: Arc::clone(name),

@@ -8,10 +8,11 @@ use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::driver::Core;
+use crate::driver::claim::LossTerms;
 use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::health::{Health, health};
-use crate::name::check_namespace;
+use crate::name::check_name;
 use crate::redlock::Redlock;
 
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
@@ -33,6 +34,7 @@ pub struct Idempotency {
     pub(super) max_result: usize,
     /// No key of the namespace is older, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
+    pub(super) accepted_loss: Duration,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -64,6 +66,7 @@ impl Redlock {
             durability: Durability::Primary,
             max_result: MAX_RESULT,
             in_use_since: None,
+            accepted_loss: Duration::ZERO,
             counters: Arc::default(),
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
@@ -98,7 +101,8 @@ impl Idempotency {
     /// May be dropped at will: what was taken is released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
-        health(&redlock, self.retention, self.in_use_since).await
+        let loss = LossTerms { born: self.in_use_since, accepted: self.accepted_loss };
+        health(&redlock, self.retention, loss).await
     }
 
     /// What this handle and its clones have counted since it was built: what was run, replayed,
@@ -200,6 +204,28 @@ impl IdempotencyBuilder {
         self
     }
 
+    /// Accepts a loss of a node's data that was proved to be at most this long: keys then do not
+    /// count as forgotten for it. A request whose handler ran within a loss that is accepted may
+    /// run again, if it is sent again.
+    ///
+    /// After a restart, a failover, or from a backup, a server may lack the writes of its last
+    /// moments. It proves how much at most: from the last note of its own clock that is still
+    /// there, which is a second old when a record is written, to the first request afterwards.
+    /// So the time for which the server was down counts. In a Sentinel group the time for which a
+    /// master that was replaced may have gone on is part of it, too. Without this setting one
+    /// second that was lost makes every key without [`created_at`](Call::created_at) one whose past
+    /// is not known for a whole retention. `Duration::from_secs(15)` covers a restart of a server
+    /// with an append-only file, and the failover of a group whose `down-after-milliseconds` is
+    /// some seconds. A server that lost everything, or that came back from an old backup, is never
+    /// covered by it.
+    ///
+    /// The same in every process that handles the keys. Less than the retention. Default zero: no
+    /// loss is accepted.
+    pub fn accept_loss(mut self, longest: Duration) -> Self {
+        self.of.accepted_loss = longest;
+        self
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -207,7 +233,12 @@ impl IdempotencyBuilder {
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let policy = self.policy();
         let mut i = self.of;
-        check_namespace(&i.namespace)?;
+        check_name("namespace", &i.namespace)?;
+        if i.namespace.contains(':') {
+            // "a:b" with key "c" would be "a" with key "b:c".
+            let value = format!("{:?}", i.namespace);
+            return Err(ConfigError::new("namespace", value, "no colon"));
+        }
         i.policy = policy?;
         i.durability.check()?;
         let config = &i.core.config;
@@ -224,6 +255,11 @@ impl IdempotencyBuilder {
         }
         if i.retention > RETENTION_MAX {
             return Err(ConfigError::new("retention", retention, "at most 366 days"));
+        }
+        if i.accepted_loss >= i.retention {
+            let rule = format!("less than the retention ({:?})", i.retention);
+            let value = format!("{:?}", i.accepted_loss);
+            return Err(ConfigError::new("accept_loss", value, rule));
         }
         if let Some(since) = i.in_use_since {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;

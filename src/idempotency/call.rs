@@ -15,7 +15,7 @@ use super::{
     CodecError, Context, Failed, Forgotten, Idempotency, KeyName, Lapsed, NotRecorded, Outcome,
     Probed, Resolved, RunError, Status,
 };
-use crate::driver::claim::ClaimTerms;
+use crate::driver::claim::{ClaimTerms, LossTerms};
 use crate::error::{ConfigError, NoQuorum, NodeOutcome};
 use crate::name::{check_name, record_key};
 use crate::op::FingerprintBytes;
@@ -280,12 +280,6 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// The prefix of the handle.
-    #[cfg(feature = "doctor")]
-    pub(crate) fn prefix(&self) -> &str {
-        &self.of.core.config.prefix
-    }
-
     fn config(&self, error: ConfigError) -> RunError {
         RunError::Config { key: self.name(), error }
     }
@@ -331,7 +325,7 @@ impl Call {
             durability: of.durability,
             // No claim is older than the request, nor older than the time at which the namespace
             // was in use: the later of the two.
-            born: self.created.max(of.in_use_since),
+            loss: LossTerms { born: self.created.max(of.in_use_since), accepted: of.accepted_loss },
             created: self.created,
             wait: false,
         })

@@ -39,7 +39,7 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The node grants nothing for this long; holders may re-assert their leases. Log:
-    /// `quarantine_begun` with `remaining_ms` and `began_empty`.
+    /// `quarantine_begun` with `remaining_ms`, `began_empty` and `lost_ms`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
@@ -47,6 +47,11 @@ pub enum NodeEvent {
         /// It had no palisade data: it is new, or was emptied. Mark a new deployment with `palisade
         /// init`; in tests use `trust_fresh(true)`.
         began_empty: bool,
+        /// The node may lack what was written to it within a time of this length, before the
+        /// quarantine began; `None`: it cannot prove any limit. Idempotency keys that
+        /// [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
+        /// forgotten. The failover window of a Sentinel group is not part of it.
+        lost: Option<Duration>,
     },
     /// The node grants again; sent with its first answer after the end. Log: `quarantine_ended`.
     QuarantineEnded,
@@ -157,14 +162,16 @@ impl NodeEvent {
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
-            Self::QuarantineBegun { remaining, began_empty } => {
+            Self::QuarantineBegun { remaining, began_empty, lost } => {
                 let why = if *began_empty { EMPTY } else { "after a restart or failover" };
+                let lost = lost.map_or_else(|| "unknown".to_owned(), |d| millis(d).to_string());
                 say!(
                     warn,
                     "quarantine_begun",
                     "node grants nothing for now, {why}",
                     remaining_ms = millis(*remaining),
-                    began_empty = *began_empty
+                    began_empty = *began_empty,
+                    lost_ms = lost
                 );
             }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
@@ -254,12 +261,16 @@ mod tests {
                 "cause=\"data lost\"",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span, began_empty: false },
+                NodeEvent::QuarantineBegun {
+                    remaining: span,
+                    began_empty: false,
+                    lost: Some(Duration::from_millis(7)),
+                },
                 "quarantine_begun",
-                "remaining_ms=1500 began_empty=false",
+                "remaining_ms=1500 began_empty=false lost_ms=7",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span, began_empty: true },
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: true, lost: None },
                 "quarantine_begun",
                 "run `palisade init` node=",
             ),

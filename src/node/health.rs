@@ -11,7 +11,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::counters::Counters;
 use crate::node::lane::LaneSettings;
 use crate::node::{HistoryCause, NodeEvent};
-use crate::op::Facts;
+use crate::op::{Facts, Loss};
 use crate::time::{Drift, Moment};
 use crate::token::OwnerToken;
 
@@ -156,7 +156,8 @@ impl FactCheck {
         self.in_quarantine = quarantined;
         if quarantined {
             self.counters.quarantine();
-            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty });
+            let lost = facts.losses.last().and_then(Loss::length);
+            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty, lost });
         } else {
             self.reasserted.clear();
             self.tell(NodeEvent::QuarantineEnded);
@@ -255,6 +256,7 @@ mod tests {
             new_history: false,
             marker_missing: false,
             began_empty: false,
+            losses: [].into(),
             since: 0,
         }
     }
@@ -344,8 +346,11 @@ mod tests {
     fn each_transition_is_reported_once_and_with_its_cause() {
         use NodeEvent as E;
         let s = settings();
-        let begun =
-            |secs| E::QuarantineBegun { remaining: Duration::from_secs(secs), began_empty: false };
+        let begun = |secs| E::QuarantineBegun {
+            remaining: Duration::from_secs(secs),
+            began_empty: false,
+            lost: None,
+        };
         let changed = |cause| E::HistoryChanged { cause };
         let got = reported(&s, |p| {
             let mut say = |f: Facts, ms, at_: &'static str| {

@@ -176,6 +176,7 @@ impl MemoryNode {
             new_history: h.new_history,
             marker_missing: h.marker_missing,
             began_empty: h.began_empty,
+            losses: h.losses.list(),
         };
         Replies { facts: Some(facts), items }
     }
@@ -239,8 +240,9 @@ impl Data {
                 hints.extend(wake.then(|| NodeEvent::Changed(Arc::clone(key))));
                 reply
             }
-            Op::Lookup { key, retention, fingerprint, born } => {
-                self.records.lookup(h, key, *fingerprint, (*retention, *born))
+            Op::Lookup { key, retention, fingerprint, born, accepted } => {
+                let unsure = h.recall().unsure(*born, *retention, *accepted);
+                self.records.lookup(h, key, *fingerprint, unsure)
             }
         }
     }

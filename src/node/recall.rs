@@ -1,38 +1,61 @@
-//! Whether a node knows of every claim of a key that it does not have.
+//! Whether a node has every claim of a key that it does not show.
 //!
 //! Only time decides: a record that is here may be an old copy of itself, without the result it
-//! had. So it depends on when the node's data history began, which each answer of the node says,
-//! and on how old the key is at most.
+//! had. A node proves of each loss between which two times lie the writes that it may lack
+//! (quarantine 13), so it depends on these, on how old the key is at most, and on how long a loss
+//! the caller accepts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-/// What a node may have forgotten.
-#[derive(Clone, Copy, Debug)]
+use crate::op::Loss;
+
+/// What a node may have lost.
+#[derive(Clone, Debug)]
 pub(crate) struct Recall {
-    /// Until when claims may have been lost, in milliseconds since 1970; `None`: never.
-    lost_until: Option<u64>,
+    losses: Arc<[Loss]>,
+    /// L: how long a server that was replaced may have taken claims after the history began.
+    window: Duration,
+    /// E: the error of any clock.
+    clock_error: Duration,
     /// The node's clock in milliseconds since 1970.
     now: u64,
 }
 
 impl Recall {
-    /// `since`: when the history began by the node's clock in milliseconds; zero if the node never
-    /// lost anything. `window` (L): how long a server that it replaced may have taken claims since.
-    pub(crate) fn new(since: u64, window: Duration, clock_error: Duration, now: u64) -> Self {
-        // The clocks of servers, and of the maker of a request, differ by up to twice E.
-        let lost_until =
-            since.saturating_add(millis(window)).saturating_add(millis(2 * clock_error));
-        #[cfg(feature = "sim-bugs")]
-        let lost_until =
-            if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { since } else { lost_until };
-        Self { lost_until: (since > 0).then_some(lost_until), now }
+    pub(crate) fn new(
+        losses: Arc<[Loss]>,
+        window: Duration,
+        clock_error: Duration,
+        now: u64,
+    ) -> Self {
+        Self { losses, window, clock_error, now }
     }
 
-    /// Zero if the node knows of every claim of a key that nobody asked for before `born`
-    /// (milliseconds since 1970), or else within the retention. If it does not: for how long that
-    /// will be so of keys without `born`. Milliseconds are truncated, so equal is not later.
-    pub(crate) fn unsure(self, born: Option<u64>, retention: Duration) -> Duration {
-        let Some(lost_until) = self.lost_until else { return Duration::ZERO };
+    /// Returns zero if the node has every claim of a key that was requested after `born`
+    /// (milliseconds since 1970), or else within the retention; losses of at most `accepted` do not
+    /// count. If it has not: for how long that will be so of keys without `born`. Milliseconds are
+    /// truncated, so equal is not later.
+    pub(crate) fn unsure(
+        &self,
+        born: Option<u64>,
+        retention: Duration,
+        accepted: Duration,
+    ) -> Duration {
+        // For a window L a server that was replaced may have gone on.
+        let is_long = |length: Duration| length.saturating_add(self.window) > accepted;
+        let counts = |loss: &&Loss| loss.length().is_none_or(is_long);
+        let rests = self.losses.iter().filter(counts);
+        rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
+    }
+
+    fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
+        // The clocks of servers, and of the maker of a request, differ by up to twice E.
+        let margin = millis(self.window).saturating_add(millis(2 * self.clock_error));
+        #[cfg(feature = "sim-bugs")]
+        let margin =
+            if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { margin };
+        let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
             return Duration::ZERO;
         }
@@ -54,31 +77,51 @@ mod tests {
     const E: Duration = Duration::from_millis(50);
     const KEEP: Duration = Duration::from_secs(10);
 
-    fn unsure(since: u64, born: Option<u64>, now: u64) -> u64 {
-        Recall::new(since, L, E, now).unsure(born, KEEP).as_millis() as u64
+    fn recall(losses: &[(u64, u64)], now: u64) -> Recall {
+        let losses = losses.iter().map(|&(from, to)| Loss { from, to }).collect();
+        Recall::new(losses, L, E, now)
+    }
+
+    fn unsure(losses: &[(u64, u64)], born: Option<u64>, now: u64) -> u64 {
+        recall(losses, now).unsure(born, KEEP, Duration::ZERO).as_millis() as u64
     }
 
     #[test]
-    fn a_node_that_never_lost_anything_knows_every_key() {
-        assert_eq!(unsure(0, None, 1), 0);
-        assert_eq!(unsure(0, Some(0), 1), 0);
+    fn a_node_that_never_lost_anything_has_every_key() {
+        assert_eq!(unsure(&[], None, 1), 0);
+        assert_eq!(unsure(&[], Some(0), 1), 0);
     }
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
         // 1000 + L + 2E
-        assert_eq!(unsure(1_000, Some(1_501), 2_000), 0);
-        assert!(unsure(1_000, Some(1_500), 2_000) > 0);
-        assert!(unsure(1_000, Some(1), 2_000) > 0);
+        let lost = [(0, 1_000)];
+        assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
+        assert!(unsure(&lost, Some(1_500), 2_000) > 0);
+        assert!(unsure(&lost, Some(1), 2_000) > 0);
     }
 
     #[test]
     fn without_a_birth_it_lasts_for_one_retention() {
-        assert_eq!(unsure(1_000, None, 2_000), 1_500 + 10_000 + 1 - 2_000);
-        assert_eq!(unsure(1_000, None, 11_500), 1, "equal is not later");
-        assert_eq!(unsure(1_000, None, 11_501), 0);
-        assert_eq!(unsure(1_000, Some(1_500), 11_501), 0, "an old birth is as none");
+        let lost = [(900, 1_000)];
+        assert_eq!(unsure(&lost, None, 2_000), 1_500 + 10_000 + 1 - 2_000);
+        assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
+        assert_eq!(unsure(&lost, None, 11_501), 0);
+        assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
         // With a birth that does not help, the answer for keys without one is the same.
-        assert_eq!(unsure(1_000, Some(1_500), 2_000), unsure(1_000, None, 2_000));
+        assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
+    }
+
+    #[test]
+    fn the_latest_loss_decides_and_short_ones_are_accepted() {
+        let lost = recall(&[(0, 1_000), (5_000, 5_100)], 6_000);
+        let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).as_millis();
+        assert_eq!(unsure(0), 5_100 + 500 + 10_000 + 1 - 6_000);
+        assert_eq!(unsure(500), unsure(0), "101 ms, and L");
+        assert_eq!(unsure(501), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
+        assert_eq!(unsure(u64::MAX / 2), unsure(501));
+        let short = recall(&[(900, 1_000)], 2_000);
+        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(501)), Duration::ZERO);
+        assert_eq!(short.unsure(Some(1), KEEP, Duration::from_millis(501)), Duration::ZERO);
     }
 }

@@ -476,17 +476,17 @@ mod tests {
     fn a_marker_says_for_how_long_its_quarantine_stays() {
         let id = "a".repeat(40);
         let of = |since: u64, q: u64, agreed: u64, more: &str| {
-            let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n{more}", 7, 0);
+            let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n {more}", 7, 0);
             Kept::parse(&text, 100_000)
         };
         let is = |q, left| {
             let ms = Duration::from_millis;
             Some(Kept { quarantine: ms(q), agreed: ms(left), empty_for: None })
         };
-        assert_eq!(of(0, 30_000, 160_000, ""), is(30_000, 60_000));
-        assert_eq!(of(0, 30_000, 90_000, " s0000000123456"), is(30_000, 0));
+        assert_eq!(of(0, 30_000, 160_000, "-0000000000000 0000000000000"), is(30_000, 60_000));
+        assert_eq!(of(0, 30_000, 90_000, "s0000000123456 0000000000000"), is(30_000, 0));
         // In quarantine the length stays until that is over.
-        assert_eq!(of(95_000, 30_000, 90_000, ""), is(30_000, 25_000));
+        assert_eq!(of(95_000, 30_000, 90_000, "-"), is(30_000, 25_000));
         let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
         let empty_for = Kept::parse(&text, 100_000).unwrap().empty_for;
         assert_eq!(empty_for, Some(Duration::from_secs(5)));

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::facts::Read;
-use super::gather::conn::{Conn, text};
+use super::gather::conn::{Conn, raw, text};
 use crate::name::{MARKER, SETTLED};
 
 pub(super) const INIT: &str = include_str!("lua/init.lua");
@@ -40,7 +40,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
         Read::Got(Value::Array(said)) => {
             let part = |n| said.get(n).and_then(text).unwrap_or_default();
             match &*part(0) {
-                "ok" => Ok(part(1)),
+                // A marker has to come back whole.
+                "ok" => Ok(said.get(1).and_then(raw).unwrap_or_default()),
                 "marked" => Err(Refusal::Marked(part(1))),
                 "changed" => Err(Refusal::Changed(part(1))),
                 _ => Err(Refusal::Said(part(1))),

@@ -166,7 +166,13 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let point = async || {
         let terms = Terms { max_ttl: TTL, clock_error: TTL };
         let (key, retention) = ("r".into(), Duration::from_secs(1));
-        let ops = vec![Op::Lookup { key, retention, fingerprint: None, born: None }];
+        let ops = vec![Op::Lookup {
+            key,
+            retention,
+            fingerprint: None,
+            born: None,
+            accepted: Duration::ZERO,
+        }];
         let facts = node.call(Batch { terms, not_after: None, ops }, soon()).await.facts.unwrap();
         BarrierPoint { identity: facts.identity, history_id: facts.history_id }
     };

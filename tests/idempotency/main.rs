@@ -12,6 +12,7 @@ mod large;
 mod policy;
 mod probe;
 mod promises;
+mod recovery;
 mod runs;
 mod steps;
 #[path = "../support/mod.rs"]

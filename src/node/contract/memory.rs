@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::bench::{Bench, KEEP, LONG};
 use super::crash::after;
 use super::ops::{claim_terms, complete, lookup, lookup_born};
@@ -13,6 +15,8 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_request_older_than_the_retention_is_too_old,
         Nothing: a_result_is_shown_to_old_requests_too,
         RestartKeeping: keys_born_after_a_loss_are_remembered,
+        RestartKeeping: a_loss_is_no_longer_than_was_proved,
+        RestartEmpty: a_loss_of_everything_is_never_accepted,
         RestartKeeping: a_longer_quarantine_outlives_a_new_history,
         RestartKeeping: a_result_is_reported_in_quarantine,
     ]
@@ -71,6 +75,49 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
             other => b.broken(rule, &other),
         }
     }
+}
+
+/// Claims a key that was never used, accepting losses of this length, and returns for how long the
+/// node may lack an earlier claim.
+async fn unsure(b: &Bench, accepted: Duration) -> Duration {
+    let op = super::ops::claim(&b.key(), b.owners().0, LONG);
+    let Op::Claim(terms) = op else { unreachable!("a claim") };
+    match b.ask(Op::Claim(Claim { accepted, ..terms })).await {
+        Reply::Claimed { unsure, .. } => unsure,
+        other => b.broken("an unused key is claimed", &other),
+    }
+}
+
+async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
+    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    let before = b.facts().await;
+    // What a server writes to its disk is there after at most two seconds.
+    sleep(Duration::from_millis(2_500)).await;
+    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
+    let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
+    let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
+    // A note is a second old at most when a record is written.
+    let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
+    b.check(is_proved && loss.to <= now, "a loss begins with a note that came back", &(then, loss));
+    b.settle().await;
+    let none = unsure(&b, Duration::ZERO).await;
+    b.check(!none.is_zero(), "no loss is accepted unasked", &none);
+    let long = Duration::from_millis(loss.to - loss.from) + facts.quarantine_len;
+    let rest = unsure(&b, long).await;
+    // Earlier losses of this node are longer.
+    let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
+    b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
+}
+
+async fn a_loss_of_everything_is_never_accepted(b: Bench) {
+    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
+    let from = facts.losses.last().map(|loss| loss.from);
+    b.check(from == Some(0), "nothing proves what an empty server lost", &facts);
+    b.settle().await;
+    let rest = unsure(&b, Duration::MAX).await;
+    b.check(!rest.is_zero(), "a loss of everything is not accepted", &rest);
 }
 
 async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {

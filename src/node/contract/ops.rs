@@ -122,6 +122,7 @@ pub(super) fn claim_terms(
         fingerprint,
         force,
         born: None,
+        accepted: Duration::ZERO,
         created: None,
         wait: false,
     }
@@ -215,9 +216,21 @@ pub(super) fn lookup(key: &RecordKey) -> Op {
 
 pub(super) fn lookup_print(key: &RecordKey, fingerprint: FingerprintBytes) -> Op {
     let fingerprint = Some(fingerprint);
-    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint, born: None }
+    Op::Lookup {
+        key: key.clone(),
+        retention: KEEP,
+        fingerprint,
+        born: None,
+        accepted: Duration::ZERO,
+    }
 }
 
 pub(super) fn lookup_born(key: &RecordKey, born: Option<u64>) -> Op {
-    Op::Lookup { key: key.clone(), retention: KEEP, fingerprint: None, born }
+    Op::Lookup {
+        key: key.clone(),
+        retention: KEEP,
+        fingerprint: None,
+        born,
+        accepted: Duration::ZERO,
+    }
 }

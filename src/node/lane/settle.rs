@@ -232,6 +232,7 @@ mod tests {
             new_history: false,
             marker_missing: false,
             began_empty: false,
+            losses: [].into(),
         };
         let holder = |rest| Holder { owner: None, fence: 1, remaining: Some(rest), meta: None };
         old_news(rest.map(holder).as_ref(), Some(&facts), &terms).is_none()

@@ -31,7 +31,7 @@ return {
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- how far two servers' clocks differ at the most, in ms
   fence_life = fence_life,
-  settling = #marker == 126 and tonumber(sub(marker, 114)),
+  settling = sub(marker, 113, 113) == 's' and tonumber(sub(marker, 114, 126)),
   waited = tonumber(sub(marker, 97, 109)),
   late = not_after > 0 and now_us > not_after,
   out = {now_us, marker, bits},

@@ -2,14 +2,19 @@
 -- KEYS[1]  palisade:generation, the marker, each field of fixed width, one space between:
 --          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
 --          97 waited_ms 13   111 how the history began: n known data, e empty
+--          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
+--          128 note_ms 13   then up to eight losses, each from_ms 13, -, to_ms 13
 --          since: when it began (0: this server never lost anything); q: the quarantine's length;
 --          agreed: until when that length holds although nobody asks for it; waited: until when
 --          somebody may wait for a hint.
---          Around a planned handover (`ops/handover`) it is longer: 113 c or s, 114 until_ms 13.
 --          c: closed, for a planned handover: until then nothing at all is answered by
 --          it, nor by a server that its data come to. s: handed over: these data are complete, so
 --          the history goes on from the one before; only leases given there may end early by this
 --          clock, by twice E, until then.
+--          note: the server's clock when this was written last, a second ago at the most whenever
+--          a record is written. What a restart, a backup or a promotion brings back is a prefix of
+--          a server's writes, so with a note all that was written before it is there. A loss: what
+--          was written between the note that came back (0: none did) and the next history.
 -- ARGV[4]  see batch.lua
 -- Returns  the marker as it is now, bits for the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
@@ -18,25 +23,34 @@ local function history(marker, replid, now_us, now_ms)
   local q, first_q, clock_error, trust = match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d)')
   q, clock_error = tonumber(q), tonumber(clock_error)
   local since, floor, seen_q, agreed, waited, began, settling
+  local note, losses = 0, ''
   local bits, write = 0, false
   local known = false -- the marker is one that an honest client can have written
-  if type(marker) == 'string' and (#marker == 111 or #marker == 126) then
-    local a, b, c, d, e, f = match(marker, '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[ne]')
-    if a == 42 and b == 56 and c == 73 and d == 83 and e == 97 and f == 111 then
+  -- Clocks are 2E apart at the most, also the same one before and after a step; a second more
+  -- for what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
+  local apart = clock_error / 500
+  local latest = now_ms + apart + 1000
+  if type(marker) == 'string' and #marker >= 140 and #marker <= 364 and #marker % 28 == 0 then
+    local a, b, c, d, e, f, kind, g, h = match(marker,
+      '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[ne] ([-cs])()%d+ ()%d+')
+    if a == 42 and b == 56 and c == 73 and d == 83 and e == 97 and f == 111 and g == 114
+      and h == 128
+    then
       since, floor = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 56, 71))
       seen_q, agreed = tonumber(sub(marker, 73, 81)), tonumber(sub(marker, 83, 95))
       waited, began = tonumber(sub(marker, 97, 109)), sub(marker, 111, 111)
-      -- Clocks are 2E apart at the most, also the same one before and after a step; a second more
-      -- for what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
-      local apart = clock_error / 500
-      local latest = now_ms + apart + 1000
+      note, losses = tonumber(sub(marker, 128, 140)), sub(marker, 141)
       known = since <= latest and (since == 0 or seen_q > 0) and seen_q <= 172800000
         and agreed <= latest + 2 * seen_q and waited <= latest + 3610000
         and floor <= (math.max(now_ms, since + seen_q) + 2 * apart + 1000) * 1000
-      if #marker == 126 then
-        local kind, till = match(marker, '^ ([cs])(%d+)$', 112)
-        till = tonumber(till)
-        known = known and till and till <= latest + (kind == 'c' and 600000 or 172800000)
+        and note <= latest
+      for at = 1, #losses, 28 do
+        local from, to = match(losses, '^ (%d+)-(%d+)', at)
+        known = known and to and #from == 13 and #to == 13 and tonumber(to) <= latest
+      end
+      local till = tonumber(sub(marker, 114, 126))
+      if known and kind ~= '-' then
+        known = till <= latest + (kind == 'c' and 600000 or 172800000)
         if known and now_ms < till then
           if kind == 'c' then
             return redis.error_reply('HANDOVER closed for another ' .. till - now_ms
@@ -64,8 +78,12 @@ local function history(marker, replid, now_us, now_ms)
   else
     write, bits, began = true, known and 1 or 3, known and 'n' or 'e'
     if marker == '' and trust == '1' and call('EXISTS', KEYS[1]) == 0 then
-      since, floor, began = 0, 0, 'n'
+      since, floor, began, losses = 0, 0, 'n', ''
     else
+      if not known then note, losses = 0, '' end
+      losses = losses .. format(' %013.0f-%013.0f', note, now_ms)
+      -- One loss instead of the two oldest: it contains both.
+      if #losses > 224 then losses = sub(losses, 1, 14) .. sub(losses, 43) end
       -- What the marker says may be older than the server that was replaced just now.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
       -- Twice E: this clock may be behind, and the clock of who proposed ahead. And q: a server
@@ -74,11 +92,18 @@ local function history(marker, replid, now_us, now_ms)
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
-  if write then
-    marker = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s',
-      replid, since, floor, q, agreed, waited, began)
-      .. (settling and format(' s%013.0f', settling) or '')
-    call('SET', KEYS[1], marker)
+  if write or now_ms > note + 1000 then
+    local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
+      replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
+      now_ms, losses)
+    -- A server that refuses to write this refuses all that would need it, and not what only reads
+    -- or gives back.
+    if write then
+      call('SET', KEYS[1], new)
+      marker = new
+    elseif not redis.pcall('SET', KEYS[1], new).err then
+      marker = new
+    end
   end
   return marker, bits
 end

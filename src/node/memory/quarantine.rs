@@ -2,10 +2,11 @@
 //! quarantine after a loss, and the floor below which no fence is handed out. The same rules as
 //! `lua/history.lua`, for [`MemoryNode`](super::MemoryNode).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::recall::Recall;
-use crate::op::{QuarantineId, Reply, Terms};
+use crate::op::{Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
 /// The node-wide marker.
@@ -25,7 +26,42 @@ pub(super) struct Marker {
     pub(super) began_empty: bool,
     /// A planned handover goes on.
     pub(super) handover: Option<Handover>,
+    /// The wall clock when a batch last noted it, in milliseconds; 0: never.
+    note: u64,
+    /// What these data may lack.
+    losses: Losses,
 }
+
+/// Writes that a node may lack, the latest last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses([Option<Loss>; LOSSES]);
+
+impl Losses {
+    /// The same with a later one. One takes the place of the two oldest where there are too many:
+    /// it contains both.
+    fn and(mut self, latest: Loss) -> Self {
+        let all = &mut self.0;
+        if all[LOSSES - 1].is_some() {
+            let oldest = all[0].map_or(0, |loss| loss.from);
+            all.rotate_left(1);
+            all[0] = all[0].map(|second| Loss { from: oldest, ..second });
+            all[LOSSES - 1] = None;
+        }
+        if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
+            *place = Some(latest);
+        }
+        self
+    }
+
+    pub(super) fn list(&self) -> Arc<[Loss]> {
+        self.0.iter().flatten().copied().collect()
+    }
+}
+
+/// Most losses that a marker lists.
+const LOSSES: usize = 8;
+/// How old the note may be when a record is written, in milliseconds.
+const NOTED: u64 = 1_000;
 
 /// The state of a planned handover, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +84,8 @@ impl Marker {
             agreed: 0,
             began_empty: false,
             handover: None,
+            note: 0,
+            losses: Losses::default(),
         }
     }
 
@@ -194,6 +232,7 @@ pub(super) struct Header {
     pub(super) late: bool,
     /// Leases given before a handover may have ended early.
     pub(super) settling: bool,
+    pub(super) losses: Losses,
     history_id: u64,
     window: Duration,
     terms: Terms,
@@ -212,7 +251,7 @@ impl Header {
         let q = terms.max_ttl + windows.read;
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.history_id == history_id);
-        let mut m = known.unwrap_or_else(|| begin(*marker, nature, clock, &terms));
+        let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -222,6 +261,9 @@ impl Header {
         #[cfg(feature = "sim-bugs")]
         let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
         m.handover = m.handover.filter(|_| settling);
+        if clock.micros / 1_000 > m.note + NOTED {
+            m.note = clock.micros / 1_000;
+        }
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::NoFloor) {
@@ -248,6 +290,7 @@ impl Header {
             began_empty: m.began_empty,
             late,
             settling,
+            losses: m.losses,
             history_id,
             window: windows.longest,
             terms,
@@ -315,15 +358,9 @@ impl Header {
         2 * self.terms.clock_error
     }
 
-    /// What this node may have forgotten.
+    /// What this node may have lost.
     pub(super) fn recall(&self) -> Recall {
-        let since = if self.since == 0 { 0 } else { self.since_micros() / 1_000 };
-        Recall::new(since, self.window, self.terms.clock_error, self.micros / 1_000)
-    }
-
-    /// `since` on the wall clock.
-    fn since_micros(&self) -> u64 {
-        self.micros.saturating_sub(self.now.saturating_sub(self.since) / 1_000)
+        Recall::new(self.losses.list(), self.window, self.terms.clock_error, self.micros / 1_000)
     }
 
     /// Whether a request made at `created` (milliseconds since 1970) is older than the retention.
@@ -347,7 +384,7 @@ impl Header {
 
 /// The marker of a history before its first batch.
 fn begin(
-    before: Option<Marker>,
+    before: Option<&Marker>,
     Nature { history_id, windows }: Nature,
     clock: Clock,
     terms: &Terms,
@@ -364,6 +401,9 @@ fn begin(
     } else {
         lead
     };
+    let now = clock.micros / 1_000;
+    let loss = Loss { from: before.map_or(0, |m| m.note), to: now };
+    let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {
         history_id,
         since: clock.now,
@@ -372,6 +412,8 @@ fn begin(
         agreed: clock.now.saturating_add(nanos(quarantine)),
         began_empty: before.is_none(),
         handover: None,
+        note: now,
+        losses,
     }
 }
 

@@ -115,7 +115,7 @@ impl Entry {
             attempt: self.attempt,
             record: self.record.clone(),
             steps: self.steps.clone(),
-            unsure: h.recall().unsure(c.born, c.retention),
+            unsure: h.recall().unsure(c.born, c.retention, c.accepted),
         }
     }
 
@@ -365,7 +365,7 @@ impl Records {
         h: &Header,
         key: &str,
         fingerprint: Option<FingerprintBytes>,
-        (retention, born): (Duration, Option<u64>),
+        unsure: Duration,
     ) -> Reply {
         if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
             return Reply::Mismatch;
@@ -376,7 +376,7 @@ impl Records {
             lease: e.lease(h),
             record: e.record.clone(),
         });
-        Reply::Record { state, unsure: h.recall().unsure(born, retention) }
+        Reply::Record { state, unsure }
     }
 }
 

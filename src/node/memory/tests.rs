@@ -71,6 +71,7 @@ fn claim(key: &str, by: u128, retention: Duration) -> Op {
         fingerprint: None,
         force: false,
         born: None,
+        accepted: Duration::ZERO,
         created: None,
         wait: false,
     })

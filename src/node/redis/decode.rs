@@ -56,7 +56,8 @@ pub(crate) fn replies(
     };
     let mut from = Reader { values: items, spoiled: None };
     let facts = facts(&seen, node_micros, bits, identity);
-    let recall = Recall::new(facts.since, window, clock_error, facts.node_micros / 1_000);
+    let now = facts.node_micros / 1_000;
+    let recall = Recall::new(Arc::clone(&facts.losses), window, clock_error, now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let first = from.code()?;
@@ -69,7 +70,7 @@ pub(crate) fn replies(
             if code == AS_ASKED && first != AS_ASKED {
                 return Err(garbage("the rest of a run as asked"));
             }
-            match reply(&mut from, op, code, (&facts, recall)) {
+            match reply(&mut from, op, code, (&facts, &recall)) {
                 Ok(reply) => items.push(Ok(reply)),
                 Err(Trouble::Op(e)) => items.push(Err(e)),
                 Err(Trouble::Answer(e)) => return Err(e),
@@ -112,6 +113,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
         began_empty: seen.began_empty,
+        losses: Arc::clone(&seen.losses),
         quarantine_raised: bits & 4 != 0,
     }
 }
@@ -132,7 +134,7 @@ fn reply(
     from: &mut Reader,
     op: &Op,
     code: i64,
-    (facts, recall): (&Facts, Recall),
+    (facts, recall): (&Facts, &Recall),
 ) -> Result<Reply, Trouble> {
     let reply = match (op, code) {
         (_, WRONG_TYPE) => return Err(wrong_type()),
@@ -165,15 +167,15 @@ fn reply(
         (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), 1..) => {
-            from.claimed(code.unsigned_abs(), recall.unsure(c.born, c.retention))?
+            from.claimed(code.unsigned_abs(), recall.unsure(c.born, c.retention, c.accepted))?
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
-        (Op::Lookup { retention, born, .. }, ABSENT | 0..) => {
+        (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
             let state = fence.map(|fence| from.state(fence)).transpose()?;
-            Reply::Record { state, unsure: recall.unsure(*born, *retention) }
+            Reply::Record { state, unsure: recall.unsure(*born, *retention, *accepted) }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),

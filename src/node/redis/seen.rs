@@ -11,11 +11,16 @@ use std::time::Duration;
 
 use super::encode::{self, GroupTerms};
 use super::facts::history_id;
-use crate::op::{Batch, Op};
+use crate::op::{Batch, Loss, Op};
 
-/// Beyond this length it says that a planned handover goes on (quarantine 11).
-const PLAIN: usize = 111;
-const AROUND_A_HANDOVER: usize = 126;
+/// Length of a marker without losses.
+const SHORTEST: usize = 140;
+/// Length of a loss.
+const LOSS: usize = 28;
+/// Most losses.
+const LOSSES: usize = 8;
+/// How old the note of the server's clock may be when a record is written.
+const NOTED: u64 = 1_000;
 
 /// A marker, and when it was there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,11 @@ pub(crate) struct Seen {
     /// In µs.
     floor: u64,
     pub(super) began_empty: bool,
+    /// A planned handover goes on (quarantine 11).
+    is_around_a_handover: bool,
+    /// The server's clock when the marker was written, in ms.
+    note: u64,
+    pub(super) losses: Arc<[Loss]>,
 }
 
 impl Seen {
@@ -45,13 +55,17 @@ impl Seen {
             digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
         };
         let replid = text.get(..40)?;
-        let fits = matches!(text.len(), PLAIN | AROUND_A_HANDOVER)
+        let fits = (SHORTEST..=SHORTEST + LOSSES * LOSS).contains(&text.len())
+            && text.len().is_multiple_of(LOSS)
             && replid.bytes().all(|b| b.is_ascii_hexdigit());
         let began_empty = match text.as_bytes().get(110)? {
             b'e' => true,
             b'n' => false,
             _ => return None,
         };
+        let losses = (SHORTEST..text.len())
+            .step_by(LOSS)
+            .map(|at| Some(Loss { from: number(at + 2, at + 14)?, to: number(at + 16, at + 28)? }));
         Some(Self {
             at,
             clock_error,
@@ -62,6 +76,9 @@ impl Seen {
             agreed: number(83, 95)?,
             waited: number(97, 109)?,
             began_empty,
+            is_around_a_handover: text.as_bytes().get(112)? != &b'-',
+            note: number(128, 140)?,
+            losses: losses.collect::<Option<_>>()?,
             text,
         })
     }
@@ -97,7 +114,7 @@ impl Seen {
     ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
         // A plausible marker stays one as time goes by, and may not be one to others.
-        if self.text.len() != PLAIN || terms.clock_error != self.clock_error {
+        if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
         // Until when the length need not be agreed on again (quarantine 7).
@@ -112,6 +129,11 @@ impl Seen {
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
+        // What is written to records later than this has a newer note before it (quarantine 13). A
+        // batch without ops is sent for its sake.
+        if batch.ops.is_empty() || batch.ops.iter().any(Op::writes_record) {
+            until = until.min((self.note + NOTED) * 1_000);
+        }
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } = op {
                 from = from.max(proposal.saturating_sub(error));
@@ -137,7 +159,12 @@ mod tests {
         let floor = (since + 2_000 + q) * 1_000;
         let agreed = NOW / 1_000 + agreed;
         let replid = "ab".repeat(20);
-        let text = format!("{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail}", 0);
+        // It was noted so lately that this is no matter.
+        let note = NOW / 1_000 + 3_600_000;
+        let text = format!(
+            "{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail} {note:013}",
+            0
+        );
         Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap()
     }
 
@@ -156,18 +183,18 @@ mod tests {
 
     #[test]
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
-        let old = seen(3_600_000, 30_000, 50_000, "n");
+        let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
         // One that is longer than asked for lasts as long as was agreed; a shorter one is raised.
-        let longer = seen(3_600_000, 40_000, 50_000, "n");
+        let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
-        assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n"), None, &[]), None);
-        assert_eq!(window(&seen(3_600_000, 30_000, 29_999, "n"), None, &[]), None);
+        assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
+        assert_eq!(window(&seen(3_600_000, 30_000, 29_999, "n -0000000000000"), None, &[]), None);
     }
 
     #[test]
     fn a_batch_is_not_late_and_its_proposals_are_in_range() {
-        let old = seen(3_600_000, 30_000, 50_000, "n");
+        let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, Some(NOW + 7), &[]), Some((NOW, NOW + 7)));
         assert_eq!(window(&old, Some(NOW - 1), &[]), None);
         let (low, high) = (NOW - 400_000, NOW + 1_300_000);
@@ -179,20 +206,57 @@ mod tests {
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
         // It ends in ten seconds, and the floor of then is 2E above that time.
-        let young = seen(20_000, 30_000, 60_000, "e");
+        let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
         let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
         let batch = Batch { terms: other, not_after: None, ops: Vec::new() };
         assert_eq!(
-            seen(3_600_000, 30_000, 50_000, "n").window(&batch, None, GroupTerms::ALONE),
+            seen(3_600_000, 30_000, 50_000, "n -0000000000000").window(
+                &batch,
+                None,
+                GroupTerms::ALONE
+            ),
             None
         );
     }
 
     #[test]
+    fn a_record_is_written_only_with_a_note_of_the_last_second() {
+        let mut old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
+        old.note = NOW / 1_000 - 400;
+        let until = |ops: Vec<Op>| {
+            let batch = Batch { terms: TERMS, not_after: None, ops };
+            old.window(&batch, None, GroupTerms::ALONE).map(|(_, until)| until - NOW)
+        };
+        let key = crate::op::RecordKey::from("k");
+        let owner = crate::token::OwnerToken::from_random(1);
+        let end = crate::op::ClaimEnd::Lapsed;
+        assert_eq!(until(vec![Op::Unclaim { key, owner, end }]), Some(600_000));
+        assert_eq!(until(Vec::new()), Some(600_000));
+        let keys = crate::name::LockKeys::new("k");
+        assert_eq!(until(vec![Op::Release { keys, owner, meta: false }]), Some(20_000_000));
+    }
+
+    #[test]
+    fn losses_are_read_and_garbage_is_refused() {
+        let text = seen(1, 2, 3, "n -0000000000000").text;
+        let read = |more: &str| {
+            Seen::read(format!("{text}{more}").into_bytes(), NOW, TERMS.clock_error)
+                .map(|seen| seen.losses.to_vec())
+        };
+        assert_eq!(read(""), Some(vec![]));
+        let two = " 0000000000000-0000000000007 0000000000006-0000000000009";
+        assert_eq!(read(two), Some(vec![Loss { from: 0, to: 7 }, Loss { from: 6, to: 9 }]));
+        assert_eq!(read(&two.repeat(4)).map(|all| all.len()), Some(8));
+        assert_eq!(read(&two.repeat(5)), None);
+        assert_eq!(read(" 0000000000000-000000000000x"), None);
+        assert_eq!(read(" "), None);
+    }
+
+    #[test]
     fn who_is_waited_for_is_forgotten_in_time() {
-        let mut waited = seen(3_600_000, 30_000, 50_000, "n");
+        let mut waited = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         waited.waited = NOW / 1_000 + 5;
         let waited = Arc::new(waited);
         assert!(waited.is_awaited() && Arc::clone(&waited).again(NOW + 4_999).is_awaited());

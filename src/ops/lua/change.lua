@@ -10,7 +10,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
 -- Around a planned handover: closed, nothing is changed. Settling, a lease may run for twice E
 -- after its end by this clock; E is not known here, and a quarantine is longer than twice of it.
-local kind, till = string.match(marker, '^ ([cs])(%d+)$', 112)
+local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 

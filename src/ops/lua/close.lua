@@ -18,8 +18,9 @@ if since > 0 and now < since + q then
   return {'no', 'it is in quarantine for another ' .. since + q - now
     .. ' ms, because earlier leases may last until then: try again after it'}
 end
-if #marker == 126 then
-  local kind, left = string.sub(marker, 113, 113), tonumber(string.sub(marker, 114)) - now
+local kind = string.sub(marker, 113, 113)
+if kind ~= '-' then
+  local left = tonumber(string.sub(marker, 114, 126)) - now
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
@@ -28,7 +29,8 @@ if #marker == 126 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
-marker = string.sub(marker, 1, 111) .. string.format(' c%013.0f', now + tonumber(ARGV[1]))
+marker = string.sub(marker, 1, 112)
+  .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
 -- Twice, so that it is a transaction in the append-only file, as every grant is: a server that
 -- throws transactions away while it loads that file throws this away, too, and cannot take it for a
 -- sign that it has everything.

@@ -3,12 +3,11 @@
 -- KEYS  1 palisade:generation   2 palisade:settled
 -- ARGV  1 the marker as the closing left it   2 twice E in ms
 -- Returns  {'ok', since ms}, also if it did so before and the answer was lost
---          {'changed', why}: the marker is not what the closing left, nor what this leaves, or it
---          is no master, so that what this did before cannot be told
+--          {'changed', why}: the marker is not what the closing left, nor what this leaves
 --          {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
-  return {'changed', 'it is a replica'}
+  return {'no', 'it is a replica'}
 end
 local marker, replid = ARGV[1], string.match(info, 'master_replid:(%x+)')
 if replid == string.sub(marker, 1, 40) then
@@ -17,7 +16,7 @@ end
 local now_marker = redis.call('GET', KEYS[1]) or ''
 if now_marker ~= marker then
   -- What clients change meanwhile are other fields.
-  if string.sub(now_marker, 1, 40) == replid and string.sub(now_marker, 112, 113) == ' s'
+  if string.sub(now_marker, 1, 40) == replid and string.sub(now_marker, 113, 113) == 's'
     and string.sub(now_marker, 41, 71) == string.sub(marker, 41, 71) then
     return {'ok', string.sub(marker, 42, 54)}
   end
@@ -26,10 +25,11 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Another server of the group that has the closing, too, may open by its own clock.
-if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114)) then
+if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114, 126)) then
   return {'no', 'the handover took longer than the time for which the server was closed'}
 end
 redis.call('DEL', KEYS[2])
-redis.call('SET', KEYS[1], replid .. string.sub(marker, 41, 111)
-  .. string.format(' s%013.0f', now + tonumber(string.sub(marker, 73, 81))))
+redis.call('SET', KEYS[1], replid .. string.sub(marker, 41, 112)
+  .. string.format('s%013.0f', now + tonumber(string.sub(marker, 73, 81)))
+  .. string.sub(marker, 127))
 return {'ok', string.sub(marker, 42, 54)}

@@ -12,7 +12,7 @@ if marker then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
-  local began_here = string.sub(marker, 1, 40) == replid and string.sub(marker, 111) == 'e'
+  local began_here = string.sub(marker, 1, 40) == replid and string.sub(marker, 111, 111) == 'e'
   if not (began_here and since and q) then
     return {'marked', 'it was initialised or used before'}
   end
@@ -22,6 +22,6 @@ if marker then
   end
 end
 if ARGV[1] == 'look' then return {'ok', replid} end
-local never = string.format('%013d %016d %09d %013d %013d n', 0, 0, 0, 0, 0)
+local never = string.format('%013d %016d %09d %013d %013d n -%013d %013d', 0, 0, 0, 0, 0, 0, 0)
 redis.call('SET', KEYS[1], replid .. ' ' .. never)
 return {'ok', replid}

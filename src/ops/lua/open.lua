@@ -5,5 +5,6 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return {'no', 'it is no longer closed by this handover'}
 end
-redis.call('SET', KEYS[1], string.sub(ARGV[1], 1, 111))
+redis.call('SET', KEYS[1], string.sub(ARGV[1], 1, 112) .. '-0000000000000'
+  .. string.sub(ARGV[1], 127))
 return {'ok'}

@@ -126,13 +126,12 @@ impl KeyChange {
             && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
     }
 
-    fn log(&self, of: &Records) {
+    fn log(&self, namespace: &str) {
         let (done, key) = (self.is_done(), &*self.key);
         tracing::warn!(
             target: "palisade::ops",
             event = self.change.word(),
-            prefix = of.prefix(),
-            namespace = of.namespace(),
+            namespace,
             key,
             by = self.audit.by(),
             reason = self.audit.reason(),
@@ -300,7 +299,7 @@ impl Records {
         done.extend(used.into_iter().map(|key| {
             let nodes = nodes.0.iter().map(refused).collect();
             let changed = KeyChange { change: change.0, key, audit: audit.clone(), nodes };
-            changed.log(self);
+            changed.log(&self.namespace);
             changed
         }));
         done
@@ -350,7 +349,7 @@ impl Records {
             };
             let nodes = nodes.0.iter().zip(&answers).map(said).collect();
             let changed = KeyChange { change, key: key.clone(), audit: audit.clone(), nodes };
-            changed.log(self);
+            changed.log(&self.namespace);
             changed
         };
         keys.iter().enumerate().map(of).collect()
@@ -412,13 +411,12 @@ pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved
 where
     T: Serialize + DeserializeOwned,
 {
-    let (key, prefix): (KeyName, String) = (call.name(), call.prefix().to_owned());
+    let key: KeyName = call.name();
     let resolved = call.resolve(value).await;
     let done = matches!(resolved, Ok(Resolved::Stored));
     tracing::warn!(
         target: "palisade::ops",
         event = "resolve",
-        prefix,
         namespace = key.namespace(),
         key = key.key(),
         by = audit.by(),

@@ -120,7 +120,13 @@ async fn wrong_ends_of_claims_are_caught() {
         |op| {
             if let Op::Unclaim { key, end: ClaimEnd::Lapsed, .. } = op {
                 let (key, retention) = (key.clone(), Duration::from_secs(1));
-                *op = Op::Lookup { key, retention, fingerprint: None, born: None };
+                *op = Op::Lookup {
+                    key,
+                    retention,
+                    fingerprint: None,
+                    born: None,
+                    accepted: Duration::ZERO,
+                };
             }
         },
         |op, reply| {

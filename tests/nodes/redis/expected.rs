@@ -112,7 +112,7 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
             Op::Steps { key, owner, token, list, retention, fingerprint }
         }
         14 => Op::Unclaim { key, owner, end: ClaimEnd::Repeatable },
-        _ => Op::Lookup { key, retention, fingerprint, born: None },
+        _ => Op::Lookup { key, retention, fingerprint, born: None, accepted: Duration::ZERO },
     }
 }
 
@@ -261,12 +261,12 @@ async fn a_marker_that_changed_unseen_is_noticed() {
 async fn a_handover_that_began_unseen_is_noticed() {
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    rewrite(&server, |marker| format!("{marker} c{:013}", soon(60_000)));
+    rewrite(&server, |m| format!("{}c{:013}{}", &m[..112], soon(60_000), &m[126..]));
     let refused = one(&node, LONG, acquire("k", owner())).await;
     assert_eq!(fault(refused), (NodeFault::HandingOver, false));
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    rewrite(&server, |marker| format!("{marker} s{:013}", soon(60_000)));
+    rewrite(&server, |m| format!("{}s{:013}{}", &m[..112], soon(60_000), &m[126..]));
     let kept = one(&node, LONG, acquire("k", owner())).await;
     assert!(matches!(kept, Ok(Reply::Held { foreign: false, .. })), "{kept:?}");
 }

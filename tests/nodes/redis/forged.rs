@@ -67,7 +67,13 @@ fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
             fingerprint,
             reassert: None,
         },
-        Op::Lookup { key: key.clone(), retention, fingerprint, born: None },
+        Op::Lookup {
+            key: key.clone(),
+            retention,
+            fingerprint,
+            born: None,
+            accepted: Duration::ZERO,
+        },
         Op::Unclaim { key: key.clone(), owner, end: ClaimEnd::Lapsed },
         Op::Complete { key, owner, token, value: Some(b"v"[..].into()), retention, fingerprint },
     ]

@@ -17,6 +17,8 @@ struct Fields {
     agreed: String,
     waited: String,
     rest: String,
+    note: String,
+    losses: String,
 }
 
 /// What a client wrote that began a quarantine of `q` ms at `since` by a clock that is right.
@@ -27,14 +29,16 @@ fn honest(since: u64, q: u64) -> Fields {
         q: format!("{q:09}"),
         agreed: format!("{:013}", since + 2 * q),
         waited: format!("{:013}", 0),
-        rest: "n".to_owned(),
+        rest: "n -0000000000000".to_owned(),
+        note: format!("{since:013}"),
+        losses: format!(" {:013}-{since:013}", 0),
     }
 }
 
 impl Fields {
     fn text(&self, replid: &str) -> String {
-        let Self { since, floor, q, agreed, waited, rest } = self;
-        format!("{replid} {since} {floor} {q} {agreed} {waited} {rest}")
+        let Self { since, floor, q, agreed, waited, rest, note, losses } = self;
+        format!("{replid} {since} {floor} {q} {agreed} {waited} {rest} {note}{losses}")
     }
 }
 
@@ -89,13 +93,19 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         ("agreed too far ahead", over(&|f| f.agreed = ahead(60_000))),
         ("waited too far ahead", over(&|f| f.waited = ahead(2 * 3_600_000))),
         ("waited not a number", over(&|f| f.waited = "xxxxxxxxxxxxx".into())),
-        ("another letter", over(&|f| f.rest = "x".into())),
+        ("another letter", over(&|f| f.rest = "x -0000000000000".into())),
         ("closed for ever", over(&|f| f.rest = "n c9999999999999".into())),
         ("closed for an hour", over(&|f| f.rest = format!("n c{}", ahead(3_600_000)))),
         ("settling for a month", over(&|f| f.rest = format!("n s{}", ahead(30 * DAY)))),
         ("another letter behind", over(&|f| f.rest = format!("n x{}", ahead(1_000)))),
         ("closed until a word", over(&|f| f.rest = "n cxxxxxxxxxxxxx".into())),
         ("ten thousand bytes", over(&|f| f.rest = format!("n {}", "x".repeat(10_000)))),
+        ("noted in the future", over(&|f| f.note = ahead(60_000))),
+        ("noted in words", over(&|f| f.note = "xxxxxxxxxxxxx".into())),
+        ("a loss in the future", over(&|f| f.losses = format!(" {:013}-{}", 0, ahead(60_000)))),
+        ("a loss in words", over(&|f| f.losses = format!(" {:013}-xxxxxxxxxxxxx", 0))),
+        ("nine losses", over(&|f| f.losses = f.losses.repeat(9))),
+        ("half a loss", over(&|f| f.losses.truncate(14))),
         ("nothing at all", String::new()),
         ("a word", "hello".to_owned()),
     ];
@@ -104,7 +114,7 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         assert!(got.marker_missing && got.new_history, "{what} was believed: {got:?}");
         assert!(got.began_empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
-        assert!(left.starts_with(&replid) && left.len() == 111, "{what}: {left}");
+        assert!(left.starts_with(&replid) && left.len() == 168, "{what}: {left}");
         // It has healed.
         let next = facts(&node, TERMS).await;
         assert!(!next.marker_missing && !next.new_history, "{what}: {next:?}");
@@ -141,7 +151,18 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
             "somebody waits for an hour",
             Fields { waited: ahead(3_610_000), ..honest(at - DAY, 20_000) },
         ),
-        ("nothing was ever lost", Fields { floor: floor(0), ..honest(0, 20_000) }),
+        (
+            "nothing was ever lost",
+            Fields { floor: floor(0), losses: String::new(), ..honest(0, 20_000) },
+        ),
+        (
+            "eight losses, noted just now",
+            Fields {
+                note: ahead(0),
+                losses: format!(" {}-{}", ahead(0), ahead(0)).repeat(8),
+                ..honest(at - DAY, 20_000)
+            },
+        ),
         (
             "handed over",
             Fields { rest: format!("n s{}", ahead(20_000)), ..honest(at - DAY, 20_000) },
@@ -154,12 +175,14 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
                 q: "0".repeat(9),
                 agreed: "0".repeat(13),
                 waited: "0".repeat(13),
-                rest: "n".into(),
+                rest: "n -0000000000000".into(),
+                note: "0".repeat(13),
+                losses: String::new(),
             },
         ),
         (
             "written in a quarantine of an empty server",
-            Fields { rest: "e".into(), ..honest(at, 20_000) },
+            Fields { rest: "e -0000000000000".into(), ..honest(at, 20_000) },
         ),
     ];
     for (what, fields) in believed {

@@ -66,6 +66,7 @@ fn claim(key: &str, owner: OwnerToken) -> Claim {
         fingerprint: None,
         force: false,
         born: None,
+        accepted: Duration::ZERO,
         created: None,
         wait: false,
     }

@@ -45,7 +45,8 @@ async fn records_live_and_are_shown_with_their_result() {
     };
     assert!(above > token.get() && seen == record);
     let retention = Duration::from_secs(3600);
-    let look = Op::Lookup { key, retention, fingerprint: None, born: None };
+    let look =
+        Op::Lookup { key, retention, fingerprint: None, born: None, accepted: Duration::ZERO };
     let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
         panic!()
     };
@@ -155,6 +156,7 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         retention: Duration::from_secs(60),
         fingerprint: None,
         born: None,
+        accepted: Duration::ZERO,
     };
     let lookups = |names: &[&str]| -> Vec<Op> { names.iter().map(lookup).collect() };
     let shown = async |names: &[&str]| {

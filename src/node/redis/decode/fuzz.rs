@@ -37,6 +37,7 @@ fn op(kind: char) -> Op {
             fingerprint: None,
             force: false,
             born: None,
+            accepted: Duration::ZERO,
             created: None,
             wait: false,
         }),
@@ -62,7 +63,13 @@ fn op(kind: char) -> Op {
             Op::Steps { key, owner, token, list, retention, fingerprint: None }
         }
         'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
-        'L' => Op::Lookup { key, retention: SECOND, fingerprint: None, born: None },
+        'L' => Op::Lookup {
+            key,
+            retention: SECOND,
+            fingerprint: None,
+            born: None,
+            accepted: Duration::ZERO,
+        },
         other => panic!("no kind {other}"),
     }
 }
@@ -75,7 +82,10 @@ fn header() -> Vec<Value> {
 /// Of this history.
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
-    text(&format!("{history}{zeros} {:013} {:016} {:09} {:013} {:013} n", 5, 0, 65, 0, 0))
+    text(&format!(
+        "{history}{zeros} {:013} {:016} {:09} {:013} {:013} n -{:013} {:013} {:013}-{:013}",
+        5, 0, 65, 0, 0, 0, 0, 0, 5
+    ))
 }
 
 /// A reply as the script would have said it: the oracle, written from the heads of the scripts.

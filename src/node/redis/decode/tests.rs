@@ -22,7 +22,13 @@ fn ops() -> Vec<Op> {
         Op::Release { keys: keys.clone(), owner, meta: true },
         Op::Inspect { keys, wait: false },
         Op::RaiseClaim { key: Arc::clone(&key), owner, token },
-        Op::Lookup { key, retention: Duration::from_secs(1), fingerprint: None, born: Some(8) },
+        Op::Lookup {
+            key,
+            retention: Duration::from_secs(1),
+            fingerprint: None,
+            born: Some(8),
+            accepted: Duration::ZERO,
+        },
     ]
 }
 
@@ -37,6 +43,7 @@ fn header() -> Vec<Value> {
 fn marker(began: char, waited: u64) -> Value {
     let replid = "00000000000000ff".to_owned() + &"0".repeat(24);
     let text = format!("{replid} {:013} {:016} {:09} {:013} {waited:013} {began}", 7, 0, 1_063, 0);
+    let text = format!("{text} -{:013} {:013} {:013}-{:013}", 0, 9, 0, 7);
     Value::BulkString(text.into())
 }
 

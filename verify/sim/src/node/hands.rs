@@ -29,7 +29,13 @@ impl Node {
     pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
         self.reached()?;
         let retention = Duration::from_millis(settings.retention);
-        let lookup = Op::Lookup { key: key.into(), retention, fingerprint: None, born: None };
+        let lookup = Op::Lookup {
+            key: key.into(),
+            retention,
+            fingerprint: None,
+            born: None,
+            accepted: Duration::ZERO,
+        };
         let Some(Reply::Record { state: Some(state), .. }) = self.ask(lookup, settings) else {
             return None;
         };

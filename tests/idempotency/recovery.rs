@@ -1,0 +1,143 @@
+//! A server that lost its last writes proves how many at most, and a namespace that accepts so
+//! short a loss goes on. The oracle is a list that the test keeps of what was run when.
+
+use std::time::Duration;
+
+use palisade::idempotency::{Parked, ParkedReason};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::{Idempotency, Outcome, RedisNode, Redlock};
+use tokio::time::{Instant, sleep};
+
+use crate::support::server::Server;
+
+const TTL: Duration = Duration::from_secs(2);
+const ERROR: Duration = Duration::from_millis(50);
+/// Longer than any restart here takes.
+const LONG: Duration = Duration::from_secs(60);
+/// A note is a second old at most when a record is written.
+const NOTED: u64 = 1_001;
+/// What passes between the reading of the clock here and the write there; generous.
+const ON_THE_WAY: u64 = 1_000;
+
+fn now() -> u64 {
+    SystemEnv.wall_micros() / 1_000
+}
+
+struct Orders {
+    accepting: Idempotency,
+    strict: Idempotency,
+}
+
+/// A handle of a process that began just now, on a deployment that was initialised.
+fn orders(server: &Server) -> Orders {
+    let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
+    let redlock =
+        Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).clock_error(ERROR).build().unwrap();
+    let namespace = |name| redlock.idempotency(name).at_most_once();
+    Orders {
+        accepting: namespace("accepting").accept_loss(LONG).build().unwrap(),
+        strict: namespace("strict").build().unwrap(),
+    }
+}
+
+/// Runs the key, and again while the server restarts or is in quarantine.
+async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match of.key(key).run(|_| async { Ok::<_, String>(1) }).await {
+            Ok(outcome) => return outcome,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn is_forgotten(outcome: &Outcome<u32>) -> bool {
+    matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
+}
+
+/// The last loss that the server's marker lists.
+fn loss(server: &Server) -> (u64, u64) {
+    let marker = server.cli(&["GET", "palisade:generation"]);
+    let (from, to) = marker.rsplit(' ').next().and_then(|last| last.split_once('-')).unwrap();
+    (from.parse().unwrap(), to.parse().unwrap())
+}
+
+/// Keys with the times at which they were begun and were certainly stored.
+async fn ledger(orders: &Orders, keys: &str, span: Duration) -> Vec<(String, u64, u64)> {
+    let (mut all, end) = (Vec::new(), Instant::now() + span);
+    while Instant::now() < end {
+        let (key, begun) = (format!("{keys}-{}", all.len()), now());
+        assert!(run(&orders.accepting, &key).await.is_executed());
+        all.push((key, begun, now()));
+    }
+    all
+}
+
+async fn restarted(args: &[&str]) {
+    let mut server = Server::start(args);
+    let orders = orders(&server);
+    let ran = ledger(&orders, "k", Duration::from_secs(4)).await;
+    let killed = now();
+    server.restart();
+    let key = "after the restart";
+    assert!(run(&orders.accepting, key).await.is_executed(), "{args:?}");
+    assert!(is_forgotten(&run(&orders.strict, key).await), "{args:?}: nothing is accepted unasked");
+    let (from, to) = loss(&server);
+    let is_there = |key: &str| server.cli(&["EXISTS", &format!("idem:accepting:{key}")]) == "1";
+    let lost: Vec<_> = ran.iter().filter(|(key, ..)| !is_there(key)).collect();
+    for (key, begun, stored) in &lost {
+        assert!(from <= *stored && *begun <= to, "{args:?}: {key} {begun} {stored}: {from} {to}");
+    }
+    // What is proved begins no more than a note before what was really lost.
+    let first = lost.first().map_or(killed, |(_, begun, _)| *begun);
+    assert!(from + NOTED + ON_THE_WAY >= first, "{args:?}: {from} is long before {first}");
+    assert!(from <= to && killed <= to && to <= now(), "{args:?}: {killed}, {to}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_proves_how_much_it_lost() {
+    tokio::join!(
+        restarted(&["--appendonly", "yes", "--appendfsync", "everysec"]),
+        restarted(&["--appendonly", "yes", "--appendfsync", "always"]),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_from_a_backup_proves_its_age() {
+    let mut server = Server::start(&[]);
+    let orders = orders(&server);
+    let before = ledger(&orders, "old", Duration::from_millis(1_500)).await;
+    let saved = now();
+    assert_eq!(server.cli(&["SAVE"]), "OK");
+    let after = ledger(&orders, "new", Duration::from_secs(3)).await;
+    server.restart();
+    assert!(run(&orders.accepting, "later").await.is_executed(), "shorter than accepted");
+    let (from, to) = loss(&server);
+    let last_noted = before.last().expect("many").1;
+    assert!(from <= saved && from + NOTED + ON_THE_WAY >= last_noted, "{from}, saved at {saved}");
+    assert!(to - from >= 3_000, "{from} to {to}");
+    for (key, ..) in &after {
+        let key = format!("idem:accepting:{key}");
+        assert_eq!(server.cli(&["EXISTS", &key]), "0", "the backup is older");
+    }
+    assert!(after.first().expect("many").2 >= from);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lost_everything_is_never_accepted() {
+    let mut server = Server::start(&["--appendonly", "yes"]);
+    let node = RedisNode::builder(server.url()).build().unwrap();
+    let redlock =
+        Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).clock_error(ERROR).build().unwrap();
+    let day = Duration::from_secs(86_400);
+    let accepting = redlock.idempotency("accepting").at_most_once().accept_loss(day / 2);
+    let accepting = accepting.build().unwrap();
+    assert!(is_forgotten(&run(&accepting, "first").await), "it was never initialised");
+    server.restart_empty();
+    assert!(is_forgotten(&run(&accepting, "second").await));
+    let (from, to) = loss(&server);
+    assert!(from == 0 && to <= now(), "{from} {to}");
+    let all = redlock.idempotency("all").at_most_once().accept_loss(day).build().unwrap_err();
+    assert!(all.to_string().contains("less than the retention"), "{all}");
+}
