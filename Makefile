@@ -23,6 +23,8 @@
 # make bench           this library beside another one, in ratios
 # make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
+# make mutants         which small changes of the code the quick tests do not notice: a hundred of
+#                      some thousands, drawn by SEED=7, or a part of them all, SHARD=3/40
 # make fuzz            everything that is parsed, with garbage: CASES=100000, and ten times as many for
 #                      the reader that every byte of a server goes through
 # make minimal         builds with the lowest versions of the dependencies (skipped offline)
@@ -38,6 +40,7 @@ SEEDS ?= 20000
 CASES ?= 100000
 SECONDS ?= 60
 SEED ?=
+SHARD ?=
 # Most tests wait for servers more than they compute.
 export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n > 8 ? n : 8)))
 # A toolchain just installed by rustup is not yet on every shell's path.
@@ -49,7 +52,7 @@ ADAPTERS = $(PUBLISHED) broker-demo
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -141,6 +144,10 @@ bench-idempotency:
 soak:
 	@scripts/need cargo
 	$(CARGO) run --release -p sim --bin soak -- --seeds $(SEEDS) $(ARGS)
+
+mutants:
+	@scripts/need cargo redis mutants
+	$(CARGO) run --quiet -p mutants -- $(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
 fuzz:
 	@scripts/need cargo

@@ -1,0 +1,42 @@
+//! The shard of the list that a run tries.
+
+use std::str::FromStr;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use crate::Mutant;
+
+/// Changes in a shard that was not named.
+const USUAL: usize = 100;
+
+/// The `k`th of `n` equal parts, from 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Shard {
+    k: usize,
+    n: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts =
+            text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((k, n)) if 1 <= k && k <= n => Ok(Self { k, n }),
+            _ => Err("a shard is k/n with 1 <= k <= n, such as 3/40".to_owned()),
+        }
+    }
+}
+
+/// Shuffles the list by the seed and takes the shard, or the first hundred.
+pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> Vec<Mutant> {
+    all.shuffle(&mut StdRng::seed_from_u64(seed));
+    let Some(Shard { k, n }) = shard else {
+        all.truncate(USUAL);
+        return all;
+    };
+    all.into_iter().skip(k - 1).step_by(n).collect()
+}
