@@ -180,6 +180,7 @@ impl Lane {
             owed: OwedQueue::default(),
             doubt: Doubt::default(),
             clock: None,
+            names_server: false,
             history: None,
             pace: Pace::default(),
             spoke: self.settings.env.now(),
@@ -265,6 +266,8 @@ struct Worker {
     doubt: Doubt,
     /// Clock of the server that answered last, and which server that was.
     clock: Option<(NodeClock, Arc<str>)>,
+    /// The node reports which server it is connected to.
+    names_server: bool,
     /// The data history of which the node answered last.
     history: Option<QuarantineId>,
     pace: Pace,
@@ -378,7 +381,9 @@ impl Worker {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
         let drifted = self.settings.drift.of(now.since(clock.read));
-        let same = || self.node.server().is_none_or(|now| now == *server);
+        // A node that reports its server, and reports none, has no connection: the next server may
+        // be another one.
+        let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 

@@ -20,6 +20,7 @@ impl Worker {
     pub(super) fn hear(&mut self, spoken: &Spoken) -> Option<NodeError> {
         let Spoken { facts, sent, received } = spoken;
         self.clock = Some(spoken.clock());
+        self.names_server = self.names_server || self.node.server().is_some();
         self.doubt.known(facts.node_micros);
         let node = &self.node;
         let objection = self.health.judge(facts, *sent, *received, &|| node.address());
@@ -115,8 +116,9 @@ impl Worker {
         let Ok(reply) = reply else { return reply };
         if let Some(error) = objection {
             // The node did what it was asked, but its yes does not count as a vote. A no does: it
-            // can only make the caller more careful.
-            if asked.vote && is_yes(&reply) {
+            // can only make the caller more careful. Nor does it count that nobody holds a name:
+            // where a clock stepped forwards, a lease has ended early.
+            if asked.vote && is_yes(&reply) || reply == Reply::Holder(None) {
                 return Err(error.clone());
             }
         }

@@ -375,8 +375,7 @@ pub(crate) struct Promises {
     pub(crate) once: bool,
     /// No forgotten key runs again, so no finished step does.
     pub(crate) steps: bool,
-    /// Nobody is answered that a name is vacant while one has it: all ask the same nodes, and no
-    /// clock steps, which would end a lease on its node alone.
+    /// Nobody is answered that a name is vacant while one has it: all ask the same nodes.
     pub(crate) vacant: bool,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,
@@ -435,8 +434,7 @@ impl Plan {
             },
             once: self.orders.policy == Policy::Once,
             steps: self.orders.policy != Policy::Least,
-            vacant: self.steps == Steps::None
-                && self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
+            vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,
         }
     }
