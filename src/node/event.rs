@@ -171,7 +171,7 @@ impl NodeEvent {
                     "node grants nothing for now, {why}",
                     remaining_ms = millis(*remaining),
                     began_empty = *began_empty,
-                    lost_ms = lost
+                    lost_ms = tracing::field::display(lost)
                 );
             }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),

@@ -78,9 +78,9 @@ pub trait LockNode: Send + Sync + 'static {
 
     /// The server that a batch called for now would reach, as in
     /// [`Facts::identity`](crate::op::Facts::identity). A caller that knows the clock of another
-    /// one asks for this one's first. `None` from a node that named one before: it is not connected.
-    /// `None` always, the default: it is not known before the answer, and the first batch that
-    /// reaches another server is refused as late there
+    /// one asks for this one's first. `None` from a node that named one before: it has no
+    /// connection. `None` always, the default: it is not known before the answer, and the first
+    /// batch that reaches another server is refused as late there
     /// ([`NotAfter::on`](crate::op::NotAfter::on)). A wrapper has to hand it on.
     fn server(&self) -> Option<Arc<str>> {
         None

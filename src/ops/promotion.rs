@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::deployment::Access;
 use super::facts::{Read, is_plain};
-use super::gather::conn::{Conn, info_for, text};
+use super::gather::conn::{Conn, info_for, raw, text};
 use super::handover::{Closed, Handover, LOOK, Stopped};
 use super::masters::{self, Absent, Master};
 use crate::dial::endpoint::Endpoint;
@@ -124,7 +124,7 @@ impl Promotion<'_> {
             }
         }
         let mark = match &last {
-            Read::Got(Value::Array(said)) => said.first().and_then(text),
+            Read::Got(Value::Array(said)) => said.first().and_then(raw),
             _ => None,
         };
         if mark.as_ref() != Some(&closed.marker) {
