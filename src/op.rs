@@ -40,7 +40,7 @@ pub enum Op {
     Acquire {
         /// The lock's keys.
         keys: LockKeys,
-        /// Fresh per attempt.
+        /// Fresh per attempt; all attempts of one takeover have the same (locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -77,10 +77,10 @@ pub enum Op {
         token: FencingToken,
         /// The holder's metadata, kept as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// The quarantine in which the holder takes its place again. Only a holder whom this very
-        /// node had confirmed until a moment that is still to come, and that lies after the end of
-        /// the quarantine less `max_ttl`, may name it: then nobody else can have been granted the
-        /// name since, here or by the server that this one replaced.
+        /// The quarantine in which the holder keeps its lock. A holder may name it only if this
+        /// very node had confirmed its lease until a moment after the end of the quarantine less
+        /// `max_ttl`, even if that moment has passed (quarantine 6): no other owner can have been
+        /// granted the name since, here or by the server that this one replaced.
         reassert: Option<QuarantineId>,
     },
     /// Delete the lock if it is the owner's. If it is free then, also if there was nothing to

@@ -41,7 +41,7 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const DESCRIPTORS: &str = "/dev/fd";
 
-/// How long before the end of the lease the whole group has ended.
+/// Time before the end of the lease at which the group is killed.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 /// Longest sleep: a machine that was suspended is noticed this soon after it wakes.
 const LOOK: Duration = Duration::from_millis(250);

@@ -1,4 +1,5 @@
-//! The keeper: one task per handle renews every lease at a quarter of its ttl.
+//! The keeper: one task per handle renews every lease at a quarter of its ttl, or by up to a
+//! quarter of that sooner.
 //!
 //! It tries again inside the remaining validity when a renewal got no majority, stops at
 //! `max_hold`, and declares a lease lost at its deadline even when nothing answers. Four states are

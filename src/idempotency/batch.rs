@@ -19,12 +19,12 @@ impl Idempotency {
     ///
     /// A key is claimed when there is a turn for its handler, and the handler begins at once. So a
     /// batch that is dropped, or whose process dies, leaves no claim of a handler that did not
-    /// begin, except for the keys that were being claimed at that moment: fewer than
-    /// `concurrency`. Keys whose turns come at the same time are claimed together, in one request
-    /// to each node, or a few if they are many; results that are ready at the same time are stored
-    /// together. A large `concurrency` therefore saves requests. Calls with the same key run one
-    /// after the other, in their order: a duplicate inside the batch is answered by the result of
-    /// the first, and never finds it in flight. One call that fails changes nothing for the others.
+    /// begin, except for the keys that were being claimed at that moment: at most `concurrency`.
+    /// Keys whose turns come at the same time are claimed together, in one request to each node, or
+    /// a few if they are many; results that are ready at the same time are stored together. A large
+    /// `concurrency` therefore saves requests. Calls with the same key run one after the other, in
+    /// their order: a duplicate inside the batch is answered by the result of the first, and never
+    /// finds it in flight. One call that fails changes nothing for the others.
     ///
     /// A call that waits for another process's handler
     /// ([`in_flight_timeout`](Call::in_flight_timeout)) occupies a turn while it waits.

@@ -209,15 +209,15 @@ impl IdempotencyBuilder {
     /// run again, if it is sent again.
     ///
     /// After a restart, a failover, or from a backup, a server may lack the writes of its last
-    /// moments. It proves how much at most: from the last note of its own clock that is still
-    /// there, which is a second old when a record is written, to the first request afterwards.
-    /// So the time for which the server was down counts. In a Sentinel group the time for which a
-    /// master that was replaced may have gone on is part of it, too. Without this setting one
-    /// second that was lost makes every key without [`created_at`](Call::created_at) one whose past
-    /// is not known for a whole retention. `Duration::from_secs(15)` covers a restart of a server
-    /// with an append-only file, and the failover of a group whose `down-after-milliseconds` is
-    /// some seconds. A server that lost everything, or that came back from an old backup, is never
-    /// covered by it.
+    /// moments. The upper bound runs from the last surviving note of its clock to the first request
+    /// after the restart. The note is at most 1 s old while records are written, and at most 5 s
+    /// while a handle is idle. So the time for which the server was down counts. In a Sentinel
+    /// group the time for which a master that was replaced may have gone on is part of it, too.
+    /// Without this setting one second that was lost makes every key without
+    /// [`created_at`](Call::created_at) one whose past is not known for a whole retention.
+    /// `Duration::from_secs(20)` covers a restart of a server with an append-only file, and the
+    /// failover of a group whose `down-after-milliseconds` is some seconds. A server that lost
+    /// everything is never covered by it; a backup only if it is younger than that.
     ///
     /// The same in every process that handles the keys. Less than the retention. Default zero: no
     /// loss is accepted.

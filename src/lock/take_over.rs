@@ -23,7 +23,8 @@ use crate::token::OwnerToken;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TakenOver {
-    /// The holder from whom it was taken, as it was seen last; none if it was gone by then.
+    /// The holder from whom it was taken, as last seen before an attempt. `None` if it was never
+    /// seen, for example because its lock was gone by then.
     pub from: Option<Holder>,
     /// The lock, under a higher token.
     ///

@@ -62,10 +62,13 @@ impl StreamError {
         let refusals = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE"];
         let is_refused = cause.code().is_some_and(|code| refusals.contains(&code))
             || cause.kind() == ErrorKind::AuthenticationFailed;
-        let detail = match tls::inside::<Excess>(cause) {
+        let mut detail = match tls::inside::<Excess>(cause) {
             Some(excess) => excess.to_string(),
             None => refusal(cause, secrets).unwrap_or_else(|| said(cause, secrets)),
         };
+        if is_refused {
+            detail.push_str("; check the login, its rights on the stream, and the kind of the key");
+        }
         Self { stream: Arc::clone(stream), detail, passing: !is_refused }
     }
 
@@ -86,11 +89,7 @@ impl StreamError {
 
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stream {}: {}", Quoted(&self.stream), self.detail)?;
-        if self.passing {
-            return Ok(());
-        }
-        f.write_str("; check the login, its rights on the stream, and the kind of the key")
+        write!(f, "stream {}: {}", Quoted(&self.stream), self.detail)
     }
 }
 

@@ -26,10 +26,11 @@ pub enum InboxError {
         /// Why.
         error: serde_json::Error,
     },
-    /// A row without a result: written by another program, or by hand.
+    /// No result: the row was written by another program or by hand, or it was deleted while the
+    /// call was running.
     #[error(
-        "inbox of {key:?}: its row has no result; look what wrote it, then set `result` or delete \
-         the row"
+        "inbox of {key:?}: its row has no result, or was deleted during the call; if it is there, \
+         look what wrote it, then set `result` or delete the row; if it is gone, call again"
     )]
     #[non_exhaustive]
     NoResult {

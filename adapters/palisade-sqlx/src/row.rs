@@ -56,7 +56,7 @@ where
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = read(cx, D::find(&mut unit, cx, true).await)?;
         unit.rollback().await.map_err(sql)?;
-        // Deleted between the two statements: nothing says that it happened, and nothing ran here.
+        // Deleted between the two statements: the effect may have happened, and nothing ran here.
         return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
     }
     let value = match effect(&mut unit).await {

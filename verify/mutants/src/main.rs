@@ -62,7 +62,8 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// Whether the list of equivalent changes has it. Lines move, so places are not compared.
+    /// Returns true if the list of equivalent changes has it. Lines move, so places are not
+    /// compared.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
         // Each has its reason above it.

@@ -58,7 +58,7 @@ impl Node {
         server.halted = Some(Halted { rest, read, began, done });
     }
 
-    /// Whether a server looks at what arrives now.
+    /// Returns true if a server does not read what arrives now: it is frozen.
     pub(super) fn is_busy(state: &State, at: usize) -> bool {
         let server = &state.servers[at];
         #[cfg(feature = "bugs")]
