@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::claim::LossTerms;
+use crate::driver::claim::DataLossTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
@@ -146,13 +146,13 @@ impl Redlock {
     /// # Cancellation safety
     /// May be dropped at will: what was taken is released in the background.
     pub async fn health(&self) -> Health {
-        health(self, RETENTION, LossTerms::default()).await
+        health(self, RETENTION, DataLossTerms::default()).await
     }
 }
 
 /// As [`Redlock::health`], for keys of this retention that are not older than `born` (milliseconds
 /// since 1970).
-pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: LossTerms) -> Health {
+pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let said = redlock.core.health(retention, loss).await;
     let node = |said: crate::driver::health::Said| {
         let locks = match &said.lock {

@@ -91,7 +91,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
 }
 
 impl State {
-    /// What a message of the program calls it; none if it is not shown.
+    /// Event name in the program's output; `None` if suppressed.
     fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
         if is_warning {
             if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {
@@ -108,7 +108,7 @@ impl State {
 #[derive(Default)]
 struct Parts {
     message: String,
-    /// What the library calls its kind.
+    /// The library's `event` field.
     event: String,
     fields: Map<String, Value>,
 }

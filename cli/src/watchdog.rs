@@ -1,10 +1,10 @@
-//! Two small programs inside of `palisade`, which only `palisade` starts.
+//! Two helper modes of the binary, watchdog and starter, which only `palisade` itself starts.
 //!
 //! A *watchdog* ends a command's process group before its lease is over. It is a process of its
-//! own, so it does that also where `palisade` itself is stopped, starved or killed. There are two,
-//! and each is enough: `palisade` replaces one that was killed, and if it cannot, because it is
-//! stopped, the other one still ends the group in time. Both are members of the group, so the
-//! group's number stays taken as long as it may be used.
+//! own, so it does that also where `palisade` itself is stopped, starved or killed. Each group has
+//! a pair of watchdogs, and each is enough: `palisade` replaces one that was killed, and if it
+//! cannot, because it is stopped, the other one still ends the group in time. Both are members of
+//! the group, so the group's number stays taken as long as it may be used.
 //!
 //! The *starter* has itself killed with `palisade` (PDEATHSIG) and becomes the command. It reports
 //! on a pipe whether it has: every exit code may also be one of the command's own.
@@ -79,7 +79,7 @@ fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
         eprintln!("palisade: cannot make the command end with this program: {e}");
         return ExitCode::from(INTERNAL);
     }
-    // It may have ended before the request was there.
+    // The parent may have exited before `prctl` took effect.
     if getppid() != parent {
         return ExitCode::from(INTERNAL);
     }
@@ -149,7 +149,7 @@ fn watch() -> ExitCode {
 pub(crate) struct Report(PipeReader);
 
 impl Report {
-    /// Whether the starter became the command. It, or the command, has ended.
+    /// Returns true if the starter became the command. It, or the command, has ended.
     pub(crate) fn became(mut self) -> bool {
         let mut reports = [0; 2];
         matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
@@ -171,18 +171,18 @@ fn myself() -> tokio::process::Command {
 
 /// Both watchdogs of a group, as `palisade` sees them.
 pub(crate) struct Watchdog {
-    pair: [One; 2],
+    pair: [WatchdogProcess; 2],
     group: Pid,
 }
 
-/// One of them.
-struct One {
+/// One watchdog's process, and the last deadline that was sent to it.
+struct WatchdogProcess {
     child: Child,
     input: Option<ChildStdin>,
     sent: Option<Moment>,
 }
 
-impl One {
+impl WatchdogProcess {
     /// Starts one that leads a new group, or joins one.
     fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
@@ -226,10 +226,10 @@ impl One {
 impl Watchdog {
     /// Starts both; the group is to be killed at `end` unless that moves.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
-        let first = One::start(None)?;
+        let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
         let group = Pid::from_raw(i32::try_from(id).map_err(io::Error::other)?);
-        let second = One::start(Some(group))?;
+        let second = WatchdogProcess::start(Some(group))?;
         let mut watchdog = Self { pair: [first, second], group };
         watchdog.until(end).await;
         Ok(watchdog)
@@ -268,7 +268,7 @@ impl Watchdog {
 
     /// Starts another one at the place of one that has ended. It fails if the group has ended, too.
     pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
-        self.pair[place] = One::start(Some(self.group))?;
+        self.pair[place] = WatchdogProcess::start(Some(self.group))?;
         self.pair[place].until(end).await;
         Ok(())
     }

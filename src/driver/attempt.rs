@@ -20,15 +20,16 @@ use crate::quorum::acquire::{Acquire, Loss};
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// What one attempt asks of the nodes.
+/// Request of one attempt to the nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// What the nodes do where another has it.
+    /// Request to nodes where another owner has the lock.
     pub(crate) if_held: Option<IfHeld>,
-    /// How long it waits to be among the attempts under way; `node_deadline` at least.
+    /// Longest wait for a permit (at most `ATTEMPTS_MAX` attempts run at once); at least
+    /// `node_deadline`.
     pub(crate) within: Duration,
     /// The owner of all attempts of a takeover; none: a fresh one.
     pub(crate) taker: Option<OwnerToken>,

@@ -29,16 +29,17 @@ use crate::token::{FencingToken, OwnerToken};
 /// How much longer than the lease a claim's return is owed to a node that does not answer. No ttl
 /// ends what it left there: the attempt's number stays as long as the record is kept.
 const OWED: Duration = Duration::from_secs(30);
-/// Decides which losses of a node's data concern a key.
+
+/// Terms by which a loss of a node's data concerns a key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LossTerms {
+pub(crate) struct DataLossTerms {
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) born: Option<u64>,
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) accepted: Duration,
 }
 
-/// What a claim of one key says to the nodes.
+/// Terms of a claim of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimTerms {
     pub(crate) key: RecordKey,
@@ -47,7 +48,7 @@ pub(crate) struct ClaimTerms {
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
     /// As for [`Claim`](crate::op::Claim).
-    pub(crate) loss: LossTerms,
+    pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) wait: bool,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::claim::LossTerms;
+use super::claim::DataLossTerms;
 use super::undo::Undo;
 use crate::driver::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
@@ -38,7 +38,7 @@ impl Core {
     ///
     /// # Cancellation safety
     /// Dropped, the lock is released in the background.
-    pub(crate) async fn health(&self, retention: Duration, loss: LossTerms) -> Vec<Said> {
+    pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<Said> {
         let Some(_verb) = self.closing.enter() else {
             let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
             let said = |name: &Arc<str>| Said {
@@ -69,7 +69,7 @@ impl Core {
         let acquire = Op::Acquire { keys: keys.clone(), owner, ttl: TTL, proposal, if_held: None };
         self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
-        let LossTerms { born, accepted } = loss;
+        let DataLossTerms { born, accepted } = loss;
         let look = Op::Lookup { key, retention, fingerprint: None, born, accepted };
         self.send_all(look, deadline, &records);
         let name = |name: &Arc<str>| Said {

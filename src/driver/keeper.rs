@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::config::renew_every;
 use crate::driver::Core;
 use crate::driver::lease::Lease;
-use crate::driver::line::Line;
+use crate::driver::renewal_queue::RenewalQueue;
 use crate::error::ExtendError;
 use crate::span::verb;
 use crate::time::Moment;
@@ -224,7 +224,7 @@ impl Drop for Run {
 impl Run {
     async fn run(self, core: Weak<Core>) {
         let keeper = &*self.keeper;
-        let (mut renewals, mut line) = (FuturesUnordered::new(), Line::new());
+        let (mut renewals, mut queue) = (FuturesUnordered::new(), RenewalQueue::new());
         loop {
             let (now, closed) = match core.upgrade() {
                 Some(core) => (core.env.now(), core.closing.is_over()),
@@ -237,17 +237,17 @@ impl Run {
                 } else if !closed && lease.may_be_renewed(now) {
                     // No two leases that are in line are at one address.
                     let number = Arc::as_ptr(&lease).addr();
-                    line.push(number, (lease.until(), lease.ttl), lease);
+                    queue.push(number, (lease.until(), lease.ttl), lease);
                 }
             }
-            while let Some(lease) = line.next() {
+            while let Some(lease) = queue.next() {
                 renewals.push(renew(Weak::clone(&core), lease));
             }
-            keeper.late.store(line.is_late(now), Ordering::Relaxed);
+            keeper.late.store(queue.is_late(now), Ordering::Relaxed);
             let Some(pause) = keeper.sleep_for(now, !renewals.is_empty()) else { return };
             tokio::select! {
                 biased;
-                Some(decided) = renewals.next(), if !renewals.is_empty() => line.over(decided),
+                Some(decided) = renewals.next(), if !renewals.is_empty() => queue.finished(decided),
                 () = keeper.wake.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }

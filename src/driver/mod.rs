@@ -34,10 +34,10 @@ pub(crate) mod health;
 pub(crate) mod hints;
 mod keeper;
 pub(crate) mod lease;
-mod line;
 mod look;
 mod release;
 mod renewal;
+mod renewal_queue;
 mod run;
 pub(crate) mod runtime;
 #[cfg(test)]

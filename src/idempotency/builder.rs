@@ -8,7 +8,7 @@ use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
 use crate::driver::Core;
-use crate::driver::claim::LossTerms;
+use crate::driver::claim::DataLossTerms;
 use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::health::{Health, health};
@@ -101,7 +101,7 @@ impl Idempotency {
     /// May be dropped at will: what was taken is released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
-        let loss = LossTerms { born: self.in_use_since, accepted: self.accepted_loss };
+        let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
         health(&redlock, self.retention, loss).await
     }
 

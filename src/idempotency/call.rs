@@ -15,7 +15,7 @@ use super::{
     CodecError, Context, Failed, Forgotten, Idempotency, KeyName, Lapsed, NotRecorded, Outcome,
     Probed, Resolved, RunError, Status,
 };
-use crate::driver::claim::{ClaimTerms, LossTerms};
+use crate::driver::claim::{ClaimTerms, DataLossTerms};
 use crate::error::{ConfigError, NoQuorum, NodeOutcome};
 use crate::name::{check_name, record_key};
 use crate::op::FingerprintBytes;
@@ -325,7 +325,10 @@ impl Call {
             durability: of.durability,
             // No claim is older than the request, nor older than the time at which the namespace
             // was in use: the later of the two.
-            loss: LossTerms { born: self.created.max(of.in_use_since), accepted: of.accepted_loss },
+            loss: DataLossTerms {
+                born: self.created.max(of.in_use_since),
+                accepted: of.accepted_loss,
+            },
             created: self.created,
             wait: false,
         })

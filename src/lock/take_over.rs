@@ -64,9 +64,9 @@ impl TakeOver {
 
 impl Mutex {
     /// Takes the lock from this holder, as [`inspect`](Self::inspect) showed it: for an operator,
-    /// where the holder is known to hang. From nobody else: another one who comes first keeps it.
-    /// Each node gives it from one to the other at once, so those who wait for it go on waiting.
-    /// Waits as [`acquire`](Self::acquire) does.
+    /// where the holder is known to hang. Takes it only from this holder; a different owner that
+    /// got it first keeps it. Each node transfers it in one step, so those who wait for it go on
+    /// waiting. Waits as [`acquire`](Self::acquire) does.
     ///
     /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
     /// from now on. The holder itself learns of its loss at its next renewal, at the latest when
@@ -105,8 +105,8 @@ impl Mutex {
         let of = self.resource();
         let (core, keys, ttl, level) = (&self.core, &self.keys, self.ttl, self.level);
         let taker = OwnerToken::from_random(core.env.random());
-        let mut from = TakeOver { from: holder.token, taker, ttl, seen: None };
-        let manner = Manner::TakeOver(&mut from);
+        let mut takeover = TakeOver { from: holder.token, taker, ttl, seen: None };
+        let manner = Manner::TakeOver(&mut takeover);
         let bid = Bid { of: &of, keys, ttl, level, lost: &|_| {}, manner, verb };
         let won = acquire_within(core, bid, self.acquire_timeout, self.retry).await?;
         // No node had it for the holder for longer than this lease, which has begun by now.
@@ -116,7 +116,7 @@ impl Mutex {
         // Without it the reason comes with the next renewal.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
-        Ok(TakenOver { from: from.seen, guard, closed_for })
+        Ok(TakenOver { from: takeover.seen, guard, closed_for })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a node has every claim of a key that it does not show.
+//! Time until a node certainly has every claim of a key.
 //!
 //! Only time decides: a record that is here may be an old copy of itself, without the result it
 //! had. A node proves of each loss between which two times lie the writes that it may lack
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::op::Loss;
 
-/// What a node may have lost.
+/// Losses of a node's data, and the clocks by which they are judged.
 #[derive(Clone, Debug)]
 pub(crate) struct Recall {
     losses: Arc<[Loss]>,
@@ -32,10 +32,10 @@ impl Recall {
         Self { losses, window, clock_error, now }
     }
 
-    /// Returns zero if the node has every claim of a key that was requested after `born`
-    /// (milliseconds since 1970), or else within the retention; losses of at most `accepted` do not
-    /// count. If it has not: for how long that will be so of keys without `born`. Milliseconds are
-    /// truncated, so equal is not later.
+    /// Time until the node certainly has every claim of a key. Returns zero if it already has: the
+    /// claims since `born` (milliseconds since 1970), or without `born` those within the retention.
+    /// Otherwise returns the time left for keys without `born`. Losses of at most `accepted` do not
+    /// count. Milliseconds are truncated, so equal is not later.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,

@@ -1,23 +1,23 @@
-//! What is done where a lock is held by another.
+//! Requests to a node where a lock is held by another owner.
 
 use std::time::Duration;
 
 use crate::token::OwnerToken;
 
-/// What a caller wants of a node where another has the lock: a hint once it is free, or the lock.
+/// Request to a node where another owner has the lock: a hint once it is free, or the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
-    /// The next release wakes it with everybody else who watches, and reserves nothing for it: it
-    /// has no place in the queue. Candidates of an election ask so, because they decide among
-    /// themselves who attempts first.
+    /// The next release wakes it with all others that watch, and reserves nothing for it: it has no
+    /// place in the queue. Candidates of an election ask so, because they decide among themselves
+    /// who attempts first.
     Watch,
     /// Releases wake those in the queue one after the other.
     Queue(Place),
-    /// If it is the lock of this owner, or the caller's own already, and has no longer to live
-    /// there than the caller's ttl, it is the caller's from now on, in one step: there is no moment
-    /// at which a third could have it, and its closing is never shortened. The metadata of who had
-    /// it go. Else the caller is refused as any other, and asks for no hint. A lock that is held
-    /// is given over while a node settles after a planned handover, too.
+    /// If this owner or the caller holds the lock and its remaining ttl is at most the caller's,
+    /// the node transfers it to the caller atomically and deletes the previous owner's metadata. No
+    /// third owner can have it in between, and the time for which it is held is never shortened.
+    /// Otherwise the caller is refused and registers for no hint. A node that is settling after a
+    /// planned handover also transfers a lock it holds.
     TakeFrom(OwnerToken),
 }
 
@@ -25,19 +25,19 @@ pub enum IfHeld {
 /// first.
 ///
 /// A release wakes the first and reserves the lock for it: until it asks, or the time is over,
-/// others are refused as if it were held, but nobody is its owner. A handle that does not need its
-/// turn gives it back: it releases with [`OwnerToken::reserved_for`] itself as the owner, and that
-/// wakes the next.
+/// others are refused as if it were held, but it has no owner. A handle that does not need its turn
+/// gives it back: it releases with [`OwnerToken::reserved_for`] itself as the owner, and that wakes
+/// the next.
 ///
 /// [`OwnerToken::reserved_for`]: crate::token::OwnerToken::reserved_for
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which handle waits; [`NodeEvent::Turn`](crate::node::NodeEvent::Turn) names it.
+    /// The handle that waits; [`NodeEvent::Turn`](crate::node::NodeEvent::Turn) names it.
     pub waiter: u64,
-    /// For how long. A span, not an instant, so that no two clocks are compared.
+    /// Time waited so far. A span, not an instant, so that no two clocks are compared.
     pub waited: Duration,
-    /// For how long a lock that was released is reserved for it when it is its turn, 50 ms at the
-    /// most: as long as it takes to hear of it and to ask. Zero: it is not reserved.
+    /// Time for which a released lock is reserved for it when it is its turn, at most 50 ms: enough
+    /// to receive the hint and to ask. Zero: it is not reserved.
     pub needs: Duration,
 }
 

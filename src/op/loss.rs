@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-/// Writes that a node may lack: those between two readings of its clock, in milliseconds since
-/// 1970.
+/// Range of writes that a node may lack, by its own clock, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// All that was written before is there; 0: nothing need be.
+    /// Last surviving note of the server's clock: every earlier write is present. 0: no note
+    /// survived.
     pub from: u64,
-    /// When the data history began in which nothing of this kind is missing.
+    /// Server clock when the data history after the loss began.
     pub to: u64,
 }
 
 impl Loss {
-    /// Returns how long it lasted at most; `None` if nothing proves that.
+    /// Longest possible duration; `None` if nothing proves one.
     pub fn length(&self) -> Option<Duration> {
         // Both are truncated: within one millisecond something may have been written, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);

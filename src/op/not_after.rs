@@ -14,7 +14,7 @@ pub struct NotAfter {
 impl NotAfter {
     /// A moment that is over by every clock.
     pub(crate) fn over() -> Self {
-        Self { server: Arc::from(""), micros: AT_NO_TIME }
+        Self { server: Arc::from(""), micros: ALWAYS_PAST }
     }
 
     /// The moment by the clock of this server. By another server's clock it is over already: how
@@ -24,12 +24,12 @@ impl NotAfter {
         if crate::bugs::on(crate::bugs::Bug::DeadlineOfAnotherClock) {
             return self.micros;
         }
-        if *self.server == *server { self.micros } else { AT_NO_TIME }
+        if *self.server == *server { self.micros } else { ALWAYS_PAST }
     }
 }
 
-/// The first microsecond of 1970; zero is no moment at all.
-const AT_NO_TIME: u64 = 1;
+/// A deadline that has passed by every clock. 1, because 0 means no deadline.
+const ALWAYS_PAST: u64 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_deadline_is_over_by_the_clock_of_another_server() {
         let deadline = NotAfter { server: "a".into(), micros: 7 };
-        assert_eq!((deadline.on("a"), deadline.on("b")), (7, AT_NO_TIME));
-        assert_eq!(NotAfter::over().on("a"), AT_NO_TIME);
+        assert_eq!((deadline.on("a"), deadline.on("b")), (7, ALWAYS_PAST));
+        assert_eq!(NotAfter::over().on("a"), ALWAYS_PAST);
     }
 }

@@ -17,7 +17,7 @@ const SHORT: usize = 1_024;
 /// One delivery of an entry.
 pub struct Message {
     session: Arc<Session>,
-    /// Its number of deliveries may be the count of the last consumer that gave it back.
+    /// `deliveries` is Redis's delivery count; a retry sets it to the failures so far.
     entry: Entry,
 }
 

@@ -17,15 +17,15 @@ use crate::access::{HandleArgs, Sets};
 use crate::codes::{Fail, INTERNAL, USAGE};
 use crate::verbs::{Ground, SayArgs};
 
-/// Bounds of the classes into which times are sorted: a round trip on one machine is about a
-/// millisecond, leases last from seconds to a day.
+/// Histogram buckets for times, in seconds: a round trip on one machine is about a millisecond,
+/// leases last from seconds to a day.
 const SECONDS: &[f64] = &[
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
     60.0, 300.0, 3_600.0,
 ];
-/// The same of parts of a ttl.
+/// Histogram buckets for parts of a ttl.
 const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// How often what was counted since is put into its classes, also if nobody asks.
+/// Interval of the exporter's upkeep (drains histograms), also without scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// What is exported and served.

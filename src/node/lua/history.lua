@@ -1,17 +1,17 @@
--- What the marker says where it is not as the client expects, or how it has to be.
+-- Validates the marker and rewrites it if it is outdated (slow path).
 -- KEYS[1]  palisade:generation, the marker, each field of fixed width, one space between:
 --          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
 --          97 waited_ms 13   111 how the history began: n known data, e empty
 --          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
 --          128 note_ms 13   then up to eight losses, each from_ms 13, -, to_ms 13
 --          since: when it began (0: this server never lost anything); q: the quarantine's length;
---          agreed: until when that length holds although nobody asks for it; waited: until when
---          somebody may wait for a hint.
+--          agreed: the length is kept until this time without further requests for it; waited:
+--          until then a client may wait for a hint.
 --          c: closed, for a planned handover: until then nothing at all is answered by
 --          it, nor by a server that its data come to. s: handed over: these data are complete, so
 --          the history goes on from the one before; only leases given there may end early by this
 --          clock, by twice E, until then.
---          note: the server's clock when this was written last, a second ago at the most whenever
+--          note: the server's clock when this was written last, at most a second ago whenever
 --          a record is written. What a restart, a backup or a promotion brings back is a prefix of
 --          a server's writes, so with a note all that was written before it is there. A loss: what
 --          was written between the note that came back (0: none did) and the next history.
@@ -26,7 +26,7 @@ local function history(marker, replid, now_us, now_ms)
   local note, losses = 0, ''
   local bits, write = 0, false
   local known = false -- the marker is one that an honest client can have written
-  -- Clocks are 2E apart at the most, also the same one before and after a step; a second more
+  -- Clocks are at most 2E apart, also the same one before and after a step; a second more
   -- for what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000

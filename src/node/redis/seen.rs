@@ -99,13 +99,13 @@ impl Seen {
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
     }
 
-    /// Whether somebody may wait for a hint there.
+    /// Returns true if a client may wait for a hint there.
     pub(super) fn is_awaited(&self) -> bool {
         self.waited > self.at / 1_000
     }
 
-    /// Between which readings of the server's clock, in µs and both included, the script has
-    /// nothing to check for this batch; nothing if it has to in any case.
+    /// Range of server clock readings (µs, both included) in which the fast path is valid for this
+    /// batch; `None` if the script has to check in any case.
     pub(super) fn window(
         &self,
         batch: &Batch,
@@ -113,7 +113,7 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
-        // A plausible marker stays one as time goes by, and may not be one to others.
+        // The marker's validity was checked with one E; another E needs a new check.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
@@ -130,7 +130,7 @@ impl Seen {
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
         // What is written to records later than this has a newer note before it (quarantine 13). A
-        // batch without ops is sent for its sake.
+        // batch without ops is sent to refresh the note.
         if batch.ops.is_empty() || batch.ops.iter().any(Op::writes_record) {
             until = until.min((self.note + NOTED) * 1_000);
         }

@@ -2,8 +2,9 @@
 -- KEYS: the stream. ARGV: group, consumer, how long in ms, where to begin, how many at most; then
 -- in bytes how large one entry may be, all of them together, and what each name and value adds.
 -- Returns where to go on, and {id, fields, deliveries, size if it is too large, else 0} for each.
--- Of an entry that is too large only short fields that name it are returned. An entry for which
--- there is no room left is let go again. Those that were deleted from the stream are acknowledged.
+-- Of an entry that is too large only short fields that name it are returned. An entry beyond the
+-- byte budget stays claimable at once, and its delivery is not counted. Those that were deleted
+-- from the stream are acknowledged.
 local stream, group, me, idle = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local largest, left, piece = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 

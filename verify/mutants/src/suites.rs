@@ -10,9 +10,9 @@ use crate::copy::Copy;
 /// Longer than any suite takes on a busy machine: a change that makes one hang is found.
 const LONGEST: Duration = Duration::from_secs(240);
 
-/// What became of a change.
+/// Result of a change.
 pub(crate) enum Verdict {
-    /// The change is none that a person could commit.
+    /// The change does not compile; not counted.
     DoesNotBuild,
     /// The suite that failed.
     Found(&'static str),

@@ -25,7 +25,7 @@ struct Hands {
     set_back: u64,
     /// No fault moves it any more.
     calm: bool,
-    /// What it shows to a batch that was begun then.
+    /// Fixed reading while a halted batch is resumed.
     read: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ impl ServerClock {
         wall(nanos, hands.wave.error(nanos) + hands.wild * 1_000)
     }
 
-    /// From now on it shows what it showed when a batch was begun, or the time again.
+    /// Fixes the reading at which a halted batch began; `None`: shows the time again.
     pub(super) fn reread(&self, read: Option<u64>) {
         self.hands().read = read;
     }

@@ -6,11 +6,11 @@ use palisade::node::spi::Replies;
 use super::server::Job;
 use super::{Node, State};
 
-/// What is left of a batch.
+/// Rest of a halted batch.
 pub(super) struct Halted {
     /// The ops that were not executed yet.
     rest: Job,
-    /// What the clock showed when the batch began, and when that truly was (ns).
+    /// The clock's reading when the batch began, and the true time of that (ns).
     read: u64,
     began: u64,
     done: Replies,
@@ -22,7 +22,7 @@ impl Node {
         self.state().servers[at].halts = true;
     }
 
-    /// It does not any more, or goes on.
+    /// Cancels a pending halt, or executes the rest of a halted batch.
     pub(crate) fn go_on(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];

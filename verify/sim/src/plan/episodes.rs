@@ -41,7 +41,8 @@ impl Plan {
         let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
         let span = d.pick(&[short, kept + TTL, 2 * kept]);
         let long = vec![order(span, TTL, fails)];
-        // Without a birth there is no other result, and nobody asks behind the retention of that.
+        // Without a birth other calls store no result, and none arrives after the long handler's
+        // result has expired.
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };
@@ -54,7 +55,7 @@ impl Plan {
             acts
         };
         let (second, third) = (others(), others());
-        self.do_one_after_the_other([long, second, third]);
+        self.set_tasks([long, second, third]);
         if d.chance(500) {
             let stop = Fault::Pause { client: 0, span: d.range(5, TTL / 2), lag: 0 };
             self.faults = vec![(d.range(20, span), stop)];
@@ -73,7 +74,7 @@ impl Plan {
             let (later, decision) = (d.pick(&[0, 20, TTL]), d.pick(&decisions));
             operator.push(Act::Decide { key: 0, later, decision });
         }
-        self.do_one_after_the_other([first, second, operator]);
+        self.set_tasks([first, second, operator]);
         for _ in 0..d.range(1, 4) {
             let (client, span) = (d.range(0, 1) as usize, d.range(TTL, 3 * TTL));
             let stop = Fault::Pause { client, span, lag: d.pick(&[0, 20]) };
@@ -103,7 +104,7 @@ impl Plan {
             }
         }
         let job = Act::Tick { span: 9_000, takes: d.pick(&[0, 5, TTL, 4 * TTL]) };
-        self.do_one_after_the_other([vec![job], vec![job], vec![job]]);
+        self.set_tasks([vec![job], vec![job], vec![job]]);
         for _ in 0..d.range(1, 5) {
             // Around a tick.
             let at = 1_000 * d.range(0, 8) + d.range(0, TTL);
@@ -130,7 +131,7 @@ impl Plan {
         self.small_world(d);
         let hold = lock(8 * TTL, d.pick(&[5, TTL, 2 * TTL]), d.chance(500));
         let stranger = Act::Classic { name: 0, wait: 6 * TTL, hold: d.pick(&[2, TTL / 2, TTL]) };
-        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4], vec![stranger]]);
+        self.set_tasks([vec![hold; 4], vec![hold; 4], vec![stranger]]);
         for _ in 0..d.range(0, 3) {
             let (client, span) = (d.range(0, 2) as usize, d.range(TTL / 4, 2 * TTL));
             self.faults.push((d.range(20, 6 * TTL), Fault::Pause { client, span, lag: 0 }));

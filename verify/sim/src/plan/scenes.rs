@@ -81,7 +81,8 @@ impl Plan {
         }
     }
 
-    pub(super) fn do_one_after_the_other<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
+    /// One task per client, each with its acts in order.
+    pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Act>; N]) {
         let task = |(client, acts)| TaskPlan { client, acts };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
@@ -96,7 +97,7 @@ impl Plan {
         self.names = 1;
         let long = self.most(|s| s.max_ttl);
         let hold = lock(10 * long, long, false);
-        self.do_one_after_the_other([vec![hold; 3], vec![hold; 3]]);
+        self.set_tasks([vec![hold; 3], vec![hold; 3]]);
         let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
         let client = usize::from(order != Order::MaxTtlUp);
         let (first, other) = (d.range(50, 200), 1 - client);
@@ -112,7 +113,7 @@ impl Plan {
         self.settle(TTL, nodes);
         (self.net.late, self.net.late_max) = (400, self.deadline * 3 / 4);
         let hold = lock(4 * TTL, 2 * TTL, false);
-        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4]]);
+        self.set_tasks([vec![hold; 4], vec![hold; 4]]);
     }
 
     fn old_master(&mut self, d: &mut Dice) {
@@ -121,7 +122,7 @@ impl Plan {
         // One holds and renews, and goes over to the new master; one waits at the old one.
         let later = Act::Think(d.range(10, TTL));
         let holder = lock(TTL, 6 * TTL, true);
-        self.do_one_after_the_other([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
+        self.set_tasks([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
         self.faults = vec![fails_over(d.range(20, 3 * TTL))];
     }
 
@@ -134,7 +135,7 @@ impl Plan {
             handler: HandlerPlan { span, fails: 0, polls: u32::MAX },
         };
         let later = Act::Think(d.range(2 * TTL, 5 * TTL));
-        self.do_one_after_the_other([vec![order(1, 2 * TTL)], vec![later, order(2, 1)]]);
+        self.set_tasks([vec![order(1, 2 * TTL)], vec![later, order(2, 1)]]);
         let crash = Fault::Crash { node: 0, copy: Copy::Empty, down: 0 };
         self.faults = vec![(d.range(20, 2 * TTL), crash)];
     }
@@ -159,7 +160,7 @@ impl Plan {
             handler: HandlerPlan { span: 2 * TTL, fails: 1, polls: u32::MAX },
         };
         let acts = if d.chance(500) { vec![hold; 4] } else { vec![order; 4] };
-        self.do_one_after_the_other([acts.clone(), acts.clone(), acts]);
+        self.set_tasks([acts.clone(), acts.clone(), acts]);
         let (mut at, mut to) = (d.range(20, 3 * TTL), 1);
         for _ in 0..d.range(1, 4) {
             let takes = d.pick(&[0, 5, TTL / 4]);
@@ -207,7 +208,7 @@ impl Plan {
             });
         }
         let hold = lock(8 * TTL, 2 * TTL, d.chance(500));
-        self.do_one_after_the_other([vec![hold; 4], vec![hold; 4], operator]);
+        self.set_tasks([vec![hold; 4], vec![hold; 4], operator]);
         for _ in 0..d.range(1, 4) {
             let (client, span) = (d.range(0, 1) as usize, d.range(TTL / 4, 2 * TTL));
             self.faults.push((d.range(20, 10 * TTL), Fault::Pause { client, span, lag: 0 }));
@@ -229,7 +230,7 @@ fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
     within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
 }
 
-/// The same, of so many µs.
+/// A server whose clock is off by `bound` µs.
 pub(super) fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
     let error = if is_ahead { bound as i64 } else { -(bound as i64) };
     ServerPlan { clock: Wave::constant(bound, error), window }
