@@ -88,13 +88,13 @@ pub enum Bug {
     ReservationsStay,
     /// A release that deletes nothing reserves a lock that is held (locks 11).
     ReservedOverHolder,
-    /// What a takeover took is released when it is given up (locks 13).
+    /// A takeover that is given up releases the lock (locks 13).
     TakeoversRelease,
     /// A server stops in a batch and executes others before it goes on (overview 2).
     BatchesYield,
     /// Each process has records of its own of a job's ticks (cron 1).
     TicksByProcess,
-    /// An acquire takes another program's lock for nobody's (locks 9).
+    /// An acquire treats another program's lock as free (locks 9).
     ForeignOverwritten,
     /// A batch arrives before one that was sent earlier (overview 2).
     BatchesOvertake,
@@ -109,7 +109,7 @@ pub fn put_back(bug: Option<Bug>) {
     PUT_BACK.set(bug);
 }
 
-/// Whether this thread has the bug.
+/// Returns true if this thread has the bug.
 pub fn on(bug: Bug) -> bool {
     PUT_BACK.get() == Some(bug)
 }

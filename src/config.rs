@@ -44,7 +44,7 @@ impl Default for Config {
 /// enough to wait for after a crash.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Far more than clocks that NTP disciplines are off, and half of what is allowed at the most.
+/// Far more than clocks that NTP disciplines are off, and half of the largest value allowed.
 pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }

@@ -29,7 +29,7 @@ pub type RecordKey = Arc<str>;
 /// SHA-256 over the canonical bytes of a request.
 pub type FingerprintBytes = [u8; 32];
 
-/// What the caller asks of one node. Times are what is sent to the node, never what the caller
+/// Request of the caller to one node. Times are what is sent to the node, never what the caller
 /// believes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -46,7 +46,7 @@ pub enum Op {
         ttl: Duration,
         /// The caller's wall clock or more, in microseconds.
         proposal: u64,
-        /// What is done where another has it; `None`: nothing.
+        /// Request to a node where another owner has it; `None`: no more than the answer.
         if_held: Option<IfHeld>,
     },
     /// Set the fence to `token` if the lock is still the owner's, `fence ≤ token`, `floor ≤ token`,
@@ -197,7 +197,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// On whose behalf it is asked; none for those that only read.
+    /// Owner token of the request; `None` for those that only read.
     pub(crate) fn owner(&self) -> Option<&OwnerToken> {
         match self {
             Self::Acquire { owner, .. }
@@ -215,22 +215,22 @@ impl Op {
         }
     }
 
-    /// Whether it only takes back what its owner has here: right at any time.
+    /// Returns true if it only takes back what its owner has here: right at any time.
     pub fn is_undo(&self) -> bool {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
 
-    /// Whether it prolongs what its owner holds.
+    /// Returns true if it prolongs what its owner holds.
     pub(crate) fn is_extension(&self) -> bool {
         matches!(self, Self::Extend { .. } | Self::ExtendClaim { .. })
     }
 
-    /// Whether its owner would hold something more.
+    /// Returns true if its owner would hold something more.
     pub(crate) fn is_new_work(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
-    /// Whether it may change an idempotency record.
+    /// Returns true if it may change an idempotency record.
     pub(crate) fn writes_record(&self) -> bool {
         matches!(
             self,
@@ -243,7 +243,7 @@ impl Op {
         )
     }
 
-    /// Whether the answer may contain a stored result.
+    /// Returns true if the answer may contain a stored result.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(
             self,
@@ -342,7 +342,7 @@ pub struct Batch {
     pub ops: Vec<Op>,
 }
 
-/// What a node says to one op.
+/// Answer of a node to one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Acquire: yes, with the node's fence.
@@ -350,7 +350,7 @@ pub enum Reply {
         /// This node's fence after the grant.
         fence: u64,
     },
-    /// Acquire: somebody else's.
+    /// Acquire: a different owner's.
     Held {
         /// Until it expires; `None` without expiry.
         remaining: Option<Duration>,
@@ -421,7 +421,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Whether it contains a stored result, or a holder's metadata.
+    /// Returns true if it contains a stored result, or a holder's metadata.
     pub(crate) fn shows_result(&self) -> bool {
         match self {
             Self::Completed(_) => true,
@@ -461,7 +461,7 @@ pub struct Facts {
     pub marker_missing: bool,
     /// This history began without any marker.
     pub began_empty: bool,
-    /// What these data may lack, the latest last.
+    /// Losses of these data, the latest last.
     pub losses: Arc<[Loss]>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) taker: Option<OwnerToken>,
 }
 
-/// What a won attempt holds.
+/// Result of a won attempt.
 #[derive(Debug)]
 pub(crate) struct Won {
     pub(crate) owner: OwnerToken,

@@ -14,8 +14,8 @@ use crate::driver::lease::Lease;
 use crate::env::Env;
 use crate::node::mailbox::Quarantine;
 
-/// What became of a lease when a node that had confirmed it failed over, was restarted or lost its
-/// data.
+/// Result of renewing a lease after a node that had confirmed it failed over, was restarted or lost
+/// its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failover {
@@ -91,7 +91,7 @@ impl Verdicts {
         self.failovers
     }
 
-    /// Takes in a renewal that was sent after so many failovers.
+    /// Records the result of a renewal that was sent after this number of failovers.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;

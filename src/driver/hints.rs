@@ -27,9 +27,9 @@ const APART: Duration = Duration::from_millis(10);
 /// What is added to the round trips for which a lock is reserved, because timers and the machine
 /// are no finer; and the longest time.
 const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// How often those who are not the first of their handle ask in one pause, all together.
+/// Attempts in one pause of all waiters of a handle but the first, together.
 const CROWD: f64 = 64.0;
-/// So many may come at once.
+/// Most wake-ups at once.
 const BURST: u32 = 16;
 
 /// Holds wake-ups apart: forging a hint costs much less than the requests that follow it.
@@ -176,7 +176,7 @@ impl Waiting {
         }
     }
 
-    /// Whether it waits in the queue, and does not watch.
+    /// Returns true if it waits in the queue, and does not watch.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
@@ -196,9 +196,9 @@ impl Waiting {
         IfHeld::Queue(Place { waiter: self.hints.id, waited: now.since(since), needs })
     }
 
-    /// How long to pause without a hint. Who is not the first of the handle in the queue leaves it
-    /// to that one to ask for all; it asks now and then, in case the first is not polled. All of
-    /// those together ask `CROWD` times in one pause, however many wait.
+    /// Returns how long to pause without a hint. The first waiter of the handle in the queue asks
+    /// for all. The others ask now and then, in case the first is not polled: together `CROWD`
+    /// times in one pause, however many wait.
     pub(crate) fn pause(&self, pause: Duration, dice: u128) -> Duration {
         let keys = self.hints.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -214,7 +214,7 @@ impl Waiting {
         )
     }
 
-    /// Whether others of this handle are in the queue, so that it has its place.
+    /// Returns true if others of this handle are in the queue, so that it has its place.
     pub(crate) fn is_behind(&self) -> bool {
         self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }

@@ -27,7 +27,8 @@ use crate::time::Moment;
 /// after it wakes, because tokio's timers do not advance while it is suspended, and our clock does.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// What the keeper looks after. A guard holds its ticket and takes the lease out with it.
+/// Leases that the keeper renews or watches. A guard holds its ticket and takes the lease out with
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
@@ -47,7 +48,7 @@ struct Schedule {
     /// The task that renews, by number, and how many there were.
     running: Option<u64>,
     runs: u64,
-    /// What the task sleeps towards.
+    /// End of the task's sleep.
     asleep_until: Option<Moment>,
 }
 
@@ -73,17 +74,17 @@ impl Keeper {
         self.wake.notify_one();
     }
 
-    /// Whether renewals are late, so that new work has to wait (renewal 12).
+    /// Returns true if renewals are late, so that new work has to wait (renewal 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// How many leases are looked after.
+    /// Returns the number of leases that are kept.
     pub(crate) fn len(&self) -> usize {
         self.lock().due.len()
     }
 
-    /// Whether nothing is looked after.
+    /// Returns true if nothing is looked after.
     pub(crate) fn is_empty(&self) -> bool {
         let s = self.lock();
         s.due.is_empty() && s.quiet.is_empty()
@@ -120,7 +121,7 @@ impl Keeper {
         }
     }
 
-    /// Whether anything is held.
+    /// Returns true if anything is held.
     pub(crate) fn holds(&self, now: Moment) -> bool {
         let s = self.lock();
         s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
@@ -169,7 +170,7 @@ impl Keeper {
         }
     }
 
-    /// What is due now.
+    /// Takes the leases that are due now.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
         let mut due = Vec::new();
@@ -186,8 +187,8 @@ impl Keeper {
         due
     }
 
-    /// How long nothing is due, and the promise to wake for anything earlier. None: there was
-    /// nothing to keep since it was asked last and the task ends; decided under the lock that
+    /// Returns how long nothing is due, and promises to wake for anything earlier. `None`: there
+    /// was nothing to keep since it was asked last and the task ends; decided under the lock that
     /// `keep` starts a new one under. Locks that are held for a moment must not start a task each.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
@@ -255,8 +256,9 @@ impl Run {
     }
 }
 
-/// When a lease that was granted or renewed at `from` is renewed: at a quarter of its ttl, or by up
-/// to a quarter of that sooner, so that leases which began together do not stay together.
+/// Returns the time at which a lease that was granted or renewed at `from` is renewed: at a quarter
+/// of its ttl, or by up to a quarter of that sooner, so that leases which began together do not
+/// stay together.
 fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     let span = renew_every(lease.ttl);
     let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);

@@ -94,7 +94,7 @@ pub(crate) struct Over {
 enum Phase {
     /// `troubled`: the last renewal failed, and the log says so.
     Held { troubled: bool },
-    /// Its deadline passed, or it is somebody else's.
+    /// Its deadline passed, or a different owner has it.
     Lost,
     /// Its holder is done with it.
     Ended,
@@ -189,8 +189,8 @@ impl Lease {
         self.lock().until
     }
 
-    /// A renewal that was sent after so many failovers was confirmed. False if the lease was found
-    /// lost before: that is final.
+    /// Records a confirmed renewal that was sent after this number of failovers. Returns false if
+    /// the lease was found lost before: that is final.
     pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
         let mut s = self.lock();
         #[cfg(feature = "sim-bugs")]
@@ -207,9 +207,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Whether the holder may name the quarantine of a node, so that its extension counts there
-    /// (quarantine 6). True if what this node confirmed lasts past the moment at which a replaced
-    /// master has certainly stopped granting. Otherwise that master could give the lock away.
+    /// Returns true if the holder may name the quarantine of a node, so that its extension counts
+    /// there (quarantine 6). True if what this node confirmed lasts past the moment at which a
+    /// replaced master has certainly stopped granting. Otherwise that master could give the lock
+    /// away.
     pub(crate) fn may_reassert(&self, node: usize, quarantine: Quarantine, now: Now) -> bool {
         // A quarantine is at least max_ttl + L long; a longer one only errs to the safe side.
         let stopped = quarantine.ends - now.1;
@@ -254,7 +255,7 @@ impl Lease {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Whether the keeper may renew it: not past its longest hold.
+    /// Returns true if the keeper may renew it: not past its longest hold.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end)
     }
@@ -409,7 +410,7 @@ impl Lease {
         self.lock().verdicts.so_far()
     }
 
-    /// A renewal that was sent after so many failovers got too few answers.
+    /// Records a renewal that got too few answers and was sent after this number of failovers.
     pub(crate) fn left_open(&self, failovers: u64) {
         self.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();

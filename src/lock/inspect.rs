@@ -16,7 +16,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// Longest reason that is kept with the lock.
 const NOTE_MAX: usize = 1_024;
 
-/// What one node knows of a lock.
+/// State of a lock on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeView {
@@ -49,7 +49,7 @@ pub struct Holder {
     pub(super) token: OwnerToken,
 }
 
-/// What [`Mutex::inspect`] found.
+/// Result of [`Mutex::inspect`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -78,7 +78,7 @@ impl Inspection {
         Some(Holder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
-    /// What is left of the lease that a node has longest for one of these owners.
+    /// Returns the longest remaining lease that a node has for one of these owners.
     pub(super) fn longest_of(&self, owners: &[OwnerToken]) -> Duration {
         let left = self.nodes.iter().filter_map(|(_, view)| match view {
             NodeView::Held(holder) if owners.contains(&holder.token) => Some(holder.remaining),
@@ -87,7 +87,7 @@ impl Inspection {
         left.max().unwrap_or_default()
     }
 
-    /// Whether no holder can have a majority, so that the lock can be taken now.
+    /// Returns true if no holder can have a majority, so that the lock can be taken now.
     pub fn is_free(&self) -> bool {
         let may_hold = |token: Option<OwnerToken>| {
             let counts = |view: &NodeView| match view {

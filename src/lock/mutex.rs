@@ -23,7 +23,7 @@ use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, verb};
 use crate::time::Moment;
 
-/// How long is waited where the user does not say.
+/// Default of the longest wait.
 const WAIT: Duration = Duration::from_secs(30);
 /// Timers are about as fine; what is shorter is not slept for.
 const TICK: Duration = Duration::from_millis(1);
@@ -48,7 +48,7 @@ pub struct Mutex {
     pub(super) level: Durability,
 }
 
-/// What [`Mutex::try_acquire`] found.
+/// Result of [`Mutex::try_acquire`].
 #[derive(Debug)]
 #[must_use]
 pub enum TryAcquire {
@@ -167,7 +167,7 @@ impl Mutex {
     }
 }
 
-/// What is asked of the nodes.
+/// Request for a lock, made again until it is granted or given up.
 pub(crate) struct Bid<'a> {
     pub(crate) of: &'a Resource,
     pub(crate) keys: &'a LockKeys,
@@ -180,7 +180,7 @@ pub(crate) struct Bid<'a> {
     pub(crate) verb: &'a Call,
 }
 
-/// How a lock is waited for that another has.
+/// Way to wait for a lock that another owner has.
 pub(crate) enum Manner<'a> {
     /// In the queue: whose turn it is is woken.
     Queue,
@@ -287,7 +287,7 @@ async fn wait_within(
             Err(l) => loss = l,
         }
         lost(&loss);
-        // It certainly expires later than what was there before: somebody was faster.
+        // It certainly expires later than what was there before: another owner was faster.
         if woken && expiry(&loss, sent) > ends + TICK {
             waiting.was_right();
         }
@@ -296,7 +296,7 @@ async fn wait_within(
     }
 }
 
-/// What needs a person is not waited for: a wrong password stays wrong.
+/// Returns true if only a person can mend the cause: a wrong password stays wrong.
 fn is_hopeless(why: &NoQuorum) -> bool {
     matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
 }

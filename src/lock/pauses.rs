@@ -8,7 +8,7 @@ use crate::quorum::backoff::Delays;
 
 /// Callers are brought apart over at most two to this power round trips.
 const CROWD_MAX: u32 = 5;
-/// First pause where requests pile up, and how often it is doubled at the most.
+/// First pause where requests pile up, and the most times that it is doubled.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
 

@@ -31,8 +31,8 @@ pub struct TakenOver {
     /// Until `closed_for` has passed it is not released: given up before, by `release` or by its
     /// drop, it is renewed no more, and the nodes keep the lock until it lapses.
     pub guard: LockGuard,
-    /// For how long, from now on, the holder may still believe in the lock, at most. As long as it
-    /// does, nobody else can have the lock, whatever becomes of the guard and of this process.
+    /// Longest time, from now on, for which the holder may still believe in the lock. As long as it
+    /// does, no other owner can have the lock, whatever becomes of the guard and of this process.
     /// After that the guard is released as any other.
     pub closed_for: Duration,
 }
@@ -70,15 +70,15 @@ impl Mutex {
     ///
     /// The fence rises at once, so every resource that checks fencing tokens refuses the holder
     /// from now on. The holder itself learns of its loss at its next renewal, at the latest when
-    /// its lease ends. Until then nobody else can have the lock, whatever becomes of the guard, of
-    /// this future or of this process: the lease of the takeover is the mutex's ttl, or as long as
-    /// the holder's lease still was (at most `max_ttl`). `reason` is kept with the lock as its
+    /// its lease ends. Until then no other owner can have the lock, whatever becomes of the guard,
+    /// of this future or of this process: the lease of the takeover is the mutex's ttl, or as long
+    /// as the holder's lease still was (at most `max_ttl`). `reason` is kept with the lock as its
     /// [`note`](Holder::note), cut to one kibibyte.
     ///
     /// # Errors
-    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if somebody else has the lock by now and
-    /// keeps it, or another program's value is under its key. Some nodes may have given the lock
-    /// away all the same; they keep it closed for that lease at most.
+    /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if a different owner has the lock by now
+    /// and keeps it, or another program's value is under its key. Some nodes may have given the
+    /// lock away all the same; they keep it closed for that lease at most.
     ///
     /// # Cancellation safety
     /// Dropped, the holder may have lost the lock all the same. What was taken is not released; it

@@ -148,7 +148,7 @@ struct State {
     connecting: bool,
     /// A task keeps the node connected.
     tended: bool,
-    /// The last server process, and how many replicas followed it at the most.
+    /// The last server process, and the most replicas that followed it.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
     /// Sessions in a row that ended before they answered anything that was asked of them.

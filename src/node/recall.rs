@@ -32,10 +32,10 @@ impl Recall {
         Self { losses, window, clock_error, now }
     }
 
-    /// Time until the node certainly has every claim of a key. Returns zero if it already has: the
-    /// claims since `born` (milliseconds since 1970), or without `born` those within the retention.
-    /// Otherwise returns the time left for keys without `born`. Losses of at most `accepted` do not
-    /// count. Milliseconds are truncated, so equal is not later.
+    /// Returns the time until the node certainly has every claim of a key; zero if it already has:
+    /// the claims since `born` (milliseconds since 1970), or without `born` those within the
+    /// retention. Otherwise it is the time left for keys without `born`. Losses of at most
+    /// `accepted` do not count. Milliseconds are truncated, so equal is not later.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,

@@ -13,7 +13,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Longest possible duration; `None` if nothing proves one.
+    /// Returns the longest possible duration; `None` if nothing proves one.
     pub fn length(&self) -> Option<Duration> {
         // Both are truncated: within one millisecond something may have been written, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);

@@ -70,7 +70,7 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// What is closed, until it goes on or is open again.
+    /// The closed server, until it goes on or is open again.
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for HandedOver {
     }
 }
 
-/// What stopped it.
+/// Cause that stopped it.
 pub(super) enum Stopped {
     /// Before anything was changed, or where it could be opened again.
     Back(String),
@@ -154,13 +154,13 @@ pub(super) struct Closed {
 }
 
 impl Handover {
-    /// Of the one node that this deployment names. A master stays closed for 20 s at the most.
+    /// Of the one node that this deployment names. A master stays closed for at most 20 s.
     pub fn new(deployment: Deployment) -> Self {
         let clock_error = default_clock_error(crate::Config::default().max_ttl);
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// D: for how long the server stays closed at the most if nobody opens it again; one second to
+    /// D: longest time for which the server stays closed if it is not opened again; one second to
     /// ten minutes. It has to be enough for the failover or the restart, and more than twice
     /// `clock_error` besides.
     pub fn closed_for(mut self, span: Duration) -> Self {
@@ -412,7 +412,7 @@ impl Handover {
         })
     }
 
-    /// Whether another process answers, with its data loaded.
+    /// Returns true if another process answers, with its data loaded.
     async fn is_another(&self, master: &Master) -> bool {
         let Ok(conn) = master.open(&self.deployment).await else { return false };
         let facts = conn.say("INFO", "INFO").await.then("INFO", info);
@@ -461,7 +461,7 @@ impl Handover {
         }
     }
 
-    /// What it came to where the new server may not go on: opens that again if it is closed.
+    /// Returns the result if the new server may not go on; opens that again if it is closed.
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
             Unfinished::Failed(why) => {

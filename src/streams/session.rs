@@ -19,15 +19,15 @@ use crate::error::ConfigError;
 use crate::shown::{Quoted, Secrets};
 use crate::tls;
 
-/// How long the server may take to answer.
+/// Longest wait for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
-/// For how long a name that is not used any more is kept.
+/// Time for which a name that is not used any more is kept.
 const NAMES: Duration = Duration::from_secs(3_600);
 /// Largest entry that is handled, in bytes of its names and values and [`PIECE`] for each.
 pub(super) const ENTRY_MAX: usize = 16 << 20;
-/// What a name or a value takes besides its bytes.
+/// Size of a name or a value besides its bytes.
 const PIECE: usize = 64;
 /// Most that is taken over at once. An answer ([`Limits::ENTRIES`]) has room for it.
 const TAKEN_MAX: usize = 2 * ENTRY_MAX;
@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) id: String,
     /// Of an entry that is too large only what names it, if that is short.
     pub(super) fields: Fields,
-    /// How often it was delivered.
+    /// Delivery count.
     pub(super) deliveries: u32,
     /// Its size, if it is larger than [`ENTRY_MAX`].
     pub(super) too_large: Option<usize>,
@@ -81,7 +81,7 @@ impl StreamError {
         Self { stream: Arc::clone(stream), detail, passing: true }
     }
 
-    /// Whether trying again can help.
+    /// Returns true if trying again can help.
     pub fn is_passing(&self) -> bool {
         self.passing
     }
@@ -143,13 +143,13 @@ pub(super) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) ->
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
 }
 
-/// What an entry takes of an answer.
+/// Returns the size of an entry in an answer.
 fn size(fields: &Fields) -> usize {
     fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
 }
 
 impl Session {
-    /// Connects, makes the group if it is not there, and forgets names that nobody uses.
+    /// Connects, makes the group if it is not there, and removes names that are not used any more.
     pub(super) async fn open(plan: &Plan) -> Result<(Self, Reader), RedisError> {
         let talk = connect(&plan.endpoint).await?;
         let wait = connect(&plan.endpoint).await?;

@@ -1,4 +1,4 @@
-//! What goes wrong in the database.
+//! Errors of the inbox and the fence.
 
 use palisade::FencingToken;
 
@@ -39,7 +39,7 @@ pub enum InboxError {
     },
 }
 
-/// A write was refused: somebody has written since the version was read.
+/// A write was refused: the row was written since the version was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written: its version is not {version} any more; read it again, and \
@@ -70,7 +70,7 @@ pub struct Stale {
     pub seen: Option<i64>,
 }
 
-/// What a statement with `fence <= …` in its condition did, if it changed so many rows.
+/// Result of a statement with `fence <= …` in its condition that changed `rows` rows.
 pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
     if rows > 0 {
         return Ok(());
@@ -78,7 +78,7 @@ pub(crate) fn not_stale(rows: u64, resource: &str, token: FencingToken) -> Resul
     Err(Stale { resource: resource.to_owned(), token, seen: None })
 }
 
-/// What a statement with `version = …` in its condition did, if it changed so many rows.
+/// Result of a statement with `version = …` in its condition that changed `rows` rows.
 pub(crate) fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
     if rows > 0 {
         return Ok(());

@@ -67,8 +67,9 @@ where
     row::prober::<Postgres, T>(pool)
 }
 
-/// Deletes the rows of a namespace that are older than this, at most so many, and says how many.
-/// Nothing may ask for them any more: keep them at least as long as the namespace's retention.
+/// Deletes at most `at_most` rows of a namespace that are older than `older_than`, and returns
+/// their number. Nothing may ask for them any more: keep them at least as long as the namespace's
+/// retention.
 ///
 /// # Errors
 /// Those of the database.

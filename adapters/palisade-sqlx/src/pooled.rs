@@ -1,4 +1,4 @@
-//! What a transaction pooler asks of a statement.
+//! Statements behind a transaction pooler.
 //!
 //! sqlx names each statement that it may run again, and sends its text before its arguments, as two
 //! requests. Behind a transaction pooler clients share a server's names, and outside of a
@@ -7,8 +7,8 @@
 
 use sqlx::{Connection as _, PgConnection};
 
-/// Whether the connection keeps statements: always false with `statement_cache_capacity(0)`. With
-/// any other, true from the first statement of its owner on.
+/// Returns true if the connection keeps statements: always false with
+/// `statement_cache_capacity(0)`. With any other, true from the first statement of its owner on.
 pub(crate) fn keeps_statements(conn: &PgConnection) -> bool {
     conn.cached_statements_size() > 0
 }

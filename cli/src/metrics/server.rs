@@ -124,8 +124,8 @@ impl Pages {
         }
     }
 
-    /// Whether a page may be asked for at this host. A web page that has its own name resolve to
-    /// this machine could otherwise read what is served here.
+    /// Returns true if a page may be asked for at this host. A web page that has its own name
+    /// resolve to this machine could otherwise read what is served here.
     fn is_ours(&self, host: &str) -> bool {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let named = |name: &str| name.eq_ignore_ascii_case(host);

@@ -1,4 +1,4 @@
-//! What becomes of a delivery: a pure function of what its call came to.
+//! Disposition of a delivery: a pure function of the result of its call.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::Rules;
 use crate::error::Advice;
 use crate::idempotency::{Outcome, ParkedReason, RunError};
 
-/// What to do with a delivered message.
+/// Action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// Acknowledge it: the result is stored on a majority of the nodes, so that any later delivery
@@ -92,8 +92,8 @@ impl Disposition {
 }
 
 impl Rules {
-    /// What becomes of a message whose call came to this, if its handler had failed so often
-    /// before.
+    /// Returns the disposition of a message by the result of its call, after `failures` earlier
+    /// failures of its handler.
     pub fn disposition<T>(
         &self,
         came_to: &Result<Outcome<T>, RunError>,
@@ -150,7 +150,7 @@ impl Rules {
         }
     }
 
-    /// What becomes of a message that failed, after `failures` earlier ones.
+    /// Returns the disposition of a message that failed, after `failures` earlier failures.
     pub(super) fn after_failure(
         &self,
         failures: u32,
@@ -166,7 +166,7 @@ impl Rules {
         Disposition::Retry(wait.max(self.first_retry))
     }
 
-    /// How long after the failure that follows so many.
+    /// Returns the pause after a failure that follows `failures` earlier ones.
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures);
         self.first_retry.saturating_mul(doubled).min(self.longest_retry)

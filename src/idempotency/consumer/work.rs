@@ -91,7 +91,7 @@ enum End<E> {
     Broken(E),
 }
 
-/// What became of one delivery, and whether the broker confirmed it.
+/// Disposition of one delivery, and whether the broker confirmed it.
 type Settled = (Disposition, bool);
 
 impl Worker {
@@ -104,7 +104,8 @@ impl Worker {
         Ok(Self { of, rules })
     }
 
-    /// The lease of the namespace: after so long at most somebody else may take over a message.
+    /// The lease of the namespace: the longest time after which another consumer may take over a
+    /// message.
     pub fn lease(&self) -> Duration {
         self.of.lease
     }
@@ -337,7 +338,7 @@ where
     (disposition, confirmed)
 }
 
-/// What becomes of the delivery, and how often its handler has failed.
+/// Returns the disposition of the delivery, and the number of failures of its handler.
 async fn judge<D, T, R, RF>(
     of: &Idempotency,
     rules: &Rules,

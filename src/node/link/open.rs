@@ -97,7 +97,7 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
     }
 
-    /// How many replicas followed this server process at the most, and `online` of them now.
+    /// Returns the most replicas that followed this server process; `online` of them do now.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {

@@ -29,7 +29,7 @@ return {
   -- The name of this life and of its quarantine.
   id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
   clock_error = clock_error,
-  apart = math.ceil(clock_error / 500), -- how far two servers' clocks differ at the most, in ms
+  apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms
   fence_life = fence_life,
   settling = sub(marker, 113, 113) == 's' and tonumber(sub(marker, 114, 126)),
   waited = tonumber(sub(marker, 97, 109)),

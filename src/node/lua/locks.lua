@@ -39,7 +39,7 @@ local function hint(queue, key)
 end
 
 -- Asks for a hint: who waits, with its place and for how many ms the lock is then reserved for it
--- (50 at the most, whatever it says), or else one who watches. Has the marker say that
+-- (at most 50, whatever it says), or else one who watches. Has the marker say that
 -- somebody does: ahead, so that it is seldom written. For an hour at most, however long another
 -- program's lock lasts: waiters ask again long before. There are 64 places; the others ask again.
 local function wait_for_hint(queue, ms, waited, handle, needs)

@@ -1,6 +1,6 @@
 -- Slow path of `acquire`, for kinds A, V (watches), W (waits in the queue) and T (takes the lock
--- from an owner). The first `rest` acquires are already granted. `found`: previous value of the
--- fence of the next one, whose lock is already set.
+-- from an owner). The first `rest` acquires are already granted. `found`, if any: previous value of
+-- the fence of the next one, whose lock is already set.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
 -- ARGV  as in acquire.lua; W also 3 for how many µs it has waited  4 which handle, in 16 digits
 --       5 for how many ms it wants a released lock to be reserved for it; T also 3 from whom

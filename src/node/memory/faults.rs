@@ -65,8 +65,8 @@ impl MemoryNode {
     }
 
     /// The last step of a planned handover on the server that was promoted: it goes on where the
-    /// closed one stopped. False if its data do not hold this closing, or `apart` (how far two
-    /// clocks differ at the most) is not left of it.
+    /// closed one stopped. False if its data do not hold this closing, or `apart` (the largest
+    /// difference between two clocks) is not left of it.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {

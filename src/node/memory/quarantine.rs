@@ -28,7 +28,7 @@ pub(super) struct Marker {
     pub(super) handover: Option<Handover>,
     /// The wall clock when a batch last noted it, in milliseconds; 0: never.
     note: u64,
-    /// What these data may lack.
+    /// Losses of these data.
     losses: Losses,
 }
 
@@ -149,12 +149,13 @@ impl Marker {
         }
     }
 
-    /// Whether leases given before a handover may still last.
+    /// Returns true if leases given before a handover may still last.
     fn settles(&self, now: u64) -> bool {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
-    /// How much longer than by this clock a claim may run (ns), as far as an operator knows.
+    /// Returns the time (ns) for which a claim may run on after its end by this clock, as far as an
+    /// operator knows.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
@@ -308,7 +309,8 @@ impl Header {
         Reply::Quarantined { remaining, id: self.id(), began_empty }
     }
 
-    /// Whether an extension counts: outside quarantine, or within it if its holder names it.
+    /// Returns true if an extension counts: outside quarantine, or within it if its holder names
+    /// it.
     pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::RecreateInQuarantine) {
@@ -353,17 +355,18 @@ impl Header {
         self.after(kept).max(self.fence_till())
     }
 
-    /// How far the clocks of two nodes differ at the most.
+    /// Returns the largest difference between the clocks of two nodes.
     pub(super) fn apart(&self) -> Duration {
         2 * self.terms.clock_error
     }
 
-    /// What this node may have lost.
+    /// Returns this node's losses and clock, to judge whether it has every claim of a key.
     pub(super) fn recall(&self) -> Recall {
         Recall::new(self.losses.list(), self.window, self.terms.clock_error, self.micros / 1_000)
     }
 
-    /// Whether a request made at `created` (milliseconds since 1970) is older than the retention.
+    /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
+    /// retention.
     pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
         created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
     }
@@ -376,7 +379,7 @@ impl Header {
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
     }
 
-    /// Whether a token lies further ahead than honest clocks and nodes can bring it.
+    /// Returns true if a token lies further ahead than honest clocks and nodes can bring it.
     pub(super) fn is_ahead(&self, token: u64) -> bool {
         token > self.micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }

@@ -43,9 +43,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The barriers of one session's server.
 pub(crate) struct Barriers {
     server: Server,
-    /// Replicas that were connected when it was asked last, and that followed at the most since the
-    /// process was met: a new connection forgets none, and a backup that comes as a
-    /// replica and goes is none.
+    /// Replicas that were connected when it was asked last, and the most that followed since the
+    /// process was met: a new connection forgets none, and a backup that comes as a replica and
+    /// goes is none.
     connected: AtomicU32,
     most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
@@ -67,8 +67,8 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Barriers at the process `run_id` at `at`, to which so many replicas were connected just now,
-    /// and so many followed at the most. Connects to nothing yet.
+    /// Barriers at the process `run_id` at `at`, to which `connected` replicas were connected just
+    /// now, and at most `most` followed. Connects to nothing yet.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,

@@ -127,7 +127,7 @@ impl SentinelNodeBuilder {
     }
 
     /// How long each Sentinel may take to answer, connecting included: 1 ms to one minute, default
-    /// 250 ms. All are asked at once, so this is what a frozen one can cost at the most.
+    /// 250 ms. All are asked at once, so a frozen one costs at most this long.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("sentinel_deadline", deadline)?;

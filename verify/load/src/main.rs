@@ -27,7 +27,7 @@ use tokio::time::sleep;
 
 use crate::server::Server;
 
-/// How long one of three servers is frozen, and leaders lead.
+/// Time for which one of three servers is frozen, and leaders lead.
 const SPAN: Duration = Duration::from_secs(60);
 /// Callers that acquire at the same time.
 const CALLERS: usize = 256;

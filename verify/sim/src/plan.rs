@@ -392,7 +392,7 @@ impl Plan {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
 
-    /// How far a server's clock is taken out of its bound at the most, in microseconds.
+    /// Returns how far a server's clock is taken out of its bound, at most, in microseconds.
     fn wildest(&self) -> u64 {
         let wild = |f: &(Ms, Fault)| match f.1 {
             Fault::Wild { by, .. } => by.unsigned_abs(),
