@@ -66,6 +66,8 @@ async fn main() -> Result<(), Failure> {
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
     sleep(Duration::from_secs(8)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
+    // What was dropped is released by now, and not only when its ttl is over.
+    drop(redlock.close(Duration::from_secs(2)).await);
 
     let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();
     ticks.sort_unstable();

@@ -58,9 +58,14 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 }
 
 /// Checks what is put before all names of a handle: a text that could not be taken for the
-/// beginning of another handle's election or idempotency key.
+/// beginning of another handle's election or idempotency key, and behind which those of its own
+/// are recognised (locks 14).
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
+    if prefix.ends_with(char::is_alphanumeric) {
+        let rule = format!("must end with a separator, as {}", Quoted(&format!("{prefix}:")));
+        return Err(ConfigError::new("prefix", Quoted(prefix).to_string(), rule));
+    }
     match kind_in(prefix) {
         Some(kind) => {
             let rule = format!("`{kind}` is how keys of another kind begin; use another text");
@@ -68,6 +73,16 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
         }
         None => Ok(()),
     }
+}
+
+/// Checks the namespace of idempotency keys: as [`check_name`], and no colon, because "a:b" with
+/// key "c" would be "a" with key "b:c".
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
+    check_name("namespace", namespace)?;
+    if namespace.contains(':') {
+        return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), "no colon"));
+    }
+    Ok(())
 }
 
 /// Checks the name of a lock with these keys: as [`check_name`] and [`check_key`], and not where

@@ -216,7 +216,7 @@ impl RedlockBuilder {
 
     /// Put before every name of this handle. Default empty. At most 512 bytes, no control
     /// characters, and no `election:` or `idem:`, which begin the names of elections and
-    /// idempotency keys. Let it end with a separator, as `billing:`.
+    /// idempotency keys. It ends with a separator, as `billing:`, and not with a letter or a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self

@@ -25,7 +25,8 @@ pub enum NodeOutcome {
     },
     /// It refused for another reason, which depends on the call.
     Refused,
-    /// Its answer was not needed: the other nodes had decided.
+    /// It had not answered when the call ended: the other nodes had decided, or there was no more
+    /// time.
     Silent,
     /// Gave no answer that counts.
     Failed(NodeError),
@@ -60,7 +61,7 @@ impl fmt::Display for NodeOutcome {
                 )
             }
             Self::Refused => f.write_str("refused"),
-            Self::Silent => f.write_str("not needed, the other nodes had decided"),
+            Self::Silent => f.write_str("no answer until the call ended"),
             Self::Failed(e) => e.fmt(f),
         }
     }
@@ -106,6 +107,14 @@ impl NoQuorum {
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
+    /// Whether there would have been no quorum whatever the silent nodes had answered.
+    fn is_decided(&self) -> bool {
+        let may = |outcome: &&(Arc<str>, NodeOutcome)| {
+            !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })
+        };
+        self.nodes.iter().filter(may).count() < self.needed
+    }
+
     /// After how long enough nodes will grant again, if nothing but quarantines prevents it now;
     /// `None` if other faults do.
     pub fn quarantine(&self) -> Option<Duration> {
@@ -132,8 +141,14 @@ impl fmt::Display for NoQuorum {
             write!(f, "{of}: ")?;
         }
         write!(f, "no quorum: {} of {} nodes needed", self.needed, self.nodes.len())?;
+        let decided = self.is_decided();
         for (name, outcome) in &self.nodes {
-            write!(f, "; {name}: {outcome}")?;
+            match outcome {
+                NodeOutcome::Silent if decided => {
+                    write!(f, "; {name}: not needed, the other nodes had decided")?;
+                }
+                outcome => write!(f, "; {name}: {outcome}")?,
+            }
         }
         if let (Some(waited), Some(left)) = (self.waited, self.quarantine()) {
             let longer = Duration::from_secs((waited + left).as_secs() + 2);
@@ -309,6 +324,17 @@ mod tests {
         ] {
             let found = no_quorum(cells).quarantine().map(|d| d.as_secs());
             assert_eq!(found, secs, "{cells}");
+        }
+    }
+
+    #[test]
+    fn a_silent_node_is_called_unneeded_only_where_the_others_had_decided() {
+        for (cells, unneeded) in
+            [(".", false), ("g . x", false), ("x x .", true), ("5 x .", true), ("5 . .", false)]
+        {
+            let text = no_quorum(cells).to_string();
+            assert_eq!(text.contains("the other nodes had decided"), unneeded, "{text}");
+            assert_eq!(text.contains("no answer until the call ended"), !unneeded, "{text}");
         }
     }
 

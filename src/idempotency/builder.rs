@@ -12,7 +12,7 @@ use crate::driver::claim::DataLossTerms;
 use crate::durability::Durability;
 use crate::error::ConfigError;
 use crate::health::{Health, health};
-use crate::name::check_name;
+use crate::name::check_namespace;
 use crate::redlock::Redlock;
 
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
@@ -233,12 +233,7 @@ impl IdempotencyBuilder {
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let policy = self.policy();
         let mut i = self.of;
-        check_name("namespace", &i.namespace)?;
-        if i.namespace.contains(':') {
-            // "a:b" with key "c" would be "a" with key "b:c".
-            let value = format!("{:?}", i.namespace);
-            return Err(ConfigError::new("namespace", value, "no colon"));
-        }
+        check_namespace(&i.namespace)?;
         i.policy = policy?;
         i.durability.check()?;
         let config = &i.core.config;

@@ -280,6 +280,12 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
+    /// The prefix of the handle.
+    #[cfg(feature = "doctor")]
+    pub(crate) fn prefix(&self) -> &str {
+        &self.of.core.config.prefix
+    }
+
     fn config(&self, error: ConfigError) -> RunError {
         RunError::Config { key: self.name(), error }
     }

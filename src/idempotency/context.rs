@@ -8,10 +8,11 @@ use super::step::Steps;
 use super::{Failed, StepError, canonical};
 use crate::driver::Core;
 use crate::driver::failover::Failover;
-use crate::driver::lease::Lease;
+use crate::driver::lease::{Lease, Subject};
 use crate::durability::Achieved;
 use crate::lock::LostSignal;
-use crate::op::{RecordKey, StoredSteps};
+use crate::op::{FingerprintBytes, RecordKey, StoredSteps};
+use crate::time::Moment;
 use crate::token::FencingToken;
 
 /// Handed to the handler and to the probe. Cheap to clone, and owned, so that it can move into the
@@ -26,6 +27,7 @@ struct Shared {
     namespace: Arc<str>,
     key: Arc<str>,
     attempt: u32,
+    claimed: Moment,
     steps: Steps,
 }
 
@@ -55,6 +57,7 @@ impl Context {
             namespace: Arc::clone(namespace),
             key: Arc::clone(key),
             attempt,
+            claimed: core.env.now(),
             steps: Steps::new(steps),
         }))
     }
@@ -102,6 +105,30 @@ impl Context {
     /// digits, the same for every attempt, different for every step, key, namespace and prefix.
     pub fn child_key(&self, step: &str) -> String {
         canonical::child_key(&self.0.record, step)
+    }
+
+    /// The request's [fingerprint](super::Call::fingerprint), if the call has one.
+    pub fn fingerprint(&self) -> Option<&FingerprintBytes> {
+        match &self.0.lease.subject {
+            Subject::Claim { fingerprint, .. } => fingerprint.as_ref(),
+            Subject::Lock { .. } => None,
+        }
+    }
+
+    /// How long the nodes keep the record after it was written: at least the namespace's retention
+    /// and twice `clock_error`. A database that remembers the key's effect keeps it as long.
+    pub fn kept_for(&self) -> Duration {
+        let config = &self.0.core.config;
+        let fences = config.max_ttl + 4 * config.clock_error + Duration::from_secs(1);
+        match &self.0.lease.subject {
+            Subject::Claim { retention, .. } => fences.max(*retention + 2 * config.clock_error),
+            Subject::Lock { .. } => fences,
+        }
+    }
+
+    /// How long ago this attempt's claim was granted, by the suspend-proof clock.
+    pub fn elapsed(&self) -> Duration {
+        self.0.core.env.now().since(self.0.claimed)
     }
 
     /// Whether the claim is still ours, by a local look at the suspend-proof clock. Never turns

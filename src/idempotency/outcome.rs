@@ -155,8 +155,10 @@ pub enum Resolved<T> {
 pub enum Status<T> {
     /// Nothing: never used, given back, or older than the retention.
     Absent,
-    /// No record, and too few nodes know whether there was one: they are new or lost data, and the
-    /// key may be older than that. A call would be answered by its policy for forgotten keys.
+    /// No record on the nodes that answered, and too few of these know whether there was one: they
+    /// are new or lost data, and the key may be older than that. A node that has its record may be
+    /// one that gave no answer in time, so the next look may find a result. A call would be
+    /// answered by its policy for forgotten keys.
     Forgotten {
         /// For how long this lasts for keys without
         /// [`created_at`](crate::idempotency::Call::created_at).

@@ -34,7 +34,9 @@ const AFTER: Duration = Duration::from_secs(1);
 /// [`Redlock::mutex`](crate::Redlock::mutex).
 ///
 /// On one Redis key it excludes, and is excluded by, the classic `SET NX PX` clients of other
-/// languages (redlock-py, redsync, node-redlock, rslock, redislock).
+/// languages (redlock-py, redsync, node-redlock, rslock, redislock). Those clients do not wait in
+/// the lock's queue: as long as somebody does, a lock that is released is reserved for the first of
+/// the queue, and a classic client, like [`try_acquire`](Self::try_acquire), hardly ever gets it.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     pub(super) core: Arc<Core>,
@@ -74,7 +76,9 @@ impl Mutex {
         &self.name
     }
 
-    /// One attempt. A lock that was just released and is reserved for one who waits is taken, too.
+    /// One attempt. A lock that was just released and is reserved for one who waits is taken, too:
+    /// where somebody always waits, a single attempt hardly ever gets the lock. Then use
+    /// [`acquire`](Self::acquire), which has a place in the queue.
     ///
     /// # Errors
     /// [`AcquireError::NoQuorum`] or [`AcquireError::Closed`]. "Taken" is not an error.

@@ -120,7 +120,7 @@ impl Thing {
                 return Some([of(&keys), of(&request)].concat());
             }
             Self::Record(namespace, key) => {
-                check_name("namespace", namespace).ok().filter(|()| !namespace.contains(':'))?;
+                check_namespace(namespace).ok()?;
                 check_name("key", key).ok()?;
                 return Some(vec![record_key(prefix, namespace, key).to_string()]);
             }
@@ -167,9 +167,9 @@ fn thing() -> impl Strategy<Value = Thing> {
     ]
 }
 
-/// As people write them: none, or one that ends with a separator.
+/// As people write them: none, one that ends with a separator, or any text.
 fn prefix() -> impl Strategy<Value = String> {
-    prop_oneof![Just(String::new()), name().prop_map(|name| name + ":")]
+    prop_oneof![Just(String::new()), name().prop_map(|name| name + ":"), name()]
 }
 
 /// What a cluster hashes of a key.
@@ -235,5 +235,13 @@ fn what_would_be_another_kind_is_refused_with_advice() {
         check_lock(name, &LockKeys::new(name)).unwrap_or_else(|e| panic!("{e}"));
     }
     assert!(check_prefix("app:election:").unwrap_err().to_string().contains("election:"));
-    assert!(check_prefix("selection:").is_ok());
+    for prefix in ["", "selection:", "app/", "app_", "{app}", "größe-"] {
+        check_prefix(prefix).unwrap_or_else(|e| panic!("{e}"));
+    }
+    // The election "boss" of "app" would be the lock "appelection:boss" of a handle without prefix.
+    for prefix in ["app", "app:2", "größe", "idem"] {
+        let text = check_prefix(prefix).unwrap_err().to_string();
+        let advice = format!("must end with a separator, as \"{prefix}:\"");
+        assert!(text.starts_with("`prefix`") && text.contains(&advice), "{text}");
+    }
 }

@@ -175,11 +175,15 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_prefixes_and_namespaces(prefix in any_name(), namespace in any_name()) {
+    fn fuzz_prefixes_and_namespaces(
+        prefix in any_name(), separated in any::<bool>(), namespace in any_name(),
+    ) {
+        let prefix = if separated { prefix + ":" } else { prefix };
+        let is_prefix = is_name(&prefix) && !prefix.ends_with(char::is_alphanumeric);
         let built = Redlock::builder().node(MemoryNode::new()).prefix(prefix.clone()).build();
         match built {
             Ok(redlock) => {
-                prop_assert!(prefix.is_empty() || is_name(&prefix));
+                prop_assert!(prefix.is_empty() || is_prefix);
                 match redlock.idempotency(namespace.clone())
                     .at_most_once()
                     .build() {
@@ -191,7 +195,7 @@ proptest! {
                 }
             }
             Err(e) => {
-                prop_assert!(!prefix.is_empty() && !is_name(&prefix));
+                prop_assert!(!prefix.is_empty() && !is_prefix);
                 reported(&e, "prefix")?;
             }
         }

@@ -165,3 +165,18 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     assert!(guard.is_valid());
     assert_eq!(redlock.metrics()[0].switches, 1, "{:?}", redlock.metrics());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_forbidden_at_run_time_is_a_permission_with_its_name() {
+    let acl = "user default on nopass ~* &* +@all\nuser app on >secret ~* &* +@all\n";
+    let server = Server::start_with_users(acl, &[], ("default", ""));
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let node = RedisNode::builder(url).trust_fresh(true).build().expect("settings");
+    let redlock = Redlock::builder().node(node).build().expect("settings");
+    let mutex = redlock.mutex("a").build().expect("a name");
+    let _ = mutex.acquire().await.expect("free").release().await;
+    assert_eq!(server.cli(&["ACL", "SETUSER", "app", "-set"]).trim(), "OK");
+    let refused = mutex.try_acquire().await.expect_err("forbidden").to_string();
+    assert!(refused.contains("the ACL user lacks a permission"), "{refused}");
+    assert!(refused.contains("allow this user +set"), "{refused}");
+}

@@ -26,6 +26,28 @@ pub enum InboxError {
         /// Why.
         error: serde_json::Error,
     },
+    /// The row is another request's: its fingerprint is not this call's.
+    #[error(
+        "inbox of {key:?}: another request took effect under this key (its fingerprint differs); \
+         send this one under a new key"
+    )]
+    #[non_exhaustive]
+    Mismatch {
+        /// Of which key.
+        key: String,
+    },
+    /// A row of the table's first form is under this namespace and key. It has no prefix, so it
+    /// may be of another deployment's request. Nothing was run.
+    #[error(
+        "inbox of {key:?}: palisade_inbox_unnamed has a row of this namespace and key, which does \
+         not tell the prefix; look whether this request took effect. If not, delete that row; \
+         otherwise store the result by `palisade idem resolve`"
+    )]
+    #[non_exhaustive]
+    Unnamed {
+        /// Of which key.
+        key: String,
+    },
     /// No result: the row was written by another program or by hand, or it was deleted while the
     /// call was running.
     #[error(

@@ -3,8 +3,10 @@
 //! An effect and the row that says that it happened are committed together or not at all. So within
 //! one database an effect happens once, whatever crashes, and the row answers
 //! the [`probe`](palisade::idempotency::Call::probe) of the key's record on Redis.
-
-use std::time::Duration;
+//!
+//! The row is the record's: keys of another prefix or namespace have rows of their own. It has the
+//! request's fingerprint, and counts for as long as the nodes keep the record
+//! ([`Context::kept_for`]). Afterwards the key is new here as it is there.
 
 use futures_core::future::BoxFuture;
 use palisade::Probed;
@@ -16,10 +18,11 @@ use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
-use crate::row::{self, Found, Rows};
+use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 
 /// Runs `effect` unless the key's row is there, and writes the row with its result. If it is there,
-/// nothing runs and the result is the row's.
+/// nothing runs and the result is the row's. A row whose fingerprint is another request's is
+/// [`InboxError::Mismatch`], and nothing runs.
 ///
 /// All of it is one unit of the transaction that `conn` is in (a savepoint): if `effect` fails,
 /// nothing of it is left, also where the transaction is committed all the same. On a connection
@@ -67,9 +70,8 @@ where
     row::prober::<Postgres, T>(pool)
 }
 
-/// Deletes at most `at_most` rows of a namespace that are older than `older_than`, and returns
-/// their number. Nothing may ask for them any more: keep them at least as long as the namespace's
-/// retention.
+/// Deletes rows of a namespace that count no longer and have not for a day, at most so many, and
+/// returns how many. Of the table's first form those that are older than any retention.
 ///
 /// # Errors
 /// Those of the database.
@@ -79,36 +81,55 @@ where
 pub async fn purge(
     conn: &mut PgConnection,
     namespace: &str,
-    older_than: Duration,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
     let mut tx = conn.begin().await?;
-    let done = sqlx::query(
-        "DELETE FROM palisade_inbox WHERE namespace = $1 AND key IN \
-         (SELECT key FROM palisade_inbox WHERE namespace = $1 \
-          AND done_at < now() - make_interval(secs => $2) \
-          ORDER BY done_at LIMIT $3)",
-    )
-    .bind(namespace)
-    .bind(older_than.as_secs_f64())
-    .bind(i64::from(at_most))
-    .persistent(keeps_statements(&tx))
-    .execute(&mut *tx)
-    .await?;
+    let mut deleted = 0;
+    for (sql, age) in [
+        (
+            "DELETE FROM palisade_inbox WHERE record IN \
+             (SELECT record FROM palisade_inbox WHERE namespace = $1 \
+              AND counts_until < clock_timestamp() - $2 * interval '1 microsecond' \
+              ORDER BY counts_until LIMIT $3)",
+            SPARE,
+        ),
+        (
+            "DELETE FROM palisade_inbox_unnamed WHERE namespace = $1 AND key IN \
+             (SELECT key FROM palisade_inbox_unnamed WHERE namespace = $1 \
+              AND done_at < clock_timestamp() - $2 * interval '1 microsecond' LIMIT $3)",
+            UNNAMED,
+        ),
+    ] {
+        let rest = i64::from(at_most) - i64::try_from(deleted).unwrap_or(i64::MAX);
+        let delete = sqlx::query(sql).bind(namespace).bind(micros(age)).bind(rest.max(0));
+        let done = delete.persistent(keeps_statements(&tx)).execute(&mut *tx).await?;
+        deleted += done.rows_affected();
+    }
     tx.commit().await?;
-    Ok(done.rows_affected())
+    Ok(deleted)
 }
 
 impl Rows for Postgres {
     async fn enter(conn: &mut PgConnection, cx: &Context) -> Result<bool, sqlx::Error> {
         let entered = sqlx::query(
-            "INSERT INTO palisade_inbox (namespace, key, fence, attempt) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT DO NOTHING",
+            "INSERT INTO palisade_inbox AS i \
+             (record, namespace, key, fingerprint, fence, attempt, counts_until) \
+             SELECT $1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 microsecond' \
+             WHERE NOT EXISTS \
+             (SELECT FROM palisade_inbox_unnamed WHERE namespace = $2 AND key = $3) \
+             ON CONFLICT (record) DO UPDATE SET fingerprint = excluded.fingerprint, \
+             fence = excluded.fence, attempt = excluded.attempt, result = NULL, \
+             done_at = excluded.done_at, counts_until = excluded.counts_until \
+             WHERE i.counts_until <= clock_timestamp() - $8 * interval '1 microsecond'",
         )
+        .bind(record(cx))
         .bind(cx.namespace())
         .bind(cx.key())
+        .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
+        .bind(micros(cx.kept_for()))
+        .bind(micros(cx.elapsed()))
         .persistent(keeps_statements(conn))
         .execute(conn)
         .await?;
@@ -119,7 +140,7 @@ impl Rows for Postgres {
         conn: &mut PgConnection,
         cx: &Context,
         entered: bool,
-    ) -> Result<Found, sqlx::Error> {
+    ) -> Result<Option<Found>, sqlx::Error> {
         if entered {
             return row_of(conn, cx).await;
         }
@@ -134,16 +155,28 @@ impl Rows for Postgres {
         cx: &Context,
         json: String,
     ) -> Result<(), sqlx::Error> {
-        let set = "UPDATE palisade_inbox SET result = $3 WHERE namespace = $1 AND key = $2";
-        let set = sqlx::query(set).bind(cx.namespace()).bind(cx.key()).bind(json);
+        let set = "UPDATE palisade_inbox SET result = $2, done_at = clock_timestamp(), \
+                   counts_until = clock_timestamp() + $3 * interval '1 microsecond' \
+                   WHERE record = $1";
+        let set = sqlx::query(set).bind(record(cx)).bind(json).bind(micros(cx.kept_for()));
         set.persistent(keeps_statements(conn)).execute(conn).await.map(drop)
     }
 }
 
-async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Found, sqlx::Error> {
-    let find = "SELECT result FROM palisade_inbox WHERE namespace = $1 AND key = $2";
-    let find = sqlx::query_scalar(find).bind(cx.namespace()).bind(cx.key());
-    let find = find.persistent(keeps_statements(conn));
-    let found: Option<Option<String>> = find.fetch_optional(conn).await?;
-    Ok(found.map(|result| result.map(String::into_bytes)))
+async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
+    type Row = (Option<String>, Option<Vec<u8>>, bool);
+    let find = "SELECT result, fingerprint, false AS unnamed FROM palisade_inbox \
+                WHERE record = $1 \
+                AND counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
+                UNION ALL SELECT NULL, NULL, true FROM palisade_inbox_unnamed \
+                WHERE namespace = $3 AND key = $4 ORDER BY unnamed LIMIT 1";
+    let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
+    let find = find.bind(cx.namespace()).bind(cx.key()).persistent(keeps_statements(conn));
+    let found: Option<Row> = find.fetch_optional(conn).await?;
+    Ok(found.map(|(result, fingerprint, unnamed)| {
+        if unnamed {
+            return Found::Unnamed;
+        }
+        Found::Row { result: result.map(String::into_bytes), fingerprint }
+    }))
 }

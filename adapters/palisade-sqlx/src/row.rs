@@ -2,6 +2,7 @@
 //! and read, and what a probe answers. The statements are the databases' own ([`Rows`]).
 
 use std::future::Future;
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use palisade::Probed;
@@ -12,26 +13,56 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// The result in a row that is there: JSON, or nothing.
-pub(crate) type Found = Option<Option<Vec<u8>>>;
+/// A row that counts.
+pub(crate) enum Found {
+    /// The record's.
+    Row {
+        /// JSON, or nothing.
+        result: Option<Vec<u8>>,
+        /// The fingerprint of its request.
+        fingerprint: Option<Vec<u8>>,
+    },
+    /// One of the table's first form, with this namespace and key.
+    Unnamed,
+}
+
+/// How long a row is kept that no attempt would count that was claimed just now: a handler may have
+/// run for as long before it comes to its row.
+pub(crate) const SPARE: Duration = Duration::from_hours(24);
+
+/// How long rows of the first form are kept: they do not tell their retention, of which this is the
+/// longest.
+pub(crate) const UNNAMED: Duration = Duration::from_hours(24 * 367);
+
+/// The key of the record's row: 32 hexadecimal digits that depend on prefix, namespace and key.
+pub(crate) fn record(cx: &Context) -> String {
+    cx.child_key("palisade-sqlx: inbox")
+}
+
+/// A span in microseconds, as databases reckon with it.
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
 
 /// The statements of a database.
 pub(crate) trait Rows: Database {
-    /// Inserts the key's row, without a result; false if it is there. Waits for the end of a
-    /// transaction that has inserted it.
+    /// Writes the record's row, without a result, in place of one that counts no longer; false if
+    /// there is one that counts. Waits for the end of a transaction that has written it.
     fn enter(
         conn: &mut Self::Connection,
         cx: &Context,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads the key's row; `entered`: in the transaction in which [`enter`](Self::enter) found it.
+    /// Reads the row that counts; `entered`: in the transaction in which [`enter`](Self::enter)
+    /// found it.
     fn find(
         conn: &mut Self::Connection,
         cx: &Context,
         entered: bool,
-    ) -> impl Future<Output = Result<Found, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Option<Found>, sqlx::Error>> + Send;
 
-    /// Writes the result into the key's row.
+    /// Writes the result into the record's row, which counts from now on for as long as the nodes
+    /// keep the record.
     fn finish(
         conn: &mut Self::Connection,
         cx: &Context,
@@ -111,10 +142,20 @@ fn unknown<T>(error: &InboxError) -> Probed<T> {
 
 fn read<T: DeserializeOwned>(
     cx: &Context,
-    found: Result<Found, sqlx::Error>,
+    found: Result<Option<Found>, sqlx::Error>,
 ) -> Result<Option<T>, InboxError> {
     let found = found.map_err(|error| InboxError::Sql { key: name(cx), error })?;
-    let Some(result) = found else { return Ok(None) };
+    let (result, fingerprint) = match found {
+        None => return Ok(None),
+        Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
+        Some(Found::Row { result, fingerprint }) => (result, fingerprint),
+    };
+    // As the nodes have it: a call without a fingerprint is answered with what is there.
+    if let (Some(ours), Some(stored)) = (cx.fingerprint(), fingerprint)
+        && stored != ours
+    {
+        return Err(InboxError::Mismatch { key: name(cx) });
+    }
     let json = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
     let value = serde_json::from_slice(&json);
     value

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::idempotency::Context;
-use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
+use palisade::{Failed, Idempotency, MemoryNode, Outcome, Probed, Redlock, RunError};
 use palisade_sqlx::{InboxError, inbox, migrate};
 use sqlx::PgConnection;
 use sqlx::postgres::PgPool;
@@ -25,6 +25,15 @@ async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
     let id = inbox::once(&mut tx, cx, |tx| effect(tx, key).boxed()).await?;
     tx.commit().await?;
     Ok(id)
+}
+
+/// Writes the row of an attempt that another program made.
+async fn write(conn: &mut PgConnection, cx: &Context, result: Option<&str>) {
+    let row = "INSERT INTO palisade_inbox \
+               (record, namespace, key, fence, attempt, result, counts_until) \
+               VALUES ($1, $2, $3, 1, 1, $4, now() + interval '1 day')";
+    let row = sqlx::query(row).bind(cx.child_key("palisade-sqlx: inbox")).bind(cx.namespace());
+    row.bind(cx.key()).bind(result).execute(conn).await.expect("a row");
 }
 
 /// What the handler failed with.
@@ -146,12 +155,10 @@ async fn without_a_transaction_effect_and_row_are_one_all_the_same() {
 #[tokio::test]
 async fn the_wait_for_another_attempt_ends_by_the_lock_timeout() {
     let lab = Lab::new().await;
-    let mut holder = lab.pool.begin().await.expect("a transaction");
-    let row = "INSERT INTO palisade_inbox (namespace, key, fence, attempt) \
-               VALUES ('orders', 'k', 1, 1)";
-    sqlx::query(row).execute(&mut *holder).await.expect("a row");
     let pool = lab.pool.clone();
     let waits = at_least_once(&memory()).key("k").run(async move |cx: Context| {
+        let mut holder = pool.begin().await?;
+        write(&mut holder, &cx, None).await;
         let mut tx = pool.begin().await?;
         sqlx::query("SET LOCAL lock_timeout = '200ms'").execute(&mut *tx).await?;
         inbox::once(&mut tx, &cx, |tx| effect(tx, "k".to_owned()).boxed()).await
@@ -159,7 +166,6 @@ async fn the_wait_for_another_attempt_ends_by_the_lock_timeout() {
     let waited = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("it ends");
     let error = cause(&waited.expect_err("the other one is there"));
     assert!(error.contains("inbox of \"orders:k\"") && error.contains("lock timeout"), "{error}");
-    holder.rollback().await.expect("rolled back");
     assert_eq!(lab.effects("k").await, 0);
 }
 
@@ -196,13 +202,13 @@ async fn a_database_that_dies_before_the_commit_leaves_nothing_and_afterwards_it
 #[tokio::test]
 async fn rows_of_others_are_refused_with_a_sentence_and_a_probe_does_not_know() {
     let lab = Lab::new().await;
-    let rows = "INSERT INTO palisade_inbox (namespace, key, fence, attempt, result) VALUES \
-                ('orders', 'empty', 1, 1, NULL), ('orders', 'other', 1, 1, '\"text\"')";
-    sqlx::raw_sql(rows).execute(&lab.pool).await.expect("rows");
-    for (key, sentence) in [("empty", "its row has no result"), ("other", "cannot be read as")] {
+    for (key, row, sentence) in
+        [("empty", None, "its row has no result"), ("other", Some("\"text\""), "cannot be read as")]
+    {
         let pool = lab.pool.clone();
         let ran = at_least_once(&memory()).key(key).run(async move |cx: Context| {
             let mut conn = pool.acquire().await?;
+            write(&mut conn, &cx, row).await;
             assert_eq!(inbox::probe::<i64>(&mut conn, &cx).await, Probed::Unknown);
             let done = inbox::once(&mut conn, &cx, |tx| effect(tx, "x".to_owned()).boxed()).await;
             let error = done.as_ref().expect_err("refused").downcast_ref::<InboxError>();
@@ -216,25 +222,151 @@ async fn rows_of_others_are_refused_with_a_sentence_and_a_probe_does_not_know() 
 }
 
 #[tokio::test]
-async fn old_rows_are_purged_a_few_at_a_time() {
+async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let lab = Lab::new().await;
-    let rows = "INSERT INTO palisade_inbox (namespace, key, fence, attempt, result, done_at) \
-                SELECT 'orders', i::text, 1, 1, '1', now() - make_interval(days => i) \
-                FROM generate_series(1, 10) AS i";
+    let rows = "INSERT INTO palisade_inbox \
+                (record, namespace, key, fence, attempt, result, counts_until) \
+                SELECT i::text, 'orders', i::text, 1, 1, '1', \
+                now() - make_interval(hours => 12 * i) FROM generate_series(-2, 7) AS i; \
+                INSERT INTO palisade_inbox_unnamed (namespace, key, fence, attempt, done_at) \
+                VALUES ('orders', 'old', 1, 1, now() - interval '368 days'), \
+                ('orders', 'young', 1, 1, now() - interval '366 days')";
     sqlx::raw_sql(rows).execute(&lab.pool).await.expect("rows");
     let mut conn = lab.pool.acquire().await.expect("one");
-    let day = Duration::from_hours(24);
-    let mut purge = async |at_most| {
-        inbox::purge(&mut conn, "orders", day * 11 / 2, at_most).await.expect("it deletes")
-    };
-    assert_eq!((purge(3).await, purge(3).await, purge(3).await), (3, 2, 0));
-    assert_eq!(inbox::purge(&mut conn, "others", day, 9).await.expect("it deletes"), 0);
+    let mut purge =
+        async |at_most| inbox::purge(&mut conn, "orders", at_most).await.expect("it deletes");
+    // Those of a day and more ago: 24 to 84 hours, and one of the first form.
+    assert_eq!((purge(4).await, purge(4).await, purge(4).await), (4, 3, 0));
+    assert_eq!(inbox::purge(&mut conn, "others", 9).await.expect("it deletes"), 0);
+    let left = sqlx::query_scalar::<_, String>("SELECT key FROM palisade_inbox_unnamed");
+    assert_eq!(left.fetch_all(&lab.pool).await.expect("rows"), ["young"]);
+}
+
+/// Sells under a key, with a fingerprint: the request's own receipt, or why not.
+async fn sell(keys: &Idempotency, pool: &PgPool, request: &str) -> Result<String, String> {
+    let call = keys.key("order-7").fingerprint(request).probe(inbox::prober(pool.clone()));
+    let (pool, receipt) = (pool.clone(), format!("receipt of {request}"));
+    let sold = call.run(async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        let key = cx.key().to_owned();
+        let sold = inbox::once(&mut tx, &cx, |tx| {
+            async move { effect(tx, key).await.map(|_| receipt) }.boxed()
+        });
+        let sold: String = sold.await?;
+        tx.commit().await?;
+        Ok::<_, BoxError>(sold)
+    });
+    match sold.await {
+        Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(value),
+        Ok(other) => Err(format!("{other:?}")),
+        Err(error) => Err(cause(&error)),
+    }
+}
+
+fn of(prefix: &str) -> Idempotency {
+    let redlock = Redlock::builder().node(MemoryNode::new()).prefix(prefix).build();
+    at_least_once(&redlock.expect("settings"))
+}
+
+#[tokio::test]
+async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
+    let lab = Lab::new().await;
+    let (one, two) = (of("tenant-1:"), of("tenant-2:"));
+    let sold = sell(&one, &lab.pool, "two chairs").await;
+    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
+    assert_eq!(sell(&two, &lab.pool, "a piano").await.as_deref(), Ok("receipt of a piano"));
+    assert_eq!(lab.effects("order-7").await, 2);
+    // A process of the first tenant whose nodes know nothing of it: the row is its own.
+    let again = sell(&of("tenant-1:"), &lab.pool, "two chairs").await;
+    assert_eq!(again.as_deref(), Ok("receipt of two chairs"));
+    assert_eq!(lab.effects("order-7").await, 2);
+}
+
+#[tokio::test]
+async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over() {
+    let lab = Lab::new().await;
+    assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
+    // Its nodes know nothing of the first one.
+    let other = sell(&of("shop:"), &lab.pool, "a piano").await.expect_err("not its row");
+    assert!(other.contains("its fingerprint differs"), "{other}");
+    assert_eq!(lab.effects("order-7").await, 1);
+    // A probe does not answer with it either, so the key is parked.
+    let keys =
+        Redlock::builder().node(MemoryNode::new()).prefix("shop:").build().expect("settings");
+    let keys = keys.idempotency("orders").at_most_once().build().expect("settings");
+    let died = keys.key("order-7").fingerprint("a piano");
+    let died = died.run(async |_| Err::<String, BoxError>("died".into()));
+    assert!(died.await.is_err());
+    let parked = sell(&keys, &lab.pool, "a piano").await.expect_err("unknown");
+    assert!(parked.contains("Parked"), "{parked}");
+
+    let counts = "SELECT extract(epoch FROM counts_until - done_at)::bigint FROM palisade_inbox";
+    let counts: i64 = sqlx::query_scalar(counts).fetch_one(&lab.pool).await.expect("a row");
+    assert_eq!(counts, 24 * 3_600 + 2 * 2, "the retention and twice clock_error");
+    let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
+    sqlx::query(over).execute(&lab.pool).await.expect("a row");
+    let new = sell(&of("shop:"), &lab.pool, "a piano").await;
+    assert_eq!(new.as_deref(), Ok("receipt of a piano"), "the key is new");
+    assert_eq!(lab.effects("order-7").await, 2);
+    let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
+    assert_eq!(rows.fetch_one(&lab.pool).await.expect("a number"), 1);
+}
+
+#[tokio::test]
+async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
+    let lab = Lab::new().await;
+    assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
+    let pool = lab.pool.clone();
+    let late = of("shop:").key("order-7").run(async move |cx: Context| {
+        // The handler worked for a while before it came to its row.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let over = "UPDATE palisade_inbox SET counts_until = clock_timestamp() \
+                    - interval '200 milliseconds'";
+        sqlx::query(over).execute(&pool).await?;
+        let mut conn = pool.acquire().await?;
+        inbox::once(&mut conn, &cx, |_| async { Ok::<_, BoxError>("new".to_owned()) }.boxed()).await
+    });
+    let late: Result<Outcome<String>, _> = late.await.map_err(|e| cause(&e));
+    assert_eq!(late.expect("it runs").into_value().as_deref(), Some("receipt of two chairs"));
+}
+
+#[tokio::test]
+async fn rows_of_the_first_form_answer_no_request_and_let_none_run() {
+    let lab = Lab::new().await;
+    let first_form = "DROP TABLE palisade_inbox, palisade_inbox_unnamed; \
+        CREATE TABLE palisade_inbox (namespace text NOT NULL, key text NOT NULL, \
+            fence bigint NOT NULL, attempt bigint NOT NULL, result text, \
+            done_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (namespace, key)); \
+        CREATE INDEX palisade_inbox_done_at ON palisade_inbox (namespace, done_at); \
+        INSERT INTO palisade_inbox VALUES ('orders', 'order-7', 1, 1, '\"receipt of another\"')";
+    sqlx::raw_sql(first_form).execute(&lab.pool).await.expect("tables");
+    let all = (0..4).map(|_| async {
+        migrate(&mut lab.pool.acquire().await.expect("one")).await.expect("the tables");
+    });
+    futures_util::future::join_all(all).await;
+    let unnamed = sell(&of("shop:"), &lab.pool, "two chairs").await.expect_err("whose is it?");
+    assert!(unnamed.contains("palisade_inbox_unnamed has a row"), "{unnamed}");
+    assert_eq!(lab.effects("order-7").await, 0);
+    let another = of("shop:").key("order-8");
+    let pool = lab.pool.clone();
+    let another = another.run(async move |cx: Context| book(&pool, &cx).await).await;
+    assert!(another.expect("it runs").is_executed());
+    sqlx::query("DELETE FROM palisade_inbox_unnamed").execute(&lab.pool).await.expect("a row");
+    let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;
+    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
+    // The row of its own decides, also where one of the first form comes back.
+    let back = "INSERT INTO palisade_inbox_unnamed VALUES ('orders', 'order-7', 1, 1, '1')";
+    sqlx::query(back).execute(&lab.pool).await.expect("a row");
+    let sold = sell(&of("shop:"), &lab.pool, "two chairs").await;
+    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
+    assert_eq!(lab.effects("order-7").await, 1);
 }
 
 #[tokio::test]
 async fn programs_that_start_together_make_the_tables_once() {
     let lab = Lab::new().await;
-    sqlx::raw_sql("DROP TABLE palisade_inbox, palisade_fence").execute(&lab.pool).await.expect("");
+    let drop_all = "DROP TABLE palisade_inbox, palisade_inbox_unnamed, palisade_fence";
+    sqlx::raw_sql(drop_all).execute(&lab.pool).await.expect("none is there");
     let all = (0..8).map(|_| async {
         migrate(&mut lab.pool.acquire().await.expect("one")).await.expect("the tables");
     });

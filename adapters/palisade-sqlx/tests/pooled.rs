@@ -167,7 +167,7 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
 #[tokio::test]
 async fn tables_are_made_and_purged_through_the_pooler() {
     let lab = Lab::new().await;
-    let drop_all = "DROP TABLE palisade_inbox, palisade_fence";
+    let drop_all = "DROP TABLE palisade_inbox, palisade_inbox_unnamed, palisade_fence";
     lab.pool.execute(drop_all).await.expect("dropped");
     let pooler = Pooler::start(&lab.server, 1);
     let clients = clients(&pooler).await;
@@ -181,9 +181,11 @@ async fn tables_are_made_and_purged_through_the_pooler() {
         let run = keys.key(format!("k{n}")).run(async move |cx: Context| book(&pool, &cx).await);
         assert!(run.await.expect("it runs").is_executed());
     }
+    let over = "UPDATE palisade_inbox SET counts_until = now() - interval '25 hours'";
+    lab.pool.execute(over).await.expect("rows");
     let purged = join_all(clients.iter().map(async |pool| {
         let mut conn = pool.acquire().await.expect("one");
-        inbox::purge(&mut conn, "orders", Duration::ZERO, 2).await.expect("deleted")
+        inbox::purge(&mut conn, "orders", 2).await.expect("deleted")
     }));
     assert_eq!(purged.await.iter().sum::<u64>(), CLIENTS as u64);
 }

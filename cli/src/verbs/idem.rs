@@ -102,10 +102,10 @@ impl ResolveArgs {
         let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let call = self.key.call(&ground.redlock, false)?;
         let audit = self.audit.audit()?;
-        let key = self.key.key();
+        let of = (&*ground.redlock.config().prefix, self.key.namespace(), self.key.key());
         let resolved = resolve(call, &empty(self.code), &audit).await.map_err(failed)?;
         let done = resolved == Resolved::Stored;
-        change::event(ground.say, "resolve", key, &audit, done);
+        change::event(ground.say, "resolve", of, &audit, done);
         let (text, code) = match resolved {
             Resolved::Stored => (format!("stored: code {}\n", self.code), 0),
             Resolved::AlreadyStored(record) => {

@@ -77,6 +77,11 @@ impl KeyArgs {
         &self.key
     }
 
+    /// What it belongs to.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// The call of this key.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
@@ -102,7 +107,7 @@ impl OnceArgs {
         let ground = Ground::new(self.handle, sets, self.say)?;
         let command = self.command.command(&ground)?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
-        call = call.fingerprint(&words(&command.argv));
+        call = call.fingerprint_bytes(&request(&command.argv));
         if let Some(Span(wait)) = self.wait {
             call = call.in_flight_timeout(wait);
         }
@@ -233,9 +238,15 @@ async fn replay(record: &Record, say: Say) {
     }
 }
 
-/// The command, for the fingerprint.
-fn words(argv: &[std::ffi::OsString]) -> Vec<String> {
-    argv.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+/// The command as the bytes that the system passes on, for the fingerprint: words that are not
+/// UTF-8 differ, too. Each has its length in front.
+fn request(argv: &[std::ffi::OsString]) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let word = |word: &std::ffi::OsString| {
+        let word = word.as_bytes();
+        [&(word.len() as u64).to_be_bytes(), word].concat()
+    };
+    argv.iter().flat_map(word).collect()
 }
 
 /// A result that nothing wrote.

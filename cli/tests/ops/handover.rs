@@ -211,14 +211,26 @@ const GOES_ON: &[u8] = b"*2\r\n$2\r\nok\r\n$13\r\n";
 
 /// A server behind a network that loses an answer which begins so, and then none or all.
 async fn handed_over_without(answer: &'static [u8], then_all: bool) -> (Server, HandedOver) {
+    handed_over_and(answer, then_all, |_| ()).await
+}
+
+/// The same; `then` is called with the server's address when the answer is lost.
+async fn handed_over_and(
+    answer: &'static [u8],
+    then_all: bool,
+    then: impl Fn(&str) + Send + Sync + 'static,
+) -> (Server, HandedOver) {
     let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
     drop(fresh(&on(&server), "before").await);
-    let proxy = Proxy::to(&server.addr());
+    let (addr, proxy) = (server.addr(), Proxy::to(&server.addr()));
     let lost = AtomicBool::new(false);
     proxy.edit(move |bytes| {
         let is_it = bytes.windows(answer.len()).any(|part| part == answer);
         let before = lost.fetch_or(is_it, SeqCst);
+        if is_it && !before {
+            then(&addr);
+        }
         if is_it && !before || before && then_all {
             bytes.clear();
         }
@@ -251,6 +263,16 @@ async fn a_handover_that_gets_no_answer_any_more_is_not_said_to_have_failed() {
     let said = done.to_string();
     assert!(said.starts_with("unknown whether it was handed over"), "{said}");
     assert!(said.contains("or begins with a quarantine"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handover_that_was_done_before_another_failover_is_not_said_to_have_failed() {
+    // Another Sentinel's decision: it is a replica of a server that is not there.
+    let demoted = |addr: &str| assert_eq!(cli(addr, &["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    let (_server, done) = handed_over_and(GOES_ON, false, demoted).await;
+    assert_eq!(done.exit_code(), 69, "{done}");
+    let said = done.to_string();
+    assert!(said.starts_with("unknown whether it was handed over"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

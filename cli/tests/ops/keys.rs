@@ -326,6 +326,24 @@ async fn a_key_that_nobody_has_is_not_done_and_another_programs_is_left_alone() 
 }
 
 #[tokio::test]
+async fn a_record_of_another_program_hides_no_other() {
+    let lab = Lab::new();
+    lab.park("k").await;
+    let huge = "for _, k in ipairs(KEYS) do redis.call('HSET', k, 'att', '1', 'fence', \
+                string.rep('9', 16 * 1024 * 1024)) end";
+    for server in &lab.servers {
+        server.cli(&["eval", huge, "1", "app:idem:orders:huge"]);
+    }
+    let list = lab.records.list(&Select::all()).await.unwrap();
+    assert_eq!(list.unread, [], "each node is read");
+    assert_eq!(list.keys.iter().map(|key| &*key.key).collect::<Vec<_>>(), ["k"]);
+    let purge = Purge::late_copies_run_again().unfinished_too();
+    let purged = lab.records.purge(&purge, &audit()).await.unwrap();
+    assert_eq!(purged.unread, []);
+    assert!(purged.keys.len() == 1 && purged.keys[0].is_done(), "{purged:?}");
+}
+
+#[tokio::test]
 async fn one_node_of_three_may_be_away_and_two_may_not() {
     let mut lab = Lab::new();
     lab.park("k").await;

@@ -54,8 +54,9 @@ fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     let run = ground.run(&[&["idem", "release", "k", "--json"][..], &because].concat());
     assert_eq!(run.code, 0, "{} {}", run.out, run.err);
     let event = object(run.err.lines().next().expect("an event"));
-    let said = ["event", "key", "by", "reason"].map(|field| event[field].as_str().unwrap_or(""));
-    assert_eq!(said, ["release", "k", "alice", "host 7 is gone"]);
+    let said = ["event", "prefix", "namespace", "key", "by", "reason"];
+    let said = said.map(|field| event[field].as_str().unwrap_or("none"));
+    assert_eq!(said, ["release", "", "once", "k", "alice", "host 7 is gone"]);
     assert_eq!(event["done"], true);
     assert_eq!(long(&["once", "k", "-c", script]).code, 201);
     assert_eq!(listed(&ground, &["--parked"]), ["k"]);
@@ -112,4 +113,25 @@ fn every_change_needs_a_reason_and_a_server() {
     }
     let embedded = palisade().args(["idem", "list", "--embedded"]).output();
     assert_eq!(Run::of(&embedded.expect("it can be run")).code, 64);
+}
+
+#[test]
+fn a_namespace_that_no_program_can_have_is_refused_and_touches_no_key() {
+    let ground = Ground::new();
+    assert_eq!(ground.run(&["once", "--namespace", "pay", "eu:order-7", "-c", "true"]).code, 0);
+    let because = ["--by", "alice", "--reason", "old"];
+    let all = ["idem", "purge", "--namespace", "pay:eu", "--late-copies-run-again"];
+    let of = ["--namespace", "pay:eu"];
+    for args in [
+        [&all[..], &because].concat(),
+        [&["idem", "rerun", "order-7"][..], &of, &because].concat(),
+        [&["idem", "release", "order-7"][..], &of, &because].concat(),
+        [&["idem", "list"][..], &of].concat(),
+        [&["idem", "show", "order-7"][..], &of].concat(),
+    ] {
+        let run = ground.run(&args);
+        assert_eq!(run.code, 64, "{args:?}: {} {}", run.out, run.err);
+        assert!(run.err.contains("`namespace` is \"pay:eu\": no colon"), "{args:?}: {}", run.err);
+    }
+    assert_eq!(listed(&ground, &["--namespace", "pay", "--stored"]), ["eu:order-7"]);
 }

@@ -31,6 +31,23 @@ fn output_and_code_are_replayed_and_the_command_runs_once() {
 }
 
 #[test]
+fn words_that_are_no_text_are_other_commands_too() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let ground = Ground::new();
+    let code = |words: &[&[u8]]| {
+        let mut command = ground.command(&["once", "k", "--", "echo"]);
+        command.args(words.iter().map(|word| std::ffi::OsStr::from_bytes(word)));
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
+    assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
+    // As text, with what cannot be shown replaced, the first is the same command.
+    for other in [&[&b"a\xfe"[..], b"b"][..], &[b"a", b"\xffb"], &[b"a\xffb"]] {
+        assert_eq!(code(other), Some(65), "{other:?}");
+    }
+}
+
+#[test]
 fn a_command_that_wants_to_run_again_runs_again() {
     let ground = Ground::new();
     let script = "echo ran >>runs; [ -e good ] || exit 75";

@@ -5,6 +5,7 @@ use std::io;
 
 use redis::{ErrorKind, RedisError};
 
+use super::script;
 use crate::dial::frames::Excess;
 use crate::dial::said::{refusal, said};
 use crate::error::{Cause, NodeError, NodeFault};
@@ -83,6 +84,9 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
 /// The permission that `NOPERM` names, if it does. Only for the message; nothing is decided by it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
+    if detail.contains(IN_SCRIPT) && detail.contains("run this command") {
+        return lacking_in_script(detail);
+    }
     // "this user has no permissions to access one of the keys used as arguments"; since Redis 7.2
     // and in Valkey "No permissions to access a key".
     if detail.contains("keys") || detail.contains("access a key") {
@@ -92,6 +96,17 @@ fn lacking(e: &RedisError) -> Option<String> {
     let (command, _) = rest.split_once('\'')?;
     let plain = command.bytes().all(|b| b.is_ascii_alphanumeric() || b"|-_".contains(&b));
     plain.then(|| format!("+{command}"))
+}
+
+/// As [`lacking`], where a server before Redis 7.2 names only the line of the script.
+fn lacking_in_script(detail: &str) -> Option<String> {
+    if !detail.contains(script::SCRIPT.get_hash()) {
+        return None;
+    }
+    let (_, line) = detail.rsplit_once("user_script:")?;
+    let line = line.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let commands: Vec<_> = script::commands_at(line).iter().map(|c| format!("+{c}")).collect();
+    (!commands.is_empty()).then(|| commands.join(" "))
 }
 
 /// An error in answer to a script call.
@@ -147,9 +162,14 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
         "HANDOVER" => F::HandingOver,
         "NOAUTH" | "WRONGPASS" => F::Auth,
         "NOPERM" => F::NoPermission,
+        "ERR" if e.detail().is_some_and(|detail| detail.contains(IN_SCRIPT)) => F::NoPermission,
         _ => F::Server,
     })
 }
+
+/// How servers before Redis 7.2 begin the refusal of a command, key or channel inside a script; its
+/// code is the common `ERR`.
+const IN_SCRIPT: &str = "The user executing the script can't";
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
@@ -216,6 +236,32 @@ mod tests {
             assert_eq!(e.fault(), NodeFault::NoPermission);
             assert!(e.detail().contains(&format!("allow this user {what}")), "{e}");
         }
+    }
+
+    #[test]
+    fn a_command_that_is_lacking_inside_the_script_is_named_by_its_line() {
+        let hash = script::SCRIPT.get_hash();
+        let at = |line: usize| {
+            let why = "The user executing the script can't run this command or subcommand";
+            let detail = format!("{why} script: {hash}, on @user_script:{line}.");
+            calling(&server("ERR", &detail), &Secrets::default())
+        };
+        // Whatever line it is, each command that this line calls is named.
+        let mut named = std::collections::BTreeSet::new();
+        for line in 1..1_000 {
+            let (e, commands) = (at(line), script::commands_at(line));
+            assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
+            let what = if commands.is_empty() { "what is missing" } else { "+" };
+            assert!(e.detail().contains(&format!("allow this user {what}")), "{line}: {e}");
+            assert!(commands.iter().all(|c| e.detail().contains(&format!("+{c}"))), "{e}");
+            named.extend(commands);
+        }
+        assert!(["set", "get", "del", "hset", "publish"].iter().all(|c| named.contains(*c)));
+        let keys = "The user executing the script can't access at least one of the keys mentioned \
+                    in the command arguments script: 7, on @user_script:1.";
+        let e = calling(&server("ERR", keys), &Secrets::default());
+        assert_eq!(e.fault(), NodeFault::NoPermission);
+        assert!(e.detail().contains("allow this user the keys"), "{e}");
     }
 
     #[test]

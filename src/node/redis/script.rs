@@ -36,3 +36,10 @@ pub(crate) fn load() -> redis::Cmd {
     cmd.arg("LOAD").arg(TEXT);
     cmd
 }
+
+/// The commands that a line of the script calls, as a server counts the lines from 1.
+pub(crate) fn commands_at(line: usize) -> Vec<String> {
+    let text = line.checked_sub(1).and_then(|at| TEXT.lines().nth(at)).unwrap_or_default();
+    let calls = text.split("call('").skip(1).filter_map(|rest| rest.split_once('\''));
+    calls.map(|(command, _)| command.to_ascii_lowercase()).collect()
+}

@@ -3,11 +3,12 @@
 -- KEYS  1 palisade:generation   2 palisade:settled
 -- ARGV  1 the marker as the closing left it   2 twice E in ms
 -- Returns  {'ok', since ms}, also if it did so before and the answer was lost
---          {'changed', why}: the marker is not what the closing left, nor what this leaves
+--          {'changed', why}: the marker is not what the closing left, nor what this leaves, or it
+--          is no master, so that what this did before cannot be told
 --          {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
-  return {'no', 'it is a replica'}
+  return {'changed', 'it is a replica'}
 end
 local marker, replid = ARGV[1], string.match(info, 'master_replid:(%x+)')
 if replid == string.sub(marker, 1, 40) then

@@ -4,7 +4,7 @@
 -- Returns  the server's run id, then for each record: attempts, ms until its lease ends or 0, 1 if
 --          there is a result else 0, ms until the record expires, the highest ballot promised as
 --          text, how long ago that was in ms, 1 if it was promised in the server's
---          present data history else 0; an empty list for what is no record
+--          present data history else 0; an empty list for what is no record of ours
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY it is a replica by now')
@@ -20,7 +20,9 @@ for i = 2, #KEYS do
   out[i] = {}
   local h = redis.pcall('HMGET', KEYS[i], 'till', 'att', 'rf', 'fence', 'g')
   local fence = not h.err and tonumber(h[4])
-  if fence and h[2] then
+  -- A ballot has at most 20 digits. What another program wrote may be longer than all that is read
+  -- of an answer, and would hide the other records.
+  if fence and #h[4] <= 20 and h[2] then
     local left = math.max((tonumber(h[1]) or 0) - now, 0)
     local ago = math.max(math.floor((now_us - fence) / 1000), 0)
     out[i] = {tonumber(h[2]) or 0, left, tonumber(h[3]) and 1 or 0,

@@ -126,12 +126,13 @@ impl KeyChange {
             && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
     }
 
-    fn log(&self, namespace: &str) {
+    fn log(&self, of: &Records) {
         let (done, key) = (self.is_done(), &*self.key);
         tracing::warn!(
             target: "palisade::ops",
             event = self.change.word(),
-            namespace,
+            prefix = of.prefix(),
+            namespace = of.namespace(),
             key,
             by = self.audit.by(),
             reason = self.audit.reason(),
@@ -299,7 +300,7 @@ impl Records {
         done.extend(used.into_iter().map(|key| {
             let nodes = nodes.0.iter().map(refused).collect();
             let changed = KeyChange { change: change.0, key, audit: audit.clone(), nodes };
-            changed.log(&self.namespace);
+            changed.log(self);
             changed
         }));
         done
@@ -349,7 +350,7 @@ impl Records {
             };
             let nodes = nodes.0.iter().zip(&answers).map(said).collect();
             let changed = KeyChange { change, key: key.clone(), audit: audit.clone(), nodes };
-            changed.log(&self.namespace);
+            changed.log(self);
             changed
         };
         keys.iter().enumerate().map(of).collect()
@@ -411,12 +412,13 @@ pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved
 where
     T: Serialize + DeserializeOwned,
 {
-    let key: KeyName = call.name();
+    let (key, prefix): (KeyName, String) = (call.name(), call.prefix().to_owned());
     let resolved = call.resolve(value).await;
     let done = matches!(resolved, Ok(Resolved::Stored));
     tracing::warn!(
         target: "palisade::ops",
         event = "resolve",
+        prefix,
         namespace = key.namespace(),
         key = key.key(),
         by = audit.by(),

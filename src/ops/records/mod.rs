@@ -22,7 +22,7 @@ use super::init::{escaped, scan_for};
 use super::masters::{self, Absent, Found, Master};
 use super::{Deployment, facts::Read};
 use crate::error::ConfigError;
-use crate::name::{MARKER, check_name, check_prefix, record_key};
+use crate::name::{MARKER, check_namespace, check_prefix, record_key};
 
 const READ: &str = include_str!("../lua/records.lua");
 
@@ -33,6 +33,7 @@ const PAGE: usize = 500;
 #[derive(Clone, Debug)]
 pub struct Records {
     deployment: Deployment,
+    prefix: String,
     namespace: String,
     /// How their keys begin on the servers.
     begins: String,
@@ -145,9 +146,20 @@ impl Records {
         namespace: &str,
     ) -> Result<Self, ConfigError> {
         check_prefix(prefix)?;
-        check_name("namespace", namespace)?;
+        check_namespace(namespace)?;
         let begins = record_key(prefix, namespace, "").to_string();
-        Ok(Self { deployment: deployment.clone(), namespace: namespace.to_owned(), begins })
+        let (prefix, namespace) = (prefix.to_owned(), namespace.to_owned());
+        Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
+    }
+
+    /// The prefix.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Lists keys, of all nodes, as they are now. It reads each node's whole key space in pages

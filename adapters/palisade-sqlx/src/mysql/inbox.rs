@@ -1,7 +1,5 @@
 //! The inbox in MariaDB and MySQL; see [the module for PostgreSQL](crate::inbox).
 
-use std::time::Duration;
-
 use futures_core::future::BoxFuture;
 use palisade::Probed;
 use palisade::idempotency::Context;
@@ -11,7 +9,7 @@ use sqlx::{MySql, MySqlConnection, MySqlPool};
 
 use crate::error::InboxError;
 use crate::fence;
-use crate::row::{self, Found, Rows};
+use crate::row::{self, Found, Rows, SPARE, UNNAMED, micros, record};
 
 /// As [`inbox::once`](crate::inbox::once). While another attempt at the key is in an open
 /// transaction, this waits for its end; `innodb_lock_wait_timeout` bounds that wait. A deadlock
@@ -59,36 +57,55 @@ where
 pub async fn purge(
     conn: &mut MySqlConnection,
     namespace: &str,
-    older_than: Duration,
     at_most: u32,
 ) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(
-        "DELETE FROM palisade_inbox WHERE namespace = ? \
-         AND done_at < NOW() - INTERVAL ? SECOND ORDER BY done_at LIMIT ?",
-    )
-    .bind(namespace.as_bytes())
-    .bind(older_than.as_secs())
-    .bind(at_most)
-    .execute(conn)
-    .await?;
-    Ok(done.rows_affected())
+    let mut deleted = 0;
+    for (sql, age) in [
+        (
+            "DELETE FROM palisade_inbox WHERE namespace = ? \
+             AND counts_until < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+             ORDER BY counts_until LIMIT ?",
+            SPARE,
+        ),
+        (
+            "DELETE FROM palisade_inbox_unnamed WHERE namespace = ? \
+             AND done_at < NOW(6) - INTERVAL ? MICROSECOND LIMIT ?",
+            UNNAMED,
+        ),
+    ] {
+        let rest = u64::from(at_most).saturating_sub(deleted);
+        let delete = sqlx::query(sql).bind(namespace.as_bytes()).bind(micros(age)).bind(rest);
+        deleted += delete.execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(deleted)
 }
 
 impl Rows for MySql {
     async fn enter(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
         // Not `INSERT IGNORE`, which hides other errors, too.
         let entered = sqlx::query(
-            "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt) VALUES (?, ?, ?, ?)",
+            "INSERT INTO palisade_inbox (record, namespace, `key`, fingerprint, fence, attempt, \
+             done_at, counts_until) \
+             SELECT ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
+             FROM DUAL WHERE NOT EXISTS \
+             (SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?)",
         )
+        .bind(record(cx).into_bytes())
         .bind(cx.namespace().as_bytes())
         .bind(cx.key().as_bytes())
+        .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
         .bind(fence::value(cx.fencing_token()))
         .bind(i64::from(cx.attempt()))
-        .execute(conn)
+        .bind(micros(cx.kept_for()))
+        .bind(cx.namespace().as_bytes())
+        .bind(cx.key().as_bytes())
+        .execute(&mut *conn)
         .await;
         match entered {
-            Ok(_) => Ok(true),
-            Err(sqlx::Error::Database(refused)) if refused.is_unique_violation() => Ok(false),
+            Ok(done) => Ok(done.rows_affected() > 0),
+            Err(sqlx::Error::Database(refused)) if refused.is_unique_violation() => {
+                enter_again(conn, cx).await
+            }
             Err(error) => Err(error),
         }
     }
@@ -97,15 +114,25 @@ impl Rows for MySql {
         conn: &mut MySqlConnection,
         cx: &Context,
         entered: bool,
-    ) -> Result<Found, sqlx::Error> {
+    ) -> Result<Option<Found>, sqlx::Error> {
+        type Row = (Option<Vec<u8>>, Option<Vec<u8>>);
         // In the transaction a locking read: its snapshot may be older than the row.
         let sql = if entered {
-            "SELECT result FROM palisade_inbox WHERE namespace = ? AND `key` = ? LOCK IN SHARE MODE"
+            "SELECT result, fingerprint FROM palisade_inbox WHERE record = ? \
+             AND counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE"
         } else {
-            "SELECT result FROM palisade_inbox WHERE namespace = ? AND `key` = ?"
+            "SELECT result, fingerprint FROM palisade_inbox WHERE record = ? \
+             AND counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND"
         };
-        let find = sqlx::query_scalar(sql).bind(cx.namespace().as_bytes());
-        find.bind(cx.key().as_bytes()).fetch_optional(conn).await
+        let find = sqlx::query_as(sql).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
+        let row: Option<Row> = find.fetch_optional(&mut *conn).await?;
+        if let Some((result, fingerprint)) = row {
+            return Ok(Some(Found::Row { result, fingerprint }));
+        }
+        let unnamed = "SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?";
+        let unnamed = sqlx::query(unnamed).bind(cx.namespace().as_bytes());
+        let unnamed = unnamed.bind(cx.key().as_bytes()).fetch_optional(conn).await?;
+        Ok(unnamed.map(|_| Found::Unnamed))
     }
 
     async fn finish(
@@ -113,12 +140,40 @@ impl Rows for MySql {
         cx: &Context,
         json: String,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query("UPDATE palisade_inbox SET result = ? WHERE namespace = ? AND `key` = ?")
-            .bind(json.into_bytes())
-            .bind(cx.namespace().as_bytes())
-            .bind(cx.key().as_bytes())
-            .execute(conn)
-            .await
-            .map(drop)
+        sqlx::query(
+            "UPDATE palisade_inbox SET result = ?, done_at = UTC_TIMESTAMP(6), \
+             counts_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE record = ?",
+        )
+        .bind(json.into_bytes())
+        .bind(micros(cx.kept_for()))
+        .bind(record(cx).into_bytes())
+        .execute(conn)
+        .await
+        .map(drop)
     }
+}
+
+/// Takes the place of a row that counts no longer; false if there is one that counts.
+async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
+    // Only a row that is over is locked for writing: two that find one which counts read it.
+    let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
+                AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE";
+    let over = sqlx::query(over).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
+    if over.fetch_optional(&mut *conn).await?.is_none() {
+        return Ok(false);
+    }
+    // The transaction has a lock on the row, so it is still the one that is over.
+    let done = sqlx::query(
+        "UPDATE palisade_inbox SET fingerprint = ?, fence = ?, attempt = ?, result = NULL, \
+         done_at = UTC_TIMESTAMP(6), \
+         counts_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE record = ?",
+    )
+    .bind(cx.fingerprint().map(<[u8; 32]>::as_slice))
+    .bind(fence::value(cx.fencing_token()))
+    .bind(i64::from(cx.attempt()))
+    .bind(micros(cx.kept_for()))
+    .bind(record(cx).into_bytes())
+    .execute(conn)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }

@@ -30,6 +30,11 @@ pub const MIGRATION: &str = include_str!("../../migrations/mysql.sql");
 /// # Cancellation safety
 /// If dropped, one of the tables may be missing; it may be called again.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(MIGRATION).execute(conn).await?;
-    Ok(())
+    let first = sqlx::raw_sql(MIGRATION).execute(&mut *conn).await;
+    if let Err(sqlx::Error::Database(_)) = first {
+        // Another program may have renamed the table of the first form in between.
+        sqlx::raw_sql(MIGRATION).execute(conn).await?;
+        return Ok(());
+    }
+    first.map(drop)
 }

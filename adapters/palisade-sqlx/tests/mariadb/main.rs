@@ -102,26 +102,34 @@ async fn concurrent_attempts_take_effect_once() {
     assert_eq!(lab.effects("k").await, 1);
 }
 
+/// Writes the row of an attempt that another program made.
+async fn write(conn: &mut MySqlConnection, cx: &Context, result: &str) -> Result<(), BoxError> {
+    let row = "INSERT INTO palisade_inbox \
+               (record, namespace, `key`, fence, attempt, result, done_at, counts_until) \
+               VALUES (?, ?, ?, 1, 1, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 DAY)";
+    let row = sqlx::query(row).bind(cx.child_key("palisade-sqlx: inbox").into_bytes());
+    row.bind(cx.namespace()).bind(cx.key()).bind(result).execute(conn).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
     let lab = Lab::new().await;
-    let mut other = lab.pool.begin().await.expect("a transaction");
-    let row = "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt, result) \
-               VALUES ('orders', 'k', 1, 1, '7')";
-    sqlx::query(row).execute(&mut *other).await.expect("a row");
     let pool = lab.pool.clone();
-    let (begun, wait) = tokio::sync::oneshot::channel::<()>();
+    let (begun, wait) = tokio::sync::oneshot::channel();
     let waits = tokio::spawn(at_least_once().key("k").run(async move |cx: Context| {
+        let mut other = pool.begin().await?;
+        write(&mut other, &cx, "7").await?;
         let mut tx = pool.begin().await?;
         // From here on plain reads see the table as it is now.
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
         assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
-        let _ = begun.send(());
+        let _ = begun.send(other);
         let id = inbox::once(&mut tx, &cx, |tx| Box::pin(effect(tx, "k".to_owned()))).await?;
         tx.commit().await?;
         Ok::<u64, BoxError>(id)
     }));
-    wait.await.expect("it begins");
+    let other = wait.await.expect("it begins");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waits.is_finished(), "it waits for the other attempt");
     other.commit().await.expect("committed");
@@ -156,21 +164,90 @@ async fn an_effect_that_fails_leaves_nothing_also_where_the_transaction_is_commi
 }
 
 #[tokio::test]
-async fn old_rows_are_purged_a_few_at_a_time() {
+async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let lab = Lab::new().await;
-    for days in 1..=10 {
-        let row = "INSERT INTO palisade_inbox (namespace, `key`, fence, attempt, result, done_at) \
-                   VALUES ('orders', ?, 1, 1, '1', NOW() - INTERVAL ? DAY)";
+    for half_days in -2..=7 {
+        let row = "INSERT INTO palisade_inbox \
+                   (record, namespace, `key`, fence, attempt, result, done_at, counts_until) \
+                   VALUES (?, 'orders', ?, 1, 1, '1', UTC_TIMESTAMP(6), \
+                   UTC_TIMESTAMP(6) - INTERVAL ? HOUR)";
+        let row = sqlx::query(row).bind(half_days.to_string()).bind(half_days.to_string());
+        row.bind(12 * half_days).execute(&lab.pool).await.expect("a row");
+    }
+    for days in [366, 368] {
+        let row = "INSERT INTO palisade_inbox_unnamed (namespace, `key`, fence, attempt, done_at) \
+                   VALUES ('orders', ?, 1, 1, NOW() - INTERVAL ? DAY)";
         let row = sqlx::query(row).bind(days.to_string()).bind(days);
         row.execute(&lab.pool).await.expect("a row");
     }
     let mut conn = lab.pool.acquire().await.expect("one");
-    let age = Duration::from_hours(24) * 11 / 2;
     let mut deleted = Vec::new();
     for _ in 0..3 {
-        deleted.push(inbox::purge(&mut conn, "orders", age, 3).await.expect("it deletes"));
+        deleted.push(inbox::purge(&mut conn, "orders", 4).await.expect("it deletes"));
     }
-    assert_eq!(deleted, [3, 2, 0]);
+    assert_eq!(deleted, [4, 3, 0], "those of a day and more ago, and one of the first form");
+}
+
+/// Sells under a key, with a fingerprint: the request's own receipt, or why not.
+async fn sell(prefix: &str, pool: &MySqlPool, request: &str) -> Result<String, String> {
+    let redlock = Redlock::builder().node(MemoryNode::new()).prefix(prefix).build();
+    let keys = redlock.expect("settings").idempotency("orders").at_least_once().build();
+    let (pool, receipt) = (pool.clone(), format!("receipt of {request}"));
+    let call = keys.expect("settings").key("order-7").fingerprint(request);
+    let sold = call.run(async move |cx: Context| {
+        let mut tx = pool.begin().await?;
+        let item = cx.key().to_owned();
+        let sold = inbox::once(&mut tx, &cx, |tx| {
+            Box::pin(async move { effect(tx, item).await.map(|_| receipt) })
+        });
+        let sold: String = sold.await?;
+        tx.commit().await?;
+        Ok::<_, BoxError>(sold)
+    });
+    let sold = sold.await.map_err(|e| std::error::Error::source(&e).expect("why").to_string());
+    sold.map(|outcome| outcome.into_value().expect("a receipt"))
+}
+
+#[tokio::test]
+async fn a_row_is_its_tenants_and_its_requests_until_it_is_over() {
+    let lab = Lab::new().await;
+    let sell = async |prefix, request| sell(prefix, &lab.pool, request).await;
+    assert_eq!(sell("tenant-1:", "two chairs").await.as_deref(), Ok("receipt of two chairs"));
+    assert_eq!(sell("tenant-2:", "a piano").await.as_deref(), Ok("receipt of a piano"));
+    assert_eq!(sell("tenant-1:", "two chairs").await.as_deref(), Ok("receipt of two chairs"));
+    let other = sell("tenant-1:", "a piano").await.expect_err("not its row");
+    assert!(other.contains("its fingerprint differs"), "{other}");
+    assert_eq!(lab.effects("order-7").await, 2);
+    let over = "UPDATE palisade_inbox SET counts_until = UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE";
+    sqlx::query(over).execute(&lab.pool).await.expect("rows");
+    assert_eq!(sell("tenant-1:", "a piano").await.as_deref(), Ok("receipt of a piano"));
+    assert_eq!(lab.effects("order-7").await, 3);
+    let counts = "SELECT TIMESTAMPDIFF(SECOND, done_at, counts_until) FROM palisade_inbox \
+                  WHERE counts_until > UTC_TIMESTAMP(6)";
+    let counts: i64 = sqlx::query_scalar(counts).fetch_one(&lab.pool).await.expect("a row");
+    assert_eq!(counts, 24 * 3_600 + 2 * 2, "the retention and twice clock_error");
+}
+
+#[tokio::test]
+async fn rows_of_the_first_form_answer_no_request_and_let_none_run() {
+    let lab = Lab::new().await;
+    let first_form = "DROP TABLE palisade_inbox, palisade_inbox_unnamed; \
+        CREATE TABLE palisade_inbox (namespace varbinary(512) NOT NULL, \
+            `key` varbinary(512) NOT NULL, fence bigint NOT NULL, attempt bigint NOT NULL, \
+            result longblob, done_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP, \
+            PRIMARY KEY (namespace, `key`)) ENGINE = InnoDB; \
+        INSERT INTO palisade_inbox (namespace, `key`, fence, attempt, result) \
+            VALUES ('orders', 'order-7', 1, 1, '\"receipt of another\"')";
+    sqlx::raw_sql(first_form).execute(&lab.pool).await.expect("tables");
+    for _ in 0..2 {
+        migrate(&mut lab.pool.acquire().await.expect("one")).await.expect("the tables");
+    }
+    let unnamed = sell("shop:", &lab.pool, "two chairs").await.expect_err("whose is it?");
+    assert!(unnamed.contains("palisade_inbox_unnamed has a row"), "{unnamed}");
+    assert_eq!(lab.effects("order-7").await, 0);
+    sqlx::query("DELETE FROM palisade_inbox_unnamed").execute(&lab.pool).await.expect("a row");
+    let sold = sell("shop:", &lab.pool, "two chairs").await;
+    assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
 }
 
 #[tokio::test]

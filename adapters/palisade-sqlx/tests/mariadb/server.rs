@@ -40,10 +40,18 @@ impl MariaDb {
         let user =
             if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
         let data = dir.join("data");
+        // Servers that share a directory for temporary files remove each other's.
+        let tmp = dir.join("tmp");
+        std::fs::create_dir_all(&tmp).expect("a directory in its own");
+        if root {
+            let owned = Command::new("chown").arg("mysql").arg(&tmp).status();
+            assert!(owned.expect("chown").success(), "the user mysql is missing");
+        }
         let one_at_a_time = INSTALL.lock().unwrap_or_else(PoisonError::into_inner);
         let made = Command::new("mariadb-install-db")
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--tmpdir={}", tmp.display()))
             .arg(format!("--user={user}"))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(MODEST)
@@ -80,6 +88,7 @@ wait $p 2>/dev/null"#;
         let shell = Command::new("sh")
             .args(["-c", script, "sh", "mariadbd", "--no-defaults"])
             .arg(format!("--datadir={dir}/data"))
+            .arg(format!("--tmpdir={dir}/tmp"))
             .arg(format!("--socket={dir}/my.sock"))
             .arg(format!("--pid-file={dir}/pid"))
             .arg(format!("--port={}", self.port))

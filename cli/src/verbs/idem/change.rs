@@ -103,11 +103,21 @@ pub(crate) struct PurgeArgs {
     audit: AuditArgs,
 }
 
+/// A key as its line for the log names it: prefix, namespace, key.
+pub(super) type Named<'a> = (&'a str, &'a str, &'a str);
+
 /// One line for the log: who did it, and why.
-pub(super) fn event(say: Say, what: &str, key: &str, audit: &Audit, done: bool) {
-    let fields = json!({ "key": key, "by": audit.by(), "reason": audit.reason(), "done": done });
+pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bool) {
+    let (prefix, namespace, key) = of;
+    let fields = json!({
+        "prefix": prefix, "namespace": namespace, "key": key, "by": audit.by(),
+        "reason": audit.reason(), "done": done
+    });
     let not = if done { "" } else { "not done: " };
-    let text = format!("{not}{what} of {key:?} by {}: {}", audit.by(), audit.reason());
+    let (by, reason) = (audit.by(), audit.reason());
+    let text = format!(
+        "{not}{what} of {key:?} (namespace {namespace:?}, prefix {prefix:?}) by {by}: {reason}"
+    );
     say.warn(what, fields, &text);
 }
 
@@ -146,7 +156,8 @@ impl OneArgs {
         let changed = changed.map_err(|e| Fail::from(e.to_string()))?;
         // For one key that is not there the name is wrong; a purge has nothing left to do for it.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
-        event(say, what, &self.key, &audit, code == 0);
+        let of = (records.prefix(), records.namespace(), &*self.key);
+        event(say, what, of, &audit, code == 0);
         Ok(Done { text: format!("{changed}\n"), code })
     }
 }
@@ -165,7 +176,8 @@ impl PurgeArgs {
         let purged = purged.map_err(|e| Fail::new(USAGE, e.to_string()))?;
         let mut text = String::new();
         for change in &purged.keys {
-            event(say, "purge", &change.key, &audit, change.is_done());
+            let of = (records.prefix(), records.namespace(), &*change.key);
+            event(say, "purge", of, &audit, change.is_done());
             if change.missing().next().is_some() {
                 let _ = writeln!(text, "{change}");
             }
