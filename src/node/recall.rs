@@ -42,8 +42,10 @@ impl Recall {
         retention: Duration,
         accepted: Duration,
     ) -> Duration {
-        // For a window L a server that was replaced may have gone on.
-        let is_long = |length: Duration| length.saturating_add(self.window) > accepted;
+        // For a window L a server that was replaced may have gone on; and the clocks by which a
+        // loss began and ended may differ by twice E.
+        let more = self.window.saturating_add(2 * self.clock_error);
+        let is_long = |length: Duration| length.saturating_add(more) > accepted;
         let counts = |loss: &&Loss| loss.length().is_none_or(is_long);
         let rests = self.losses.iter().filter(counts);
         rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
@@ -117,11 +119,11 @@ mod tests {
         let lost = recall(&[(0, 1_000), (5_000, 5_100)], 6_000);
         let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).as_millis();
         assert_eq!(unsure(0), 5_100 + 500 + 10_000 + 1 - 6_000);
-        assert_eq!(unsure(500), unsure(0), "101 ms, and L");
-        assert_eq!(unsure(501), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
-        assert_eq!(unsure(u64::MAX / 2), unsure(501));
+        assert_eq!(unsure(600), unsure(0), "101 ms, L and 2E");
+        assert_eq!(unsure(601), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
+        assert_eq!(unsure(u64::MAX / 2), unsure(601));
         let short = recall(&[(900, 1_000)], 2_000);
-        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(501)), Duration::ZERO);
-        assert_eq!(short.unsure(Some(1), KEEP, Duration::from_millis(501)), Duration::ZERO);
+        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(601)), Duration::ZERO);
+        assert_eq!(short.unsure(Some(1), KEEP, Duration::from_millis(601)), Duration::ZERO);
     }
 }

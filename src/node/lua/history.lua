@@ -92,7 +92,7 @@ local function history(marker, replid, now_us, now_ms)
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
-  if write or now_ms > note + 1000 then
+  if write or now_ms > note + 1000 or now_ms < note then
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)

@@ -262,8 +262,10 @@ impl Header {
         #[cfg(feature = "sim-bugs")]
         let settling = settling && !crate::bugs::on(crate::bugs::Bug::HandoverWithoutSettling);
         m.handover = m.handover.filter(|_| settling);
-        if clock.micros / 1_000 > m.note + NOTED {
-            m.note = clock.micros / 1_000;
+        let now = clock.micros / 1_000;
+        // A clock that was set back notes again, too.
+        if now > m.note + NOTED || now < m.note {
+            m.note = now;
         }
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
