@@ -131,7 +131,7 @@ pub enum Op {
         token: FencingToken,
         /// New lease length, from now.
         lease: Duration,
-        /// How long the record is kept.
+        /// Time for which the record is kept.
         retention: Duration,
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
@@ -149,7 +149,7 @@ pub enum Op {
         token: FencingToken,
         /// The result's bytes; `None` if only the fact is to be kept.
         value: Option<Arc<[u8]>>,
-        /// How long the record is kept.
+        /// Time for which the record is kept.
         retention: Duration,
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
@@ -166,7 +166,7 @@ pub enum Op {
         token: FencingToken,
         /// All of them, in the form of the caller.
         list: Arc<[u8]>,
-        /// How long the record is kept.
+        /// Time for which the record is kept.
         retention: Duration,
         /// As for `Claim`.
         fingerprint: Option<FingerprintBytes>,
@@ -178,7 +178,7 @@ pub enum Op {
         key: RecordKey,
         /// Whose claim.
         owner: OwnerToken,
-        /// What becomes of the attempt.
+        /// State in which the attempt ends.
         end: ClaimEnd,
     },
     /// Read a record.
@@ -256,7 +256,7 @@ impl Op {
         )
     }
 
-    /// How much longer than others it makes a request: what it asks the node to store.
+    /// Returns the size of the data that it asks the node to store.
     pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
@@ -276,13 +276,13 @@ pub struct Claim {
     pub key: RecordKey,
     /// Fresh per attempt.
     pub owner: OwnerToken,
-    /// How long the handler may run before others may take over.
+    /// Time for which the handler may run before others may take over.
     pub lease: Duration,
-    /// How long the record is kept.
+    /// Time for which the record is kept.
     pub retention: Duration,
     /// The caller's wall clock or more, in microseconds.
     pub proposal: u64,
-    /// What the request said; `None` if the caller does not care.
+    /// Fingerprint of the request; `None` if the caller does not care.
     pub fingerprint: Option<FingerprintBytes>,
     /// Be granted on top of a completed record (repair).
     pub force: bool,
@@ -292,7 +292,7 @@ pub struct Claim {
     /// The longest loss of the node's data that the caller accepts: one that was proved to be no
     /// longer counts as none. Zero: none is accepted.
     pub accepted: Duration,
-    /// When the request was made, in milliseconds since 1970. A request older than the retention is
+    /// Time of the request, in milliseconds since 1970. A request older than the retention is
     /// answered `TooOld`: its record may be gone.
     pub created: Option<u64>,
     /// If another owner's lease runs, its end here publishes a hint: a result, or a claim that is
@@ -300,7 +300,7 @@ pub struct Claim {
     pub wait: bool,
 }
 
-/// What becomes of an attempt whose claim is ended by [`Op::Unclaim`].
+/// End of an attempt whose claim is ended by [`Op::Unclaim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimEnd {
     /// It did nothing: it does not count, and if no earlier attempt is left the key is as new.
@@ -316,7 +316,7 @@ pub enum ClaimEnd {
 pub struct QuarantineId {
     /// The data history, as in [`Facts::history_id`].
     pub history: u64,
-    /// When it began, by the node's clock and in the node's own unit.
+    /// Its beginning, by the node's clock and in the node's own unit.
     pub since: u64,
 }
 
@@ -362,7 +362,7 @@ pub enum Reply {
     Quarantined {
         /// Until grants begin.
         remaining: Duration,
-        /// Which quarantine.
+        /// The quarantine.
         id: QuarantineId,
         /// As [`Facts::began_empty`].
         began_empty: bool,
@@ -383,7 +383,7 @@ pub enum Reply {
     Claimed {
         /// This node's promise.
         fence: u64,
-        /// How many claims this key has seen here, this one included.
+        /// Number of claims of this key here, this one included.
         attempt: u32,
         /// A record that is already stored here (only with `force`).
         record: Option<StoredRecord>,
@@ -407,7 +407,7 @@ pub enum Reply {
     TooOld,
     /// Lookup.
     Record {
-        /// What is stored here.
+        /// The stored state.
         state: Option<RecordState>,
         /// As for `Claimed`.
         unsure: Duration,
@@ -434,7 +434,7 @@ impl Reply {
     }
 }
 
-/// What a node reports about itself with each batch, at no extra cost.
+/// Report of a node about itself with each batch, at no extra cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
@@ -442,7 +442,7 @@ pub struct Facts {
     pub node_micros: u64,
     /// Identity of the data history (digest of `master_replid`).
     pub history_id: u64,
-    /// When this history's quarantine began, in the node's own unit; zero if it never had one.
+    /// Start of this history's quarantine, in the node's own unit; zero if it never had one.
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
@@ -451,7 +451,7 @@ pub struct Facts {
     /// The quarantine's length as agreed on the node: the largest that any client asked for
     /// lately (quarantine 7).
     pub quarantine_len: Duration,
-    /// What this batch asked it to be: its `max_ttl` and the node's failover window.
+    /// Length that this batch asked for: its `max_ttl` and the node's failover window.
     pub quarantine_asked: Duration,
     /// The batch found a shorter length there, which another client had asked for, and raised it.
     pub quarantine_raised: bool,
@@ -475,7 +475,7 @@ impl Facts {
 /// The answers to a [`Batch`], one per op and in its order.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// What the node said of itself; `None` if it could not.
+    /// Server clock, run id and data history; `None` if the node could not report them.
     pub facts: Option<Facts>,
     /// One per op.
     pub items: Vec<Result<Reply, NodeError>>,

@@ -29,7 +29,7 @@ static STATE: Mutex<State> =
 struct State {
     shown: bool,
     kept: Vec<Message>,
-    /// Which trouble was reported and has not ended: its first event, and whose it is.
+    /// Trouble that was reported and has not ended: its first event, and whose it is.
     trouble: BTreeSet<(&'static str, String)>,
 }
 

@@ -31,11 +31,11 @@ use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
 const WATCH: &str = "--watch-a-group";
 const START: &str = "--start-a-command";
 
-/// What the starter reports just before it becomes the command.
+/// Report of the starter just before it becomes the command.
 const BECOMES: u8 = b'+';
-/// What it reports after that if it could not.
+/// Report of the starter after that if it could not.
 const FAILED: u8 = b'-';
-/// Where a process finds its own descriptors.
+/// Directory of a process's own descriptors.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -45,7 +45,7 @@ const DESCRIPTORS: &str = "/dev/fd";
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 /// Longest sleep: a machine that was suspended is noticed this soon after it wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long writing a line to the watchdog may take; the watchdog may be stopped, too.
+/// Longest time for writing a line to the watchdog, which may be stopped, too.
 const WRITE: Duration = Duration::from_millis(50);
 
 /// The clock of leases: it goes on while the machine is suspended.
@@ -108,7 +108,8 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
     Ok(report)
 }
 
-/// Reads deadlines and kills its own group at the last one, or when nobody is left to move it.
+/// Reads deadlines and kills its own group at the last one, or when `palisade` is gone and cannot
+/// move it.
 fn watch() -> ExitCode {
     // Signals for the command reach the whole group.
     let mut deaf = SigSet::all();
@@ -145,7 +146,7 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// What a starter reports.
+/// Report of a starter.
 pub(crate) struct Report(PipeReader);
 
 impl Report {

@@ -26,7 +26,7 @@ use crate::span::verb;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// How much longer than the lease a claim's return is owed to a node that does not answer. No ttl
+/// Time after the lease for which a claim's return is owed to a node that does not answer. No ttl
 /// ends what it left there: the attempt's number stays as long as the record is kept.
 const OWED: Duration = Duration::from_secs(30);
 

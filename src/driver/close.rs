@@ -20,10 +20,10 @@ const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// How often it is looked whether all is done.
+/// Interval of the checks whether all is done.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What [`Redlock::close`](crate::Redlock::close) left behind.
+/// Result of [`Redlock::close`](crate::Redlock::close): work that was not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
@@ -59,7 +59,7 @@ impl fmt::Display for Closed {
     }
 }
 
-/// How far the end has come.
+/// State of the closing.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,

@@ -22,12 +22,12 @@ const NAME: &str = "palisade:health";
 /// How long it stays if its release gets lost.
 const TTL: Duration = Duration::from_secs(1);
 
-/// What a node says.
+/// Answer of a node.
 pub(crate) struct Said {
     pub(crate) name: Arc<str>,
     /// To a lock.
     pub(crate) lock: NodeOutcome,
-    /// For how long it may have forgotten keys, or why it does not say.
+    /// Time left for which keys without a birth count as forgotten there, or the error.
     pub(crate) forgets: Result<Duration, NodeError>,
 }
 

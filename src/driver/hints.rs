@@ -24,8 +24,8 @@ use crate::token::OwnerToken;
 
 /// On average wake-ups are so far apart at least, but for those that brought the lock.
 const APART: Duration = Duration::from_millis(10);
-/// What is added to the round trips for which a lock is reserved, because timers and the machine
-/// are no finer; and the longest time.
+/// Time added to the round trips for which a lock is reserved, because timers and the machine are
+/// no finer; and the longest reservation.
 const NEEDS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// Attempts in one pause of all waiters of a handle but the first, together.
 const CROWD: f64 = 64.0;
@@ -35,7 +35,7 @@ const BURST: u32 = 16;
 /// Holds wake-ups apart: forging a hint costs much less than the requests that follow it.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// When the next would come if they came evenly.
+    /// Time of the next wake-up if they came evenly.
     next: Moment,
 }
 
@@ -56,14 +56,14 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Which handle this is in the queues of the nodes.
+    /// Number of this handle in the queues of the nodes.
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Which nodes hinted since a waiter asked last.
+    /// True for each node that hinted since a waiter asked last.
     heard: Vec<bool>,
     /// Since when each waits, with its number; the longest first.
     since: BTreeSet<(Moment, u64)>,
@@ -181,8 +181,8 @@ impl Waiting {
         self.since.is_some()
     }
 
-    /// What the nodes are asked for, which are about to be asked. In the queue it is the place of
-    /// this handle: that of its first waiter. Hints from before are of no more use.
+    /// Returns the request to the nodes, which are about to be asked. In the queue it is the place
+    /// of this handle: that of its first waiter. Hints from before are of no more use.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.hints.keys();
         let entry = keys.get_mut(&self.key);
@@ -219,8 +219,8 @@ impl Waiting {
         self.hints.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
-    /// Which nodes named this handle since it asked last, if nobody else here waits: what they
-    /// reserved is of no use to it.
+    /// Returns the nodes that named this handle since it asked last, if no other waiter is here:
+    /// their reservations are of no use to it.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();

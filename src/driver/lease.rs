@@ -28,7 +28,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// not change between versions.
 const TARGET: &str = "palisade::lease";
 
-/// What a lease is a lease of.
+/// Lock or claim that a lease is for.
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// A lock or a leadership.
@@ -42,18 +42,18 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// How long its holder may believe in it, less the drift.
+    /// Time for which its holder may believe in it, less the drift.
     pub(crate) ttl: Duration,
-    /// For how much longer the nodes keep it: an election's lock-delay (election 8).
+    /// Time after `ttl` for which the nodes keep it: an election's lock-delay (election 8).
     pub(crate) drain: Duration,
     /// Until then it is not released, only left to lapse: the holder it was taken from may believe
     /// in the lock for as long (locks 13).
     pub(crate) lapses_before: Moment,
     /// The keeper stops renewing here (`max_hold`).
     pub(crate) renew_until: Option<Moment>,
-    /// Which nodes may hold something of it.
+    /// Names the nodes that may hold something of it.
     pub(crate) mailbox: Arc<Mailbox>,
-    /// Until when it is valid, for a look without the lock: zero once it is over.
+    /// End of its validity, readable without the lock; zero once it is over.
     valid_until: AtomicU64,
     state: Mutex<State>,
     /// It is over, was renewed, or a failover was decided.
@@ -67,22 +67,22 @@ struct State {
     /// It is counted among what is held.
     counted: bool,
     until: Moment,
-    /// How many replicas had it at the last round that decided; the level is the mailbox's.
+    /// Replicas that had it at the last round that decided; the level is the mailbox's.
     kept: u32,
     /// The holder's metadata.
     meta: Option<Arc<[u8]>>,
-    /// What renewals found after failovers.
+    /// Results of renewals after failovers.
     verdicts: Verdicts,
     /// The keeper's entry for this lease.
     slot: Option<(Moment, u64)>,
-    /// When it was found lost, or given back.
+    /// Time of its loss, or of its return.
     over: Option<Over>,
-    /// When the renewal that is under way began, and the longest that one has taken.
+    /// Start of the renewal under way, and the longest duration of one.
     renewing: Option<Moment>,
     longest_renewal: Duration,
 }
 
-/// How a lease ended.
+/// End of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
@@ -161,7 +161,7 @@ impl Lease {
         Self { lapses_before, ..self }
     }
 
-    /// How long a node keeps it without a renewal.
+    /// Returns the time for which a node keeps it without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::NoLockDelay) {
@@ -174,7 +174,7 @@ impl Lease {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How durable it was when it was granted, renewed or completed last.
+    /// Returns its durability when it was last granted, renewed or completed.
     pub(crate) fn durability(&self) -> Achieved {
         Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.mailbox.level()) }
     }
@@ -184,7 +184,7 @@ impl Lease {
         self.lock().kept = achieved.replicas;
     }
 
-    /// When it ends, or ended, unless it is renewed.
+    /// Returns the time at which it ends, or ended, unless it is renewed.
     pub(crate) fn until(&self) -> Moment {
         self.lock().until
     }
@@ -271,7 +271,7 @@ impl Lease {
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// How it ended, if it is known to be over.
+    /// Returns its end, if it is known to be over.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.lock().over
     }
@@ -365,7 +365,7 @@ impl Lease {
         Some(before)
     }
 
-    /// What it is a lease of, for errors and the log.
+    /// Returns the lock or key that it is for, in errors and the log.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
@@ -373,12 +373,13 @@ impl Lease {
         }
     }
 
-    /// What happens to the lease from the first poll on; the clock is the caller's job.
+    /// Resolves at the next change of the lease from the first poll on; the clock is the caller's
+    /// job.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves as soon as the lease is lost or ended by somebody; the clock is the caller's job.
+    /// Resolves as soon as the lease is lost or ended; the clock is the caller's job.
     pub(crate) async fn over(&self) {
         loop {
             let news = self.news.notified();

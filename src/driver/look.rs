@@ -1,4 +1,4 @@
-//! What nodes say of a lock or an election, for people: nothing is decided by it.
+//! State of a lock or an election as nodes report it, for people: nothing is decided by it.
 
 use std::future::poll_fn;
 

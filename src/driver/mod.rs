@@ -54,7 +54,7 @@ pub(crate) use keeper::WATCH;
 use run::Round;
 use ttl_warning::TtlWarning;
 
-/// What one handle owns.
+/// State of one handle.
 pub(crate) struct Core {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) config: Config,
@@ -136,24 +136,24 @@ impl Core {
         }
     }
 
-    /// What happens on the nodes, by name.
+    /// Returns the events of the nodes, by name.
     pub(crate) fn events(self: &Arc<Self>) -> broadcast::Receiver<(Arc<str>, NodeEvent)> {
         let events = self.events.subscribe();
         self.listen();
         events
     }
 
-    /// What the lanes have counted.
+    /// Returns the counts of the lanes.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.lanes.iter().map(Lane::metrics).collect()
     }
 
-    /// How many nodes vote.
+    /// Returns the number of nodes that vote.
     pub(crate) fn n(&self) -> usize {
         self.lanes.len()
     }
 
-    /// When a request sent now is given up.
+    /// Returns the deadline of a request that is sent now.
     pub(crate) fn node_deadline(&self, now: Moment) -> Moment {
         now + self.config.node_deadline
     }

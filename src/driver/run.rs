@@ -89,7 +89,7 @@ impl Core {
     }
 }
 
-/// What an answer is, without what is in it.
+/// Returns the kind of an answer, without its contents.
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done) => "yes",

@@ -1,4 +1,4 @@
-//! What is cleaned up after an attempt or a claim that was lost, or whose future was dropped.
+//! Cleanup after an attempt or a claim that was lost, or whose future was dropped.
 //!
 //! Each has an [`Undo`] from the moment at which its first byte may be sent. Dropped at any await
 //! it takes back by token on every node that may have granted. The lane keeps order, so that runs
@@ -31,7 +31,8 @@ impl Drop for Undo<'_> {
 }
 
 impl Core {
-    /// When even a node with a slow clock has forgotten a lease that was sent at `sent`.
+    /// Returns the time at which even a node with a slow clock has forgotten a lease that was sent
+    /// at `sent`.
     pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }

@@ -105,7 +105,7 @@ impl Idempotency {
         health(&redlock, self.retention, loss).await
     }
 
-    /// What this handle and its clones have counted since it was built: what was run, replayed,
+    /// Returns the counts of this handle and its clones since it was built: what was run, replayed,
     /// parked, and run again. Cheap: plain numbers.
     pub fn metrics(&self) -> IdempotencyMetrics {
         self.counters.read()

@@ -44,7 +44,7 @@ pub struct Holder {
     pub fence: FencingToken,
     /// Until its lease ends, unless it is renewed.
     pub remaining: Duration,
-    /// What the holder says of itself: the reason of a [takeover](Mutex::take_over).
+    /// The holder's note on itself: the reason of a [takeover](Mutex::take_over).
     pub note: Option<String>,
     pub(super) token: OwnerToken,
 }

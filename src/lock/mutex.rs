@@ -359,7 +359,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// When a majority could be free if nobody gives it back, by an answer that is of `at`.
+/// Returns the time at which a majority could be free without a release, by an answer of `at`.
 fn expiry(loss: &Loss, at: Moment) -> Moment {
     match loss {
         Loss::Taken(Taken { retry_after: Some(left), .. }) => at + *left,

@@ -56,11 +56,11 @@ use crate::config::default_clock_error;
 use crate::dial::endpoint::Endpoint;
 use crate::error::ConfigError;
 
-/// How often progress is checked.
+/// Interval of the checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// How long replicas may take to have the closing.
+/// Longest wait for the replicas to have the closing.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// What is left for the last steps when a promotion is no longer waited for.
+/// Time left for the last steps when a promotion is no longer waited for.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -82,7 +82,7 @@ pub enum HandedOver {
     Done {
         /// The server that serves now.
         at: String,
-        /// How long no request was answered.
+        /// Time for which no request was answered.
         closed: Duration,
     },
     /// Nothing was changed, or every change was undone, or the server undoes it by itself: why, and
@@ -139,7 +139,7 @@ pub(super) enum Stopped {
 /// A server that is closed, and how its marker reads; none while its answer is not known.
 type Shut = (Endpoint, Option<String>);
 
-/// Why the new server may not go on.
+/// Reason for which the new server may not go on.
 enum Unfinished {
     Failed(String),
     /// It may, but for all answers that came.
@@ -301,7 +301,7 @@ impl Handover {
         Ok(())
     }
 
-    /// When a promotion or restart comes too late to be finished.
+    /// Returns the time after which a promotion or restart is too late to be finished.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }

@@ -21,7 +21,7 @@ use crate::tls;
 
 /// Longest wait for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a read waits for entries.
+/// Longest wait of a read for entries.
 const POLL: Duration = Duration::from_millis(500);
 /// Time for which a name that is not used any more is kept.
 const NAMES: Duration = Duration::from_secs(3_600);
@@ -101,7 +101,7 @@ pub fn dead_letters(stream: &str) -> String {
     if stream.contains('{') { format!("{stream}:dead") } else { format!("{{{stream}}}:dead") }
 }
 
-/// What is consumed, and as whom.
+/// Stream, group and consumer name.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) endpoint: Endpoint,
@@ -109,7 +109,7 @@ pub(super) struct Plan {
     pub(super) group: Arc<str>,
     /// A name that no other process has, nor this one after a restart.
     pub(super) me: Arc<str>,
-    /// After how long without a sign of life an entry is taken over.
+    /// Idle time after which an entry is taken over.
     pub(super) min_idle: Duration,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Session {
 pub(super) struct Reader {
     wait: Line,
     claim: Script,
-    /// Where the search for what others left goes on.
+    /// Position of the search for entries that others left pending.
     cursor: String,
 }
 
@@ -244,7 +244,8 @@ impl Session {
 }
 
 impl Reader {
-    /// What others left pending for too long, else what is new; empty if there is neither.
+    /// Reads entries that others left pending for too long, else new ones; empty if there are
+    /// neither.
     pub(super) async fn next(
         &mut self,
         plan: &Plan,

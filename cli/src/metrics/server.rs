@@ -26,18 +26,18 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Most connections at once.
 const CONNECTIONS: usize = 64;
-/// How long a connection may last, besides what the nodes take.
+/// Longest duration of a connection, besides what the nodes take.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Most bytes of a request's head, and of what is buffered of an answer: hyper's least.
 const BUFFER: usize = 8 << 10;
-/// How old an answer of the nodes may be: they are asked no more often than this.
+/// Largest age of an answer of the nodes: they are asked no more often than this.
 const FRESH: Duration = Duration::from_secs(1);
 /// After the system refused a connection (no file descriptors).
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// What the pages show, and the names by which they may be asked for.
+/// Sources of the pages, and the names by which they may be asked for.
 pub(super) struct Pages {
     pub(super) counted: PrometheusHandle,
     pub(super) redlock: Redlock,
@@ -48,7 +48,7 @@ pub(super) struct Pages {
 /// A connection's task.
 struct Connection {
     task: AbortHandle,
-    /// Whether its request has been read.
+    /// True once its request has been read.
     asked: Arc<AtomicBool>,
 }
 

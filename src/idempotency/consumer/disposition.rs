@@ -34,7 +34,7 @@ pub struct DeadLetter {
     pub key: Option<String>,
 }
 
-/// Why a message was put aside, for programs.
+/// Reason for which a message was put aside, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeadLetterReason {

@@ -7,7 +7,7 @@ use super::DeadLetter;
 pub const KEY: &str = "x-palisade-key";
 /// When the producer made the request, in milliseconds since 1970, the same in every copy of it.
 pub const CREATED: &str = "x-palisade-created";
-/// How often the handler has failed.
+/// Number of failures of the handler.
 pub const FAILURES: &str = "x-palisade-failures";
 /// Why a dead letter is one, for programs ([`DeadLetterReason::code`]).
 ///

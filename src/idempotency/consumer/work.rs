@@ -84,7 +84,7 @@ impl<E: fmt::Display> fmt::Display for ConsumeError<E> {
 // The sentence has all that the broker's answer says.
 impl<E: Error> Error for ConsumeError<E> {}
 
-/// Why a loop ends.
+/// Reason for which a loop ends.
 enum End<E> {
     Asked,
     Stopped(String),

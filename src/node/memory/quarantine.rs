@@ -1,4 +1,4 @@
-//! What opens every batch: the marker that says since when this node's data are complete, the
+//! First step of every batch: the marker that says since when this node's data are complete, the
 //! quarantine after a loss, and the floor below which no fence is handed out. The same rules as
 //! `lua/history.lua`, for [`MemoryNode`](super::MemoryNode).
 
@@ -14,13 +14,13 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 pub(super) struct Marker {
     /// The data history the marker was written in.
     pub(super) history_id: u64,
-    /// When it was written, on the expiry clock; zero = since ever (a node born empty).
+    /// Time at which it was written, on the expiry clock; zero = since ever (a node born empty).
     pub(super) since: u64,
     /// No fence below this is handed out: more than any clock can have proposed before.
     pub(super) floor: u64,
     /// The quarantine's length: the longest that any client asked for lately.
     pub(super) quarantine: Duration,
-    /// Until when that length holds without another client that asks for it.
+    /// The length is kept until this time without further requests for it.
     pub(super) agreed: u64,
     /// This history began without any marker.
     pub(super) began_empty: bool,
@@ -60,7 +60,7 @@ impl Losses {
 
 /// Most losses that a marker lists.
 const LOSSES: usize = 8;
-/// How old the note may be when a record is written, in milliseconds.
+/// Largest age of the note when a record is written, in milliseconds.
 const NOTED: u64 = 1_000;
 
 /// The state of a planned handover, and until when.
@@ -141,7 +141,7 @@ impl Marker {
         }
     }
 
-    /// How long the node is closed.
+    /// Returns the time for which the node stays closed.
     pub(super) fn closed(&self, now: u64) -> Option<Duration> {
         match self.handover {
             Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
@@ -186,7 +186,7 @@ impl Marker {
     }
 }
 
-/// What the clocks say at the start of a batch.
+/// Readings of the clocks at the start of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// Expiry clock, nanoseconds; never zero.
@@ -204,7 +204,7 @@ pub(super) struct Windows {
     pub(super) longest: Duration,
 }
 
-/// What a node brings to each batch.
+/// Properties of a node that each batch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nature {
     pub(super) history_id: u64,
@@ -222,7 +222,7 @@ pub(super) struct Header {
     /// Rest of the quarantine; zero outside.
     pub(super) quarantine: Duration,
     pub(super) quarantine_len: Duration,
-    /// What this batch asked it to be, and whether that was longer than what another had asked.
+    /// Length that this batch asked for, and whether it was longer than what another had asked for.
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
     pub(super) new_history: bool,
@@ -329,25 +329,25 @@ impl Header {
         on(Bug::TwoMastersVote) || on(Bug::ExtendByCopy) && till.is_none_or(|till| till >= stops)
     }
 
-    /// When something that starts now and lasts `span` ends.
+    /// Returns the end of something that starts now and lasts `span`.
     pub(super) fn after(&self, span: Duration) -> u64 {
         self.now.saturating_add(nanos(span))
     }
 
-    /// How long until `till`.
+    /// Returns the time left until `till`.
     pub(super) fn until(&self, till: u64) -> Duration {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Until when a fence used now is remembered: after it even a clock that is behind proposes
-    /// more.
+    /// Returns the time until which a fence used now is remembered: after it even a clock that is
+    /// behind proposes more.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
     }
 
-    /// Until when a record written now is kept: so that no request within its retention finds it
-    /// gone by any clock, and so that its promise outlives every late request.
+    /// Returns the time until which a record written now is kept: so that no request within its
+    /// retention finds it gone by any clock, and so that its promise outlives every late request.
     pub(super) fn record_till(&self, retention: Duration) -> u64 {
         let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
         #[cfg(feature = "sim-bugs")]

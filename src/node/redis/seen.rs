@@ -19,7 +19,7 @@ const SHORTEST: usize = 140;
 const LOSS: usize = 28;
 /// Most losses.
 const LOSSES: usize = 8;
-/// How old the note of the server's clock may be when a record is written.
+/// Largest age of the note of the server's clock when a record is written, in ms.
 const NOTED: u64 = 1_000;
 
 /// A marker, and when it was there.

@@ -142,7 +142,7 @@ impl Judge {
         let grown = status("VmHWM").saturating_sub(self.resident);
         let (cases, lines) = (self.cases.load(Relaxed), self.lines.load(Relaxed));
         let (files, panics) = (self.files.load(Relaxed), self.panics.load(Relaxed));
-        println!("{cases} cases: {grown} KiB more at the most, {files} files, {lines} log lines");
+        println!("{cases} cases: at most {grown} KiB more, {files} files, {lines} log lines");
         assert!(grown <= GROWTH_MAX, "{grown} KiB more than before");
         assert!(files <= self.files_before + FILES_MAX, "{files} sockets at once");
         assert!(lines <= 2_000 + cases * LINES_MAX, "{lines} log lines in {cases} cases");

@@ -54,7 +54,7 @@ pub(crate) struct Mutant {
     file: PathBuf,
     /// Line and column, from 1.
     place: (usize, usize),
-    /// What is changed, in which function or line.
+    /// The change, and its function or line.
     change: String,
     /// In bytes.
     range: std::ops::Range<usize>,

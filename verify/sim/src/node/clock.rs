@@ -81,7 +81,7 @@ impl ServerClock {
         (hands.wild, hands.calm) = (0, true);
     }
 
-    /// How far it has stepped backwards in all, in microseconds.
+    /// Returns the sum of its steps backwards, in microseconds.
     pub(super) fn set_back(&self) -> u64 {
         self.hands().set_back
     }

@@ -6,7 +6,7 @@ use palisade::{node::MemoryNode, test_util::MemorySnapshot};
 
 use crate::plan::Ms;
 
-/// Remembered at the most, besides the first.
+/// Most copies that are kept, besides the first.
 const MOST: usize = 400;
 
 /// Copies with the true moment (ns) of each.

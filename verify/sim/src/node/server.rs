@@ -35,7 +35,7 @@ impl Job {
     }
 }
 
-/// What a server is.
+/// Role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
@@ -54,7 +54,7 @@ pub(super) struct Server {
     /// It stops in the middle of the next batch; or has, and what is left of that.
     pub(super) halts: bool,
     pub(super) halted: Option<Halted>,
-    /// What arrived while it was frozen.
+    /// Requests that arrived while it was frozen.
     pub(super) queue: VecDeque<Job>,
     /// The number of this data history.
     pub(super) life: u64,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// What a plan is made to be about.
+/// Subject of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
     /// Answers that take as long as they may, to holders that do not renew.
