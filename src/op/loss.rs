@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Range of writes that a node may lack, by its own clock, in milliseconds since 1970.
+/// Range of writes that a node may lack, by server clocks, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Last surviving note of the server's clock: every earlier write is present. 0: no note
@@ -13,7 +13,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Returns the longest possible duration; `None` if nothing proves one.
+    /// Returns the longest possible duration, but for the error of the clocks that measured it
+    /// (2E); `None` if nothing proves one.
     pub fn length(&self) -> Option<Duration> {
         // Both are truncated: within one millisecond something may have been written, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
