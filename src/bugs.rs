@@ -82,8 +82,6 @@ pub enum Bug {
     YesBeforeReplicas,
     /// The nodes keep a lease for its ttl alone, whatever its holder declared (election 8).
     NoLockDelay,
-    /// A waiter asks again only when it is its turn (overview 6).
-    WaitersTrustTheQueue,
     /// A reservation does not end by itself (locks 11).
     ReservationsStay,
     /// A release that deletes nothing reserves a lock that is held (locks 11).

@@ -34,10 +34,6 @@ impl Pauses {
             // Asking for hints takes one refused attempt: make it at once.
             Loss::Taken(t) if !asked && t.retry_after != Some(Duration::ZERO) => Duration::ZERO,
             Loss::Taken(Taken { retry_after: Some(d), .. }) if !d.is_zero() => {
-                #[cfg(feature = "sim-bugs")]
-                if crate::bugs::on(crate::bugs::Bug::WaitersTrustTheQueue) {
-                    return Duration::MAX;
-                }
                 // Hints can be lost, so never wait longer than a second for one.
                 (*d + delay.min(Duration::from_millis(20))).min(Duration::from_secs(1).max(delay))
             }
@@ -69,4 +65,26 @@ pub(super) fn spread(dice: u128, round_trip: Duration, crowd: u32) -> Duration {
 
 fn part(of: Duration, dice: u128) -> Duration {
     of.mul_f64(f64::from(dice as u32) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RetryPolicy;
+
+    #[test]
+    fn a_hint_is_never_waited_for_longer_than_a_second() {
+        let mut pauses = Pauses::new(RetryPolicy::default().delays(1));
+        for (rest, least, most) in
+            [(300, 300, 320), (5_000, 1_000, 1_000), (3_600_000, 1_000, 1_000)]
+        {
+            let loss = Loss::Taken(Taken {
+                retry_after: Some(Duration::from_millis(rest)),
+                foreign: false,
+            });
+            let pause = pauses.next(&loss, true, 0).as_millis();
+            assert!((least..=most).contains(&pause), "{rest}: {pause}");
+            assert_eq!(pauses.next(&loss, false, 0), Duration::ZERO, "a hint is asked for first");
+        }
+    }
 }

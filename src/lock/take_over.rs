@@ -75,6 +75,11 @@ impl Mutex {
     /// as the holder's lease still was (at most `max_ttl`). `reason` is kept with the lock as its
     /// [`note`](Holder::note), cut to one kibibyte.
     ///
+    /// A node that loses the takeover again, by a failover or a restart without its last write,
+    /// may confirm the old holder once more; with a node that the takeover did not reach, that may
+    /// be a majority. Then both may believe in the lock for some of that lease, and one of them
+    /// keeps it: only fencing tokens tell them apart.
+    ///
     /// # Errors
     /// As [`Mutex::acquire`]; [`AcquireError::TimedOut`] if a different owner has the lock by now
     /// and keeps it, or another program's value is under its key. Some nodes may have given the

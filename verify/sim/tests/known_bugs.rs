@@ -109,7 +109,6 @@ known_bugs! {
     fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
     no_lock_delay: NoLockDelay in MIXED,
     births_without_margin: BirthsWithoutMargin in ORDERS,
-    waiters_trust_the_queue: WaitersTrustTheQueue in MIXED,
     reservations_stay: ReservationsStay in MIXED,
     reserved_over_holder: ReservedOverHolder in MIXED,
     takeovers_release: TakeoversRelease in TAKE_OVERS,
