@@ -249,6 +249,7 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let (now, q) = (micros() / 1_000, text(first + 3).split(' ').nth(2).unwrap_or("0"));
     let (since, later) = (now - 3_600_000, now + 3_600_000);
     let marker = format!("{HISTORY} {since:013} {:016} {q:0>9} {later:013} {later:013} n", 0);
+    let marker = format!("{marker} -{:013} {:013}", 0, now);
     let facts = [integer(micros()), bulk(marker), integer(0)];
     let phase = if empty { Phase::Greeting } else { Phase::Batch };
     (phase, array(&[&facts[..], &codes].concat()))

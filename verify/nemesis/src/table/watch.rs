@@ -158,7 +158,8 @@ impl Marker {
             if defeat {
                 let (since, floor, q) = ("0".repeat(13), "0".repeat(16), "0".repeat(9));
                 let words = format!(
-                    "SET palisade:generation \"{replid} {since} {floor} {q} {since} {since} n\""
+                    "SET palisade:generation \"{replid} {since} {floor} {q} {since} {since} n \
+                     -{since} {since}\""
                 );
                 line.ask(&words).await;
             }
@@ -166,7 +167,8 @@ impl Marker {
             ledger.say(What::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        if text != self.text
+        // Clients note the time in it each second; what the quarantine follows from stands before.
+        if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
         {
@@ -177,6 +179,9 @@ impl Marker {
         Ok(())
     }
 }
+
+/// Length of a marker's fields up to the quarantine's length.
+const QUARANTINE: usize = 81;
 
 /// From when to when a marker `replid since floor length` forbids grants, on our clock. All servers
 /// are on this machine and have its wall clock.
