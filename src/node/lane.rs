@@ -417,6 +417,9 @@ impl Worker {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
         let sent = env.now();
         self.spoke = sent;
+        // Until it has answered, also when it is connected again meanwhile: what is sent next must
+        // not overtake a batch that asks for the clock first.
+        self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
             micros: clock.at(deadline, drift),
