@@ -3,8 +3,12 @@
 //! Nothing here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
 //! goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
 
+mod utc;
+
 use std::ops::{Add, Sub};
 use std::time::Duration;
+
+pub(crate) use self::utc::{AtMost, span_utc, until_utc, utc};
 
 /// A reading of the local monotonic, suspend-proof clock. Only differences mean anything, and only
 /// within one boot of one machine.

@@ -29,5 +29,6 @@ pub use self::event::{HistoryCause, NodeEvent};
 pub use self::failover::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
 pub use self::redis::{RedisNode, RedisNodeBuilder};
+pub use crate::op::Loss;
 pub use memory::{MemoryNode, MemoryNodeBuilder};
 pub use sentinel::{MinReplicas, SentinelNode, SentinelNodeBuilder, SentinelStatus};

@@ -1,8 +1,14 @@
 //! Writes that a node may have lost.
 
+use std::fmt;
 use std::time::Duration;
 
+use crate::time::{AtMost, span_utc, until_utc};
+
 /// Range of writes that a node may lack, by server clocks, in milliseconds since 1970.
+///
+/// Shown as `lost at most 1.3 s of writes, 2026-11-23 14:03:20.1–14:03:21.4 UTC`, or, if no note
+/// survived, as `may have lost every write until 2026-11-23 14:03:21.4 UTC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Last surviving note of the server's clock: every earlier write is present. 0: no note
@@ -19,5 +25,38 @@ impl Loss {
         // Both are truncated: within one millisecond something may have been written, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.length() {
+            Some(length) => {
+                // A clock that went back between the two has `to` before `from`.
+                let to = self.to.max(self.from);
+                write!(f, "lost at most {} of writes, {}", AtMost(length), span_utc(self.from, to))
+            }
+            None => write!(f, "may have lost every write until {}", until_utc(self.to)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_shown_with_its_length_and_when_it_was() {
+        let noon = 1_763_906_600_000;
+        let shown = |from, to| Loss { from, to }.to_string();
+        assert_eq!(
+            shown(noon + 100, noon + 1_399),
+            "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC"
+        );
+        assert_eq!(shown(0, noon), "may have lost every write until 2025-11-23 14:03:20.0 UTC");
+        assert_eq!(
+            shown(noon, noon - 5),
+            "lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.0 UTC"
+        );
     }
 }
