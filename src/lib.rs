@@ -1,6 +1,9 @@
 //! [changing]: crate::manual::changing_settings
+//! [command]: crate::manual::command
+//! [compared]: crate::manual::compared
 //! [consumer]: crate::manual::message_consumer
 //! [cron]: crate::manual::singleton_cron
+//! [deployment]: crate::manual::deployment
 //! [durability]: crate::manual::durability
 //! [endpoint]: crate::manual::order_endpoint
 //! [failovers]: crate::manual::what_a_failover_can_do_to_you
@@ -8,6 +11,8 @@
 //! [locks]: crate::manual::locks
 //! [metrics]: crate::manual::metrics
 //! [ordinary]: crate::manual::ordinary_deployments
+//! [packages]: crate::manual::packages
+//! [promises]: crate::manual::promises
 //! [tested]: crate::manual::how_this_is_tested
 //! [testing]: crate::manual::testing
 //! [troubleshooting]: crate::manual::troubleshooting
@@ -28,16 +33,6 @@
     "[sentinel-conf]: ",
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/sentinel-conf/README.md"
-)]
-#![doc = concat!(
-    "[users-data]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/sentinel-conf/users-data.acl"
-)]
-#![doc = concat!(
-    "[users-sentinel]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/sentinel-conf/users-sentinel.acl"
 )]
 #![doc = include_str!("../README.md")]
 #![warn(

@@ -144,22 +144,6 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
-#[test]
-fn what_the_readme_shows_without_compiling_it_is_compiled_elsewhere() {
-    let read = |path: &str| {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        std::fs::read_to_string(path).expect("it is part of the package")
-    };
-    let (readme, docs) = (read("README.md"), read("src/cron/mod.rs"));
-    let shown: Vec<&str> = readme.split("```rust,ignore\n").skip(1).collect();
-    assert_eq!(shown.len(), 1, "compare each with where it is compiled");
-    let code = shown[0].split("```").next().expect("it ends");
-    let documented: String =
-        docs.lines().map(|l| l.trim_start_matches("//!").trim_start_matches(' ')).collect();
-    let shown: String = code.lines().map(|l| l.trim_start_matches(' ')).collect();
-    assert!(documented.contains(&shown), "src/cron/mod.rs shows another program");
-}
-
 /// A new server, of which the operator said so.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);

@@ -1,5 +1,20 @@
 //! The manual: what code alone does not say.
 
+#[doc = include_str!("packages.md")]
+pub mod packages {}
+
+#[doc = include_str!("compared.md")]
+pub mod compared {}
+
+#[doc = include_str!("command.md")]
+pub mod command {}
+
+#[doc = include_str!("deployment.md")]
+pub mod deployment {}
+
+#[doc = include_str!("promises.md")]
+pub mod promises {}
+
 #[doc = include_str!("message_consumer.md")]
 pub mod message_consumer {}
 

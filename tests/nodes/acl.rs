@@ -1,5 +1,5 @@
 //! The shipped ACL files are enough: the whole contract suite runs under their application user,
-//! and what the README shows is what the files say.
+//! and what the manual shows is what the files say.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,9 +35,9 @@ fn words(rights: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_readme_shows_what_the_file_says() {
-    let readme = std::fs::read_to_string(repository("README.md")).expect("README.md");
-    let (_, rest) = readme.split_once("ACL SETUSER palisade ").expect("the profile");
+fn the_manual_shows_what_the_file_says() {
+    let page = std::fs::read_to_string(repository("src/manual/deployment.md")).expect("a page");
+    let (_, rest) = page.split_once("ACL SETUSER palisade ").expect("the profile");
     let (profile, _) = rest.split_once("```").expect("the end of the block");
     assert_eq!(words(profile), rights(&shipped("users-data.acl"), "palisade"));
 }

@@ -42,7 +42,12 @@ const EXAMPLES: &[Example] = &[
         glue: CONSUMER,
         readme: "adapters/palisade-kafka/README.md",
     },
-    Example { path: "examples/streams.rs", limit: 12, glue: CONSUMER, readme: "README.md" },
+    Example {
+        path: "examples/streams.rs",
+        limit: 12,
+        glue: CONSUMER,
+        readme: "src/manual/packages.md",
+    },
     Example {
         path: "adapters/palisade-tower/examples/orders.rs",
         limit: 8,

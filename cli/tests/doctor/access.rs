@@ -24,10 +24,10 @@ fn patient(ward: &Ward, user: &str) -> Patient {
     ward.patient().arg("--user").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
 }
 
-/// The rules of the profile in the README, as they stand there.
+/// The rules of the profile in the manual, as they stand there.
 fn minimal_profile() -> String {
-    let readme = include_str!("../../../README.md");
-    let rules = readme.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
+    let page = include_str!("../../../src/manual/deployment.md");
+    let rules = page.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
     rules.split("```").next().expect("its end").to_owned()
 }
 
@@ -128,7 +128,7 @@ fn sight(ward: &Ward, bench: &Bench) {
 #[test]
 fn what_is_closed_is_unknown_and_no_fault() {
     let ward = Ward::new();
-    // As managed services have it, and as the README advises.
+    // As managed services have it, and as the manual advises.
     let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
     for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
         user(&ward, name, rules);

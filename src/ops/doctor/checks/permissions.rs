@@ -132,11 +132,11 @@ mod tests {
         assert!(unknown("permissions", closed).says.contains("ACL DRYRUN not allowed"));
     }
 
-    /// What the README says a user needs is what is tried, and nothing else.
+    /// The profile in the manual is what is tried, and nothing else.
     #[test]
     fn the_minimal_profile_is_what_is_tried() {
-        let readme = include_str!("../../../../README.md");
-        let profile = readme.split("ACL SETUSER palisade").nth(1).expect("the profile");
+        let page = include_str!("../../../manual/deployment.md");
+        let profile = page.split("ACL SETUSER palisade").nth(1).expect("the profile");
         let profile = profile.split("```").next().expect("its end");
         let reported = profile.split_whitespace().filter_map(|w| w.strip_prefix('+'));
         let reported: BTreeSet<String> = reported.map(str::to_owned).collect();
