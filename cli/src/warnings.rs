@@ -24,11 +24,13 @@ const ENDS: [(&str, &str); 4] = [
 const KEPT: usize = 64;
 
 static STATE: Mutex<State> =
-    Mutex::new(State { shown: false, kept: Vec::new(), trouble: BTreeSet::new() });
+    Mutex::new(State { shown: false, kept: Vec::new(), left_out: 0, trouble: BTreeSet::new() });
 
 struct State {
     shown: bool,
     kept: Vec<Message>,
+    /// Warnings that found no room in `kept`.
+    left_out: u64,
     /// Trouble that was reported and has not ended: its first event, and whose it is.
     trouble: BTreeSet<(&'static str, String)>,
 }
@@ -54,13 +56,17 @@ pub(crate) fn keep(say: Say) {
 /// this ends with an error that says it all.
 pub(crate) fn show(say: Say) {
     keep(say);
-    let kept = {
+    let (kept, left_out) = {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         state.shown = true;
-        std::mem::take(&mut state.kept)
+        (std::mem::take(&mut state.kept), std::mem::take(&mut state.left_out))
     };
     for Message { event, fields, text } in kept {
         say.warn(event, Value::Object(fields), &text);
+    }
+    if left_out > 0 {
+        let text = format!("{left_out} more warnings before this one were not kept");
+        say.warn("warnings_left_out", json!({ "left_out": left_out }), &text);
     }
 }
 
@@ -86,6 +92,8 @@ impl<S: Subscriber> Layer<S> for Warnings {
             self.0.warn(event, Value::Object(parts.fields), &text);
         } else if state.kept.len() < KEPT {
             state.kept.push(Message { event, fields: parts.fields, text });
+        } else {
+            state.left_out += 1;
         }
     }
 }

@@ -77,7 +77,9 @@ impl Schedule {
         for _ in 0..STEPS {
             // The last tick within the span: each longer pause begins with one of these.
             let last = self.until(at + span)?;
-            let next = if last > at { last } else { self.after(at)? };
+            let next = if last > at { Some(last) } else { self.after(at) };
+            // Years may be given, so a schedule may have a last tick.
+            let Some(next) = next else { break };
             if last <= at {
                 longest = longest.max(Some((next - at + DAY - 1) / DAY));
             }
@@ -181,5 +183,6 @@ mod tests {
         // Each minute, but not from November to March: the first tick is months away from both.
         assert_eq!(pause("* * * 4-10 *", days(100)), Some(153));
         assert_eq!(pause("0 0 29 2 *", days(365)), Some(1_461));
+        assert_eq!(pause("0 0 0 1 1 * 2020-2040", days(365)), Some(366), "it has a last tick");
     }
 }

@@ -38,7 +38,9 @@ fn next_begins(text: &str) -> Option<usize> {
 /// application's: they change nothing about the servers.
 pub(super) fn named(urls: &List, mut deployment: Deployment) -> Result<Deployment, String> {
     for (n, url) in words(urls).0.iter().enumerate() {
-        let refuse = |why: &str| Err(format!("PALISADE_URLS, address {}: {why}", n + 1));
+        let refuse = |why: &str| {
+            Err(format!("node URL {} (PALISADE_URLS, or `urls` of the file): {why}", n + 1))
+        };
         let (place, _) = url.split_once('?').unwrap_or((url, ""));
         if url.starts_with("unix://") {
             deployment = deployment.node(url);
