@@ -25,6 +25,9 @@ const ELECTION: &str = "election:";
 /// Behind the prefix of an idempotency key.
 const RECORD: &str = "idem:";
 
+/// Namespace of the decisions of operators about losses of data (idempotency 20).
+pub(crate) const DECISIONS: &str = "palisade-decisions";
+
 /// Behind the key of an election: where its leader is asked to step down.
 const REQUEST: &str = "ask";
 /// Behind the key of an election: who takes part.
@@ -76,11 +79,15 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 }
 
 /// Checks the namespace of idempotency keys: as [`check_name`], and no colon, because "a:b" with
-/// key "c" would be "a" with key "b:c".
+/// key "c" would be "a" with key "b:c". [`DECISIONS`] is reserved.
 pub(crate) fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     check_name("namespace", namespace)?;
     if namespace.contains(':') {
         return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), "no colon"));
+    }
+    if namespace == DECISIONS {
+        let rule = "is where decisions of operators are kept; use another text";
+        return Err(ConfigError::new("namespace", Quoted(namespace).to_string(), rule));
     }
     Ok(())
 }
@@ -132,6 +139,12 @@ fn kind_in(text: &str) -> Option<&'static str> {
 /// The key of an idempotency record. The namespace has no colon.
 pub(crate) fn record_key(prefix: &str, namespace: &str, key: &str) -> Arc<str> {
     format!("{prefix}{RECORD}{namespace}:{key}").into()
+}
+
+/// The namespace and the name of an idempotency record with this key.
+#[cfg(feature = "doctor")]
+pub(crate) fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
+    key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
 /// Refuses a main key that is a side key of another lock, or has the same side keys, or is what

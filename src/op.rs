@@ -393,6 +393,8 @@ pub enum Reply {
         /// is stored here, and this is for how long it will not know the same of a key without
         /// `born`.
         unsure: Duration,
+        /// The losses for which it is not zero.
+        losses: Vec<Loss>,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
     Completed(StoredRecord),
@@ -411,6 +413,8 @@ pub enum Reply {
         state: Option<RecordState>,
         /// As for `Claimed`.
         unsure: Duration,
+        /// As for `Claimed`.
+        losses: Vec<Loss>,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`, Lookup, Inspect, Enlist: there is a result, steps, a
     /// holder's metadata or a list, and the answer to this batch has shown as many bytes of them as

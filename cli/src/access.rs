@@ -123,8 +123,8 @@ pub(crate) struct HandleArgs {
 /// A handle over the nodes that the settings name.
 pub(crate) struct Opened {
     pub(crate) redlock: Redlock,
-    /// Whether the nodes are in this process's memory.
-    pub(crate) embedded: bool,
+    /// The servers; none if the nodes are in this process's memory.
+    pub(crate) servers: Option<Deployment>,
     /// The environment variables that hold passwords.
     pub(crate) secrets: Vec<String>,
 }
@@ -206,14 +206,12 @@ impl AccessArgs {
 }
 
 impl HandleArgs {
-    /// A handle over the nodes.
+    /// A handle over the nodes, the servers themselves if there are any, and the prefix.
     pub(crate) fn open(self, sets: Sets) -> Result<Opened, Fail> {
         let settings = self.settings(sets)?;
-        Ok(Opened {
-            redlock: settings.redlock()?,
-            embedded: settings.embedded.0,
-            secrets: settings.secret_variables(),
-        })
+        let redlock = settings.redlock()?;
+        let servers = if settings.embedded.0 { None } else { Some(settings.deployment()?) };
+        Ok(Opened { redlock, servers, secrets: settings.secret_variables() })
     }
 
     /// The idempotency keys of a namespace, on the servers themselves.

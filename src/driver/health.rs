@@ -97,6 +97,28 @@ impl Core {
         said
     }
 
+    /// Asks every node, and waits for all of them, for none longer than its deadline.
+    ///
+    /// # Cancellation safety
+    /// As the op.
+    #[cfg(feature = "doctor")]
+    pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
+        let mut all: Vec<_> =
+            self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();
+        let Some(_verb) = self.closing.enter() else { return all };
+        if self.timer().is_err() {
+            return all;
+        }
+        let (now, answers) = (self.env.now(), Mailbox::new(self.n()));
+        self.send_all(op.clone(), self.node_deadline(now), &answers);
+        let by = now + self.patience();
+        for _ in 0..self.n() {
+            let Some((node, reply)) = self.mail(&answers, by).await else { break };
+            all[node].1 = reply;
+        }
+        all
+    }
+
     /// The next answer, or none by then.
     async fn mail(
         &self,

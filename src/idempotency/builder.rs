@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
+use super::decision::Decisions;
 use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
@@ -36,6 +37,8 @@ pub struct Idempotency {
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
     pub(super) counters: Arc<Counters>,
+    /// What was lately read of decisions about losses.
+    pub(super) decisions: Arc<Decisions>,
 }
 
 /// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
@@ -68,6 +71,7 @@ impl Redlock {
             in_use_since: None,
             accepted_loss: Duration::ZERO,
             counters: Arc::default(),
+            decisions: Arc::default(),
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
@@ -138,7 +142,8 @@ impl IdempotencyBuilder {
     /// cannot recognise a repeat.
     ///
     /// Nodes that are new or lost data make every key without
-    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention.
+    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention, or until
+    /// an operator decides about the loss for all of them at once (`palisade idem decide`).
     pub fn at_most_once(mut self) -> Self {
         self.preset = Some(Policy::AT_MOST_ONCE);
         self
@@ -259,6 +264,7 @@ impl IdempotencyBuilder {
         if let Some(since) = i.in_use_since {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
         }
+        i.decisions = Arc::default();
         // Handles made from clones of this builder have counters of their own.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)

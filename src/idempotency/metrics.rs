@@ -1,8 +1,10 @@
 //! What the handles of one namespace have counted. Nothing is decided by these numbers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::policy::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
-use crate::metrics::{IDEMPOTENCY, Tally};
+use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 
 /// What an [`Idempotency`](super::Idempotency) and its clones counted since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,9 @@ pub struct IdempotencyMetrics {
     pub reruns: u64,
     /// Handlers started although too few nodes knew whether the key was used before.
     pub forgotten_runs: u64,
+    /// Messages that consumers hold now, because too few nodes know whether they were handled
+    /// before, and no operator has decided yet.
+    pub held: u64,
     /// Handlers that failed without effect, or that may be repeated.
     pub failed: u64,
     /// Handlers that failed, and may have taken effect.
@@ -53,6 +58,8 @@ pub(super) struct Counters {
     no_quorum: Tally,
     reruns: Tally,
     forgotten_runs: Tally,
+    held: AtomicU64,
+    held_exported: Option<Gauge>,
 }
 
 impl Counters {
@@ -73,6 +80,8 @@ impl Counters {
             no_quorum: calls("no_quorum"),
             reruns: Tally::new(&IDEMPOTENCY.reruns, &[name]),
             forgotten_runs: Tally::new(&IDEMPOTENCY.forgotten_runs, &[name]),
+            held: AtomicU64::new(0),
+            held_exported: Some(Gauge::new(&IDEMPOTENCY.held, &[name])),
         }
     }
 
@@ -108,6 +117,18 @@ impl Counters {
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
+    /// So many more messages are held, or fewer.
+    pub(super) fn holds(&self, more: i64) {
+        if more != 0 {
+            // Two's complement: adding a negative number takes away.
+            self.held.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+            if let Some(exported) = &self.held_exported {
+                #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
+                exported.add(more as f64);
+            }
+        }
+    }
+
     pub(super) fn read(&self) -> IdempotencyMetrics {
         IdempotencyMetrics {
             executed: self.executed.get(),
@@ -119,6 +140,7 @@ impl Counters {
             parked_forgotten: self.parked_forgotten.get(),
             reruns: self.reruns.get(),
             forgotten_runs: self.forgotten_runs.get(),
+            held: self.held.load(Ordering::Relaxed),
             failed: self.failed.get(),
             failed_unknown: self.failed_unknown.get(),
             not_recorded: self.not_recorded.get(),

@@ -45,7 +45,8 @@
 //! the second question is open only for those made before the loss; otherwise it is open for every
 //! new key until one retention has passed. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
 //! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log report that. A
-//! [probe](Call::probe) that can see the effect answers both questions.
+//! [probe](Call::probe) that can see the effect answers both questions. The second one is also
+//! answered by an operator, for all keys that a loss concerns at once ([`Decision`]).
 //!
 //! # What is not promised
 //!
@@ -61,6 +62,7 @@ mod canonical;
 mod claim;
 pub mod consumer;
 mod context;
+mod decision;
 mod detached;
 mod error;
 mod failed;
@@ -77,6 +79,7 @@ pub use builder::{Idempotency, IdempotencyBuilder};
 pub use call::{Call, Probing};
 pub use claim::{Claim, Claimed};
 pub use context::Context;
+pub use decision::{Decided, Decision};
 pub use detached::Detached;
 pub use error::{CodecError, NotRecorded, RunError};
 pub use failed::{Effect, Failed};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::KeyName;
 use crate::durability::Achieved;
+use crate::op::Loss;
 
 /// The outcome of [`Call::run`](crate::idempotency::Call::run).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +81,11 @@ pub struct Parked {
     /// [`created_at`](crate::idempotency::Call::created_at), whether they were used before. Zero if
     /// they can.
     pub forgotten_for: Duration,
+    /// The losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten).
+    pub losses: Vec<Loss>,
+    /// True if an operator may still decide about these losses, for all keys that they concern at
+    /// once (`palisade idem decide`): ask again later. False if it was decided to park.
+    pub undecided: bool,
 }
 
 impl fmt::Display for Parked {
@@ -94,11 +100,50 @@ impl fmt::Display for Parked {
             ParkedReason::Forgotten => write!(
                 f,
                 "{}: too few nodes know whether this key was used before, for they are new or \
-                 lost data; find out whether it took effect, then resolve the key or rerun it (for \
-                 another {:?} new keys without `created_at` are parked like it)",
+                 lost data{}; {} (for another {:?} new keys without `created_at` are parked like \
+                 it)",
                 self.key,
+                Spans(&self.losses),
+                Next(self),
                 Duration::from_secs(self.forgotten_for.as_secs())
             ),
+        }
+    }
+}
+
+/// The losses in parentheses.
+struct Spans<'a>(&'a [Loss]);
+
+impl fmt::Display for Spans<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, loss) in self.0.iter().enumerate() {
+            write!(f, "{}{loss}", if i == 0 { " (" } else { "; " })?;
+        }
+        if self.0.is_empty() { Ok(()) } else { f.write_str(")") }
+    }
+}
+
+/// Instruction for the person who reads about a forgotten key.
+struct Next<'a>(&'a Parked);
+
+impl fmt::Display for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parked = self.0;
+        match parked.losses.first() {
+            Some(loss) if parked.undecided => write!(
+                f,
+                "undecided: find out whether such keys took effect, then decide for all of them \
+                 by `palisade idem decide --namespace {} --loss {} --run` (or `--park`), or \
+                 resolve this key",
+                parked.key.namespace(),
+                loss.number()
+            ),
+            Some(_) => f.write_str(
+                "decided: park; find out whether it took effect, then resolve the key or rerun it",
+            ),
+            None => {
+                f.write_str("find out whether it took effect, then resolve the key or rerun it")
+            }
         }
     }
 }

@@ -1,9 +1,7 @@
 //! What to do with a key whose past is not known: two questions, and the answers to both.
 
-use std::time::Duration;
-
 use super::ParkedReason;
-use crate::quorum::record::Promise;
+use crate::quorum::record::{Forgetting, Promise};
 
 /// What to do when an earlier attempt began and left no result. It may have acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +21,8 @@ pub enum Lapsed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run; answer [`Outcome::Parked`](super::Outcome::Parked).
+    /// Do not run, unless an operator decided so about the loss ([`Decision`](super::Decision));
+    /// answer [`Outcome::Parked`](super::Outcome::Parked).
     Park,
     /// Run, as if the key was new. For handlers whose effect recognises repeats.
     Run,
@@ -54,20 +53,19 @@ impl Policy {
 }
 
 /// What is not known of a key's past.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     /// How many earlier attempts began and left no result.
     pub(super) lapsed: u32,
-    /// Too few nodes know whether there was any; with how long that will be so of keys without a
-    /// birth.
-    pub(super) forgotten: Option<Duration>,
+    /// Too few nodes know whether there was any.
+    pub(super) forgotten: Option<Forgetting>,
 }
 
 impl Doubt {
     /// What there is to decide before the handler may run.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
-        let doubt =
-            Self { lapsed: promise.attempt.saturating_sub(1), forgotten: promise.forgotten };
+        let forgotten = promise.forgotten.clone();
+        let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
@@ -79,6 +77,8 @@ impl Doubt {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -86,8 +86,12 @@ mod tests {
         use Forgotten::Run;
         use Lapsed::Rerun;
         use ParkedReason as R;
-        let (lost, none) = (Some(Duration::from_secs(1)), None);
-        let doubt = |lapsed, forgotten| Doubt { lapsed, forgotten };
+        let (lost, none) = (true, false);
+        let doubt = |lapsed, lost: bool| {
+            let remaining = Duration::from_secs(1);
+            let forgotten = lost.then(|| Forgetting { remaining, losses: Vec::new() });
+            Doubt { lapsed, forgotten }
+        };
         let policy = |lapsed, forgotten| Policy { lapsed, forgotten };
         for (policy, [lapsed, forgotten, both]) in [
             (Policy::AT_MOST_ONCE, [Some(R::Lapsed), Some(R::Forgotten), Some(R::Lapsed)]),

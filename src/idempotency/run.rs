@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
+use super::decision::Decision;
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
@@ -70,7 +71,7 @@ enum Past<T> {
     /// An earlier attempt took effect, with this result.
     Effect(T),
     /// Unknown, or a person has to decide.
-    Unknown(ParkedReason),
+    Unknown(Parked),
 }
 
 pub(super) async fn run<T, E, F, Fut, P, PF>(
@@ -158,10 +159,10 @@ where
                 let recorded = record(call, &terms, held, value, number).await?;
                 return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
             }
-            Past::Unknown(reason) => {
+            Past::Unknown(parked) => {
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
-                return Ok(Came::Answered(Outcome::Parked(parked(call, doubt, reason))));
+                return Ok(Came::Answered(Outcome::Parked(parked)));
             }
         }
     }
@@ -228,7 +229,8 @@ async fn fail<T>(
     Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
-/// Asks the probe, else the policies.
+/// Asks the probe, else the policies; where a forgotten key would be parked, the decision about the
+/// losses (idempotency 20).
 async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -241,23 +243,55 @@ where
     PF: Future<Output = Probed<T>>,
 {
     let Some(probe) = probe else {
-        return call.policy.parks(doubt).map_or(Past::Clear, Past::Unknown);
+        return match call.policy.parks(doubt) {
+            None => Past::Clear,
+            Some(ParkedReason::Lapsed) => {
+                Past::Unknown(parked(call, doubt, ParkedReason::Lapsed, false))
+            }
+            Some(ParkedReason::Forgotten) => by_decision(call, doubt, true).await,
+        };
     };
     held.keep();
-    match probe(cx.clone()).await {
-        Probed::Found(value) => Past::Effect(value),
-        Probed::NotFound if promise.adopt.is_none() => Past::Clear,
+    match (probe(cx.clone()).await, doubt.reason()) {
+        (Probed::Found(value), _) => Past::Effect(value),
+        (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
         // "Not found" beside a stored result is a contradiction that a person has to resolve.
-        Probed::NotFound | Probed::Unknown => Past::Unknown(doubt.reason()),
+        (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
+            Past::Unknown(parked(call, doubt, ParkedReason::Lapsed, false))
+        }
+        (Probed::NotFound | Probed::Unknown, ParkedReason::Forgotten) => {
+            by_decision(call, doubt, promise.adopt.is_none()).await
+        }
     }
 }
 
-fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason) -> Parked {
+/// Follows the decision about the losses for which the key is forgotten. `runs`: a decision to run
+/// holds for the key.
+async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
+    let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
+    // Boxed: it is rare, and would be part of each call's future.
+    match Box::pin(call.of.decision(losses)).await {
+        Some(Decision::Run) if runs => Past::Clear,
+        decision => {
+            let undecided = decision.is_none();
+            Past::Unknown(parked(call, doubt, ParkedReason::Forgotten, undecided))
+        }
+    }
+}
+
+fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, undecided: bool) -> Parked {
+    let forgotten = doubt.forgotten.as_ref();
+    let losses = match reason {
+        ParkedReason::Forgotten => forgotten.map(|f| f.losses.clone()).unwrap_or_default(),
+        ParkedReason::Lapsed => Vec::new(),
+    };
     let parked = Parked {
         key: call.name(),
         attempt: doubt.lapsed,
         reason,
-        forgotten_for: doubt.forgotten.unwrap_or_default(),
+        forgotten_for: forgotten.map(|f| f.remaining).unwrap_or_default(),
+        losses,
+        undecided,
     };
     tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
     parked
@@ -339,13 +373,25 @@ async fn repair(
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // A policy that runs forgotten keys accepts that the forgotten result was another one.
-    let sure = call.policy.forgotten == Forgotten::Run;
-    Ok(match store(call, terms, seen.as_ref(), sure && !probing).await {
+    // A policy or a decision that runs forgotten keys accepts that the forgotten result was another
+    // one.
+    let sure = call.policy.forgotten == Forgotten::Run && !probing;
+    let mut stored = store(call, terms, seen.as_ref(), sure).await;
+    if let Store::Forgotten(doubt) = &stored
+        && !probing
+    {
+        match by_decision::<()>(call, doubt, true).await {
+            Past::Unknown(parked) => return Ok(Ok(Begun::Parked(parked))),
+            Past::Clear | Past::Effect(()) => {
+                stored = store(call, terms, seen.as_ref(), true).await;
+            }
+        }
+    }
+    Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
         // Too few know whether what was seen is the result: the probe decides that.
-        Store::Forgotten(_) if probing => match call.of.core.claim(terms, true).await {
+        Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
             Err(Denied::Refused(refusal)) => Err(refusal),
@@ -353,7 +399,6 @@ async fn repair(
                 Err(Refusal::Contended { retry_after: Duration::ZERO })
             }
         },
-        Store::Forgotten(doubt) => Ok(Begun::Parked(parked(call, &doubt, ParkedReason::Forgotten))),
         Store::Refused(refusal) => Err(refusal),
         Store::Unsure(not) => {
             return Err(RunError::NoQuorum { key: call.name(), error: not.nodes });

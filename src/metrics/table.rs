@@ -161,6 +161,7 @@ pub(crate) struct Idempotency {
     pub(crate) calls: Metric,
     pub(crate) reruns: Metric,
     pub(crate) forgotten_runs: Metric,
+    pub(crate) held: Metric,
 }
 
 /// See [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics).
@@ -173,6 +174,11 @@ pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
     forgotten_runs: counter(
         "palisade_idempotency_forgotten_runs_total",
         "Handlers started although too few nodes knew whether the key was used before",
+    ),
+    held: gauge(
+        "palisade_consumer_held",
+        Unit::Count,
+        "Messages held now: too few nodes know whether they were handled, and it is undecided",
     ),
 };
 
@@ -189,6 +195,7 @@ pub(super) const ALL: &[&Metric] = &[
     &IDEMPOTENCY.calls,
     &IDEMPOTENCY.reruns,
     &IDEMPOTENCY.forgotten_runs,
+    &IDEMPOTENCY.held,
     &CLAIMS,
     &CLAIMS_HELD,
     &LEADING,

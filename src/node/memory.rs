@@ -242,7 +242,8 @@ impl Data {
             }
             Op::Lookup { key, retention, fingerprint, born, accepted } => {
                 let unsure = h.recall().unsure(*born, *retention, *accepted);
-                self.records.lookup(h, key, *fingerprint, unsure)
+                let losses = h.recall().concerning(*born, *retention, *accepted);
+                self.records.lookup(h, key, *fingerprint, (unsure, losses))
             }
         }
     }

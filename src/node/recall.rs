@@ -42,13 +42,29 @@ impl Recall {
         retention: Duration,
         accepted: Duration,
     ) -> Duration {
+        let rests = self.losses.iter().filter(|loss| self.counts(**loss, accepted));
+        rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
+    }
+
+    /// Returns the losses for which [`unsure`](Self::unsure) is not zero.
+    pub(crate) fn concerning(
+        &self,
+        born: Option<u64>,
+        retention: Duration,
+        accepted: Duration,
+    ) -> Vec<Loss> {
+        let concerns = |loss: &&Loss| {
+            self.counts(**loss, accepted) && !self.unsure_after(**loss, born, retention).is_zero()
+        };
+        self.losses.iter().filter(concerns).copied().collect()
+    }
+
+    /// Returns true if the loss is longer than what is accepted, or of no proved length.
+    fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // For a window L a server that was replaced may have gone on; and the clocks by which a
         // loss began and ended may differ by twice E.
         let more = self.window.saturating_add(2 * self.clock_error);
-        let is_long = |length: Duration| length.saturating_add(more) > accepted;
-        let counts = |loss: &&Loss| loss.length().is_none_or(is_long);
-        let rests = self.losses.iter().filter(counts);
-        rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
+        loss.length().is_none_or(|length| length.saturating_add(more) > accepted)
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
@@ -112,6 +128,21 @@ mod tests {
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
         // With a birth that does not help, the answer for keys without one is the same.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
+    }
+
+    #[test]
+    fn the_losses_that_concern_a_key_are_named() {
+        let lost = recall(&[(0, 1_000), (5_000, 5_100)], 6_000);
+        let named = |born, ms| {
+            let losses = lost.concerning(born, KEEP, Duration::from_millis(ms));
+            losses.into_iter().map(|loss| loss.to).collect::<Vec<_>>()
+        };
+        assert_eq!(named(None, 0), [1_000, 5_100]);
+        assert_eq!(named(Some(1_501), 0), [5_100], "born after the first");
+        assert_eq!(named(None, 601), [1_000], "the short one is accepted");
+        assert_eq!(named(Some(5_601), 0), [0; 0]);
+        let later = recall(&[(0, 1_000), (5_000, 5_100)], 11_501);
+        assert_eq!(later.concerning(None, KEEP, Duration::ZERO).len(), 1, "the first is over");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::time::{AtMost, span_utc, until_utc};
+use crate::time::{AtMost, span_utc, until_utc, utc};
 
 /// Range of writes that a node may lack, by server clocks, in milliseconds since 1970.
 ///
@@ -25,6 +25,14 @@ impl Loss {
         // Both are truncated: within one millisecond something may have been written, too.
         let length = self.to.saturating_sub(self.from).saturating_add(1);
         (self.from > 0).then(|| Duration::from_millis(length))
+    }
+
+    /// Returns the number by which operators name the loss: the second (UTC) at which it ended, as
+    /// `20261123-140321`. Unlike a place in a list it stays the same when other losses are over.
+    pub fn number(&self) -> String {
+        let digits = |c: char| !matches!(c, '-' | ':');
+        let second: String = utc(self.to).chars().take(19).filter(|c| digits(*c)).collect();
+        second.replace('T', "-")
     }
 }
 
@@ -58,5 +66,6 @@ mod tests {
             shown(noon, noon - 5),
             "lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.0 UTC"
         );
+        assert_eq!(Loss { from: 0, to: noon + 1_399 }.number(), "20251123-140321");
     }
 }

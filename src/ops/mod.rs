@@ -9,6 +9,7 @@ mod facts;
 mod gather;
 mod handover;
 mod held;
+mod incidents;
 mod init;
 mod login;
 mod masters;
@@ -19,8 +20,9 @@ mod script;
 pub use self::deployment::Deployment;
 pub use self::handover::{HandedOver, Handover};
 pub use self::held::{Held, HeldList, held};
+pub use self::incidents::{DecidedLoss, Incident, Incidents, NodeLoss, incidents};
 pub use self::init::{Init, Initialised, init};
 pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
-    Select, resolve,
+    Select, namespaces, resolve,
 };

@@ -212,7 +212,7 @@ impl Machine for Look {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Found> {
         self.votes[node] = match reply {
-            Ok(Reply::Record { state, unsure }) => Seen::State(state.clone(), *unsure),
+            Ok(Reply::Record { state, unsure, .. }) => Seen::State(state.clone(), *unsure),
             Ok(Reply::Mismatch) => Seen::Mismatch,
             Ok(_) => {
                 let detail = "an answer to another question than a look";

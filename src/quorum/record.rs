@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeOutcome};
-use crate::op::{Op, Reply, StoredRecord, StoredSteps};
+use crate::op::{Loss, Op, Reply, StoredRecord, StoredSteps};
 use crate::quorum::acquire::{self, Acquire};
 use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
@@ -59,9 +59,18 @@ pub struct Promise {
     /// The steps that earlier attempts finished: those under the highest ballot among the promises,
     /// and the longest list of it. All that a majority has are among them.
     pub steps: Option<StoredSteps>,
-    /// Too few of the nodes know of every claim of the key, so "no record" is not known; with how
-    /// long that will be so of keys without a birth.
-    pub forgotten: Option<Duration>,
+    /// Too few of the nodes know of every claim of the key, so "no record" is not known.
+    pub forgotten: Option<Forgetting>,
+}
+
+/// Why a majority cannot say "never seen".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forgetting {
+    /// For how long that will be so of keys without a birth.
+    pub remaining: Duration,
+    /// The losses of all nodes that granted and do not remember, without duplicates; empty if one
+    /// of them did not say which.
+    pub losses: Vec<Loss>,
 }
 
 /// Why a claim was not granted.
@@ -94,6 +103,7 @@ enum Vote {
         fence: u64,
         attempt: u32,
         unsure: Duration,
+        losses: Vec<Loss>,
     },
     Completed(StoredRecord),
     InFlight(Duration),
@@ -154,14 +164,15 @@ impl Record {
 
     fn vote(&mut self, reply: &Answer) -> Vote {
         match reply {
-            Ok(Reply::Claimed { fence, attempt, record, steps, unsure }) => {
+            Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses }) => {
                 if let Some(record) = record {
                     self.see(record);
                 }
                 if let Some(steps) = steps {
                     self.see_steps(steps);
                 }
-                Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure }
+                let losses = losses.clone();
+                Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure, losses }
             }
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
@@ -257,15 +268,32 @@ impl Record {
         })
     }
 
-    /// How long it is until a majority knows every key again, by those that granted.
-    fn forgotten(&self) -> Duration {
+    /// How long it is until a majority knows every key again, by those that granted, and the losses
+    /// of those that do not remember.
+    fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
             _ => None,
         });
         let mut spans: Vec<Duration> = granted.collect();
         spans.sort_unstable();
-        spans.get(self.need() - 1).copied().unwrap_or_default()
+        let remaining = spans.get(self.need() - 1).copied().unwrap_or_default();
+        let mut all = Vec::new();
+        for vote in &self.votes {
+            match vote {
+                Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
+                    if losses.is_empty() {
+                        // What nobody can name, nobody can decide about.
+                        return Forgetting { remaining, losses: Vec::new() };
+                    }
+                    all.extend_from_slice(losses);
+                }
+                _ => {}
+            }
+        }
+        all.sort_unstable_by_key(|loss| (loss.to, loss.from));
+        all.dedup();
+        Forgetting { remaining, losses: all }
     }
 
     /// Starts over with every grant so far.

@@ -27,7 +27,9 @@
 //!
 //! An entry is acknowledged (`XACK`) when its result is stored on a majority of
 //! the nodes. An entry that is handled elsewhere, or failed, stays pending; when it is due, the
-//! first consumer that asks takes it over (`XAUTOCLAIM`). An entry that needs a person's decision
+//! first consumer that asks takes it over (`XAUTOCLAIM`). So does an entry that servers which lost
+//! data do not know, until an operator decides about the loss; its pauses are no longer than
+//! `min_idle`. An entry that needs a person's decision
 //! moves to the stream `{stream}:dead` with the fields `reason` and `detail`, in one step with its
 //! acknowledgement. Acknowledged entries stay in the stream: trim it (`XTRIM … MINID`) behind what
 //! is pending.

@@ -19,6 +19,7 @@ struct Message {
     key: String,
     body: String,
     failures: u32,
+    created: Option<SystemTime>,
     /// When it can be delivered.
     due: Instant,
     /// Whose it is: the number of the delivery.
@@ -76,10 +77,19 @@ impl Broker {
     }
 
     pub(crate) fn publish(&self, key: &str, body: &str) {
+        self.put(key, body, None);
+    }
+
+    /// A message that says when it was made.
+    pub(crate) fn publish_at(&self, key: &str, body: &str, at: SystemTime) {
+        self.put(key, body, Some(at));
+    }
+
+    fn put(&self, key: &str, body: &str, created: Option<SystemTime>) {
         let mut state = self.state();
         let id = state.messages.last_key_value().map_or(0, |(id, _)| id + 1);
         let (key, body) = (key.to_owned(), body.to_owned());
-        let message = Message { key, body, failures: 0, due: Instant::now(), tag: None };
+        let message = Message { key, body, failures: 0, created, due: Instant::now(), tag: None };
         state.messages.insert(id, message);
     }
 
@@ -180,7 +190,7 @@ impl Delivery for Handed {
     }
 
     fn created_at(&self) -> Option<SystemTime> {
-        self.created
+        self.message.created.or(self.created)
     }
 
     fn body(&self) -> &[u8] {

@@ -2,6 +2,7 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
+mod held;
 #[cfg(feature = "streams")]
 mod hostile;
 mod settle;
@@ -476,9 +477,10 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
     let connection = connection.created(at(w.now()));
     worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
-    // Made at a time that nobody knows: put aside.
+    // Made at a time that nobody knows: put aside, if the rules say so.
     broker.publish("order-3", "10 GBP");
     let (connection, _) = broker.connect();
-    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    let parks = self::worker(&w.redlock, Rules::default().park_forgotten());
+    parks.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
 }

@@ -4,6 +4,7 @@ mod batch;
 mod births;
 mod claims;
 mod crashes;
+mod decisions;
 mod failover;
 mod first_day;
 mod forgotten;

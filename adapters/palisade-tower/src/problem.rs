@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::key::InvalidKey;
 
+/// Time after which a request is to be sent again whose key's past an operator may yet decide about.
+const UNDECIDED: Duration = Duration::from_secs(10);
+
 /// A request that the layer answers in place of the handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
@@ -30,6 +33,8 @@ pub(crate) enum Problem {
     OutcomeUnknown,
     /// Parked: the nodes do not know the key's past, for so long.
     PastUnknown(Duration),
+    /// The same, and an operator may decide about all such keys at any moment.
+    PastUndecided,
     /// With the status that was answered, if it is known.
     ResponseNotKept(Option<u16>),
     TooOld,
@@ -70,7 +75,9 @@ impl Problem {
             }
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::ResponseNotKept(_) | Self::TooOld => StatusCode::GONE,
-            Self::Unavailable(_) | Self::NotRecorded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable(_) | Self::NotRecorded(_) | Self::PastUndecided => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::HandlerFailed | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -90,6 +97,7 @@ impl Problem {
             Self::KeyReused => "key-reused",
             Self::OutcomeUnknown => "outcome-unknown",
             Self::PastUnknown(_) => "past-unknown",
+            Self::PastUndecided => "past-undecided",
             Self::ResponseNotKept(_) => "response-not-kept",
             Self::TooOld => "too-old",
             Self::Unavailable(_) => "unavailable",
@@ -157,6 +165,10 @@ impl Problem {
                 "It is not known whether this Idempotency-Key was used before. \
                  The request is not run before that is known. Nothing was run."
             }
+            Self::PastUndecided => {
+                "It is not known whether this Idempotency-Key was used before, and it is being \
+                 looked into. Send the request again with the same key. Nothing was run."
+            }
             Self::ResponseNotKept(_) => {
                 "The request with this Idempotency-Key was processed, and \
                  its response could not be kept: it was too long, or no whole answer. It is not \
@@ -189,6 +201,7 @@ impl Problem {
             | Self::PastUnknown(wait)
             | Self::Unavailable(wait)
             | Self::NotRecorded(wait) => Some(*wait),
+            Self::PastUndecided => Some(UNDECIDED),
             _ => None,
         }
     }
@@ -243,6 +256,7 @@ impl Problem {
             Self::KeyReused => "Idempotency-Key is already used",
             Self::OutcomeUnknown => "Outcome is not known",
             Self::PastUnknown(_) => "Past of this Idempotency-Key is not known",
+            Self::PastUndecided => "Past of this Idempotency-Key is not decided",
             Self::ResponseNotKept(_) => "Response is not kept",
             Self::TooOld => "Request is too old",
             Self::Unavailable(_) => "Idempotency keys cannot be checked",

@@ -228,6 +228,7 @@ fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
 
 fn problem_of_parked(parked: &Parked) -> Problem {
     match parked.reason {
+        ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,
         ParkedReason::Forgotten if !parked.forgotten_for.is_zero() => {
             Problem::PastUnknown(parked.forgotten_for)
         }

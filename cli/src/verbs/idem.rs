@@ -1,6 +1,7 @@
-//! `palisade idem`: looking at idempotency keys, and deciding about them.
+//! `palisade idem`: looking at idempotency keys, and deciding about them and about losses of data.
 
 mod change;
+mod incidents;
 mod list;
 
 use clap::{Args, Subcommand};
@@ -10,6 +11,7 @@ use palisade::ops::resolve;
 use serde_json::json;
 
 use self::change::{AuditArgs, PurgeArgs, ReleaseArgs, RerunArgs};
+use self::incidents::{DecideArgs, IncidentsArgs};
 use self::list::ListArgs;
 use super::once::{KeyArgs, Record, empty};
 use super::{Ground, SayArgs, unavailable};
@@ -30,6 +32,10 @@ pub(crate) enum IdemArgs {
     Release(Box<ReleaseArgs>),
     #[command(after_help = change::HELP)]
     Purge(Box<PurgeArgs>),
+    #[command(after_help = incidents::HELP)]
+    Incidents(Box<IncidentsArgs>),
+    #[command(after_help = incidents::HELP)]
+    Decide(Box<DecideArgs>),
 }
 
 /// Says what is stored under KEY, as JSON.
@@ -71,6 +77,8 @@ impl IdemArgs {
             Self::Release(args) => args.run(sets).await,
             Self::Purge(args) => args.run(sets).await,
             Self::Resolve(args) => args.run(sets).await,
+            Self::Incidents(args) => args.run(sets).await,
+            Self::Decide(args) => args.run(sets).await,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
+use palisade::ops::Deployment;
 use palisade::{Mutex, Redlock};
 use serde_json::json;
 
@@ -89,6 +90,8 @@ impl CommandArgs {
 /// The common parts of verbs that hold a lease.
 pub(crate) struct Ground {
     pub(crate) redlock: Redlock,
+    /// The servers; none if the nodes are in this process's memory.
+    pub(crate) servers: Option<Deployment>,
     pub(crate) signals: Signals,
     pub(crate) say: Say,
     /// The environment variables that hold passwords.
@@ -111,12 +114,12 @@ impl Ground {
     ) -> Result<Self, Fail> {
         let say = Say::new(say.json, say.verbose);
         warnings::keep(say);
-        let Opened { redlock, embedded, secrets } = handle.open(sets)?;
-        if embedded {
+        let Opened { redlock, servers, secrets } = handle.open(sets)?;
+        if servers.is_none() {
             let text = "--embedded: this protects from no other process";
             say.progress("embedded", json!({}), text);
         }
-        Ok(Self { redlock, signals: Signals::none(), say, secrets })
+        Ok(Self { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
     /// A lock.

@@ -135,3 +135,84 @@ fn a_namespace_that_no_program_can_have_is_refused_and_touches_no_key() {
     }
     assert_eq!(listed(&ground, &["--namespace", "pay", "--stored"]), ["eu:order-7"]);
 }
+
+#[test]
+fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
+    let mut ground = Ground::new();
+    let once = |ground: &Ground, key: &str| {
+        let key = key.to_owned();
+        let run = ground.run(&["once", &key, "-c", "echo ran >>runs"]);
+        (run.code, run.err)
+    };
+    let because = ["--namespace", "once", "--by", "alice", "--reason", "the ledger has none"];
+    let decide = |ground: &Ground, loss: &str, flags: &[&str]| {
+        ground.run(&[&["idem", "decide", "--loss", loss, "--json"], &because[..], flags].concat())
+    };
+    let list = |ground: &Ground| {
+        let run = ground.run(&["idem", "incidents", "--json"]);
+        assert_eq!(run.code, 0, "{} {}", run.out, run.err);
+        object(&run.out)["incidents"].as_array().expect("a list").clone()
+    };
+    let number = |incident: &Value| incident["loss"].as_str().expect("a number").to_owned();
+    assert_eq!(once(&ground, "before").0, 0);
+    assert_eq!(list(&ground), [] as [Value; 0]);
+    assert_eq!(decide(&ground, "20261123-140321", &["--run"]).code, 2, "there is none");
+
+    // What is on the disk is older than what ran: a backup, so to speak.
+    assert_eq!(ground.server.cli(&["SAVE"]), "OK");
+    assert_eq!(once(&ground, "lost").0, 0);
+    ground.server.restart();
+    until("it grants again, and parks", SOON, || once(&ground, "new").0 == 201);
+    let parked = once(&ground, "lost");
+    assert_eq!(parked.0, 201);
+    assert!(parked.1.contains("lost at most") && parked.1.contains("idem decide"), "{}", parked.1);
+    let rerun = ground.run(&["idem", "rerun", "lost", "--reason", "x"]);
+    assert!(rerun.out.contains("palisade idem incidents"), "{}", rerun.out);
+    let all = list(&ground);
+    let [incident] = &all[..] else { panic!("{all:?}") };
+    let loss = number(incident);
+    assert_eq!(incident["namespaces"][0]["namespace"], "once");
+    assert_eq!(incident["namespaces"][0]["losses"][0]["decided"], Value::Null);
+    assert!(parked.1.contains(&loss), "{} {loss}", parked.1);
+
+    let neither = decide(&ground, &loss, &[]);
+    assert_eq!(neither.code, 64, "{}", neither.err);
+    let other = decide(&ground, "20200101-000000", &["--run"]);
+    assert_eq!(other.code, 2, "{}", other.err);
+    assert!(other.err.contains(&loss), "{}", other.err);
+    let park = decide(&ground, &loss, &["--park"]);
+    assert_eq!(park.code, 0, "{} {}", park.out, park.err);
+    assert!(park.out.contains("park, stored on 1 of 1 nodes"), "{}", park.out);
+    let event = object(park.err.lines().next().expect("an event"));
+    let said = ["event", "namespace", "key", "by", "reason"];
+    let said = said.map(|field| event[field].as_str().unwrap_or("none"));
+    assert_eq!(said, ["decide-park", "once", &loss, "alice", "the ledger has none"]);
+    let parked = once(&ground, "new");
+    assert!(parked.0 == 201 && parked.1.contains("decided: park"), "{}", parked.1);
+
+    let run = decide(&ground, &loss, &["--run"]);
+    assert_eq!(run.code, 2, "{}", run.out);
+    assert!(run.out.contains("park was decided before by alice"), "{}", run.out);
+    assert!(run.out.contains("--replace does"), "{}", run.out);
+    for _ in 0..2 {
+        let run = decide(&ground, &loss, &["--run", "--replace"]);
+        assert_eq!(run.code, 0, "{} {}", run.out, run.err);
+    }
+    assert_eq!(decide(&ground, &loss, &["--park"]).code, 2, "it is final");
+    for key in ["new", "lost", "before"] {
+        assert_eq!(once(&ground, key).0, 0, "{key}");
+    }
+    assert_eq!(text(&ground.file("runs")).lines().count(), 4, "the lost one again, as decided");
+    let table = ground.run(&["idem", "incidents", "--namespace", "once"]).out;
+    assert!(table.contains("\"once\": run, by alice: the ledger has none"), "{table}");
+
+    // Another loss is another question.
+    std::thread::sleep(Duration::from_millis(1_100));
+    ground.server.restart_empty();
+    until("it grants again, and parks", SOON, || once(&ground, "later").0 == 201);
+    let all = list(&ground);
+    let latest = number(all.last().expect("a loss"));
+    assert_ne!(latest, loss);
+    assert_eq!(decide(&ground, &latest, &["--run"]).code, 0);
+    assert_eq!(once(&ground, "later").0, 0);
+}

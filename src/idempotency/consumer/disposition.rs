@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Rules;
 use crate::error::Advice;
-use crate::idempotency::{Outcome, ParkedReason, RunError};
+use crate::idempotency::{Outcome, Parked, ParkedReason, RunError};
 
 /// Action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum DeadLetterReason {
     TooOld,
     /// An earlier attempt left no result and may have taken effect.
     Lapsed,
-    /// Too few nodes know whether it was handled before.
+    /// Too few nodes know whether it was handled before, and it was decided to park such messages.
     Forgotten,
     /// The handler refused it for good ([`Failed::permanent`](crate::Failed::permanent)).
     Refused,
@@ -118,6 +118,8 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
+            // As long as it may yet be decided for all such messages at once, it stays.
+            Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
                     ParkedReason::Lapsed => R::Lapsed,
@@ -127,6 +129,11 @@ impl Rules {
             }
             Err(e) => self.after_error(e, failures),
         }
+    }
+
+    /// Returns true if a message with this outcome is held (consumers 12).
+    pub(super) fn holds(&self, parked: &Parked) -> bool {
+        self.holds_forgotten && parked.undecided
     }
 
     fn after_error(&self, e: &RunError, failures: u32) -> Disposition {

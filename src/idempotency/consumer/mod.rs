@@ -11,11 +11,13 @@
 //!            │        └─ failed ─▶ comes again, at last a dead letter
 //!            ├─ result is there ─▶ acknowledge                a duplicate
 //!            ├─ in flight elsewhere ─▶ comes again when that lease is over
+//!            ├─ forgotten, undecided ─▶ comes again           held until an operator decides
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 
 mod disposition;
 pub mod headers;
+mod hold;
 mod rules;
 mod session;
 mod source;

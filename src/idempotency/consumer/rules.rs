@@ -48,6 +48,7 @@ pub struct Rules {
     pub(super) max_failures: u32,
     pub(super) grace: Duration,
     pub(super) body_matters: bool,
+    pub(super) holds_forgotten: bool,
     #[cfg(feature = "test-util")]
     pub(super) hook: Option<Hook>,
 }
@@ -61,6 +62,7 @@ impl Default for Rules {
             max_failures: 10,
             grace: Duration::from_secs(30),
             body_matters: true,
+            holds_forgotten: true,
             #[cfg(feature = "test-util")]
             hook: None,
         }
@@ -102,6 +104,16 @@ impl Rules {
     /// default the second one is a dead letter.
     pub fn ignore_body(mut self) -> Self {
         self.body_matters = false;
+        self
+    }
+
+    /// Makes a message a dead letter at once if too few nodes know whether it was handled before.
+    ///
+    /// By default such a message is held: it stays with the broker and comes again after 5 s to
+    /// 60 s, without a failure, until an operator has decided about the loss for all messages at
+    /// once (`palisade idem decide`), or the nodes know its key again. Other messages go on.
+    pub fn park_forgotten(mut self) -> Self {
+        self.holds_forgotten = false;
         self
     }
 

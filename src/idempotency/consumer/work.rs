@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::hold::Holding;
 use super::{DeadLetter, DeadLetterReason, Delivery, Disposition, Rules, Source};
 use crate::error::ConfigError;
 use crate::idempotency::detached::panic_text;
@@ -197,9 +198,32 @@ impl Worker {
 
     async fn serve<S, T, R, RF>(
         &self,
+        source: S,
+        start: R,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, ConsumeError<S::Error>>
+    where
+        S: Source,
+        T: Send + 'static,
+        R: Fn(Call, Arc<S::Delivery>) -> RF + Clone + Send + 'static,
+        RF: Future<Output = Result<Outcome<T>, RunError>> + Send + 'static,
+    {
+        let holding = Arc::new(Holding::new(&self.of));
+        // Boxed: it is large, and part of each consumer's future.
+        let serving = Box::pin(self.serving(source, start, stop, &holding));
+        tokio::select! {
+            biased;
+            ended = serving => ended,
+            never = holding.watch() => match never {},
+        }
+    }
+
+    async fn serving<S, T, R, RF>(
+        &self,
         mut source: S,
         start: R,
         stop: impl Future<Output = ()>,
+        holding: &Arc<Holding>,
     ) -> Result<Ended, ConsumeError<S::Error>>
     where
         S: Source,
@@ -218,7 +242,7 @@ impl Worker {
                 (Ok(deliveries), end) => {
                     ended.delivered += deliveries.len() as u64;
                     for delivery in deliveries {
-                        let (of, rules) = (self.of.clone(), self.rules.clone());
+                        let (of, rules) = (Arc::clone(holding), self.rules.clone());
                         if end.is_some() {
                             tasks.spawn(give_back(delivery));
                         } else {
@@ -309,7 +333,7 @@ impl Ended {
 }
 
 /// One delivery from its claim to its settlement.
-async fn one<D, T, R, RF>(of: Idempotency, rules: Rules, delivery: D, start: R) -> Settled
+async fn one<D, T, R, RF>(of: Arc<Holding>, rules: Rules, delivery: D, start: R) -> Settled
 where
     D: Delivery,
     R: FnOnce(Call, Arc<D>) -> RF,
@@ -340,7 +364,7 @@ where
 
 /// Returns the disposition of the delivery, and the number of failures of its handler.
 async fn judge<D, T, R, RF>(
-    of: &Idempotency,
+    of: &Holding,
     rules: &Rules,
     delivery: &Arc<D>,
     before: u32,
@@ -351,7 +375,7 @@ where
     R: FnOnce(Call, Arc<D>) -> RF,
     RF: Future<Output = Result<Outcome<T>, RunError>>,
 {
-    let call = match call(of, rules, &**delivery) {
+    let call = match call(&of.of, rules, &**delivery) {
         Ok(call) => call,
         Err(why) => {
             let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
@@ -367,6 +391,14 @@ where
     };
     let failed = matches!(came_to, Err(RunError::Handler { .. }));
     let mut disposition = rules.disposition(&came_to, before);
+    match &came_to {
+        Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
+            disposition = Disposition::Retry(of.hold(&key, parked));
+        }
+        // Nothing is known of it that was not known before.
+        Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
+        _ => of.release(&key),
+    }
     if let Disposition::Park(letter) = &mut disposition {
         letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
     }

@@ -72,13 +72,14 @@ async fn an_emptied_node_does_not_claim_to_remember(b: Bench) {
     b.settle().await;
     let rule = "what a node may have forgotten it does not remember";
     match b.ask(claim(&b.key(), b.owner(), LONG)).await {
-        Reply::Claimed { unsure, .. } if !unsure.is_zero() => {
+        Reply::Claimed { unsure, losses, .. } if !unsure.is_zero() => {
+            b.check(!losses.is_empty(), "it names the losses", &losses);
             b.check(unsure <= KEEP + Duration::from_secs(60), "for a retention at most", &unsure);
         }
         other => b.broken(rule, &other),
     }
     match b.ask(lookup(&b.key())).await {
-        Reply::Record { state: None, unsure } if !unsure.is_zero() => (),
+        Reply::Record { state: None, unsure, .. } if !unsure.is_zero() => (),
         other => b.broken(rule, &other),
     }
 }

@@ -71,7 +71,7 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
             other => b.broken(rule, &other),
         }
         match b.ask(lookup_born(&b.key(), Some(at))).await {
-            Reply::Record { state: None, unsure } if unsure.is_zero() == knows => (),
+            Reply::Record { state: None, unsure, .. } if unsure.is_zero() == knows => (),
             other => b.broken(rule, &other),
         }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use crate::op::{
-    Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps,
+    Claim, ClaimEnd, FingerprintBytes, Loss, QuarantineId, RecordState, Reply, StoredRecord,
+    StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -116,6 +117,7 @@ impl Entry {
             record: self.record.clone(),
             steps: self.steps.clone(),
             unsure: h.recall().unsure(c.born, c.retention, c.accepted),
+            losses: h.recall().concerning(c.born, c.retention, c.accepted),
         }
     }
 
@@ -365,7 +367,7 @@ impl Records {
         h: &Header,
         key: &str,
         fingerprint: Option<FingerprintBytes>,
-        unsure: Duration,
+        (unsure, losses): (Duration, Vec<Loss>),
     ) -> Reply {
         if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
             return Reply::Mismatch;
@@ -376,7 +378,7 @@ impl Records {
             lease: e.lease(h),
             record: e.record.clone(),
         });
-        Reply::Record { state, unsure }
+        Reply::Record { state, unsure, losses }
     }
 }
 

@@ -11,7 +11,8 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::recall::Recall;
 use crate::op::{
-    Facts, Holder, Listed, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord, StoredSteps,
+    Facts, Holder, Listed, Loss, Op, QuarantineId, RecordState, Replies, Reply, StoredRecord,
+    StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -167,7 +168,9 @@ fn reply(
         (Op::Acquire { proposal, .. }, AS_ASKED) => Reply::Granted { fence: *proposal },
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), 1..) => {
-            from.claimed(code.unsigned_abs(), recall.unsure(c.born, c.retention, c.accepted))?
+            let unsure = recall.unsure(c.born, c.retention, c.accepted);
+            let losses = recall.concerning(c.born, c.retention, c.accepted);
+            from.claimed(code.unsigned_abs(), unsure, losses)?
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
@@ -175,7 +178,8 @@ fn reply(
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
             let state = fence.map(|fence| from.state(fence)).transpose()?;
-            Reply::Record { state, unsure: recall.unsure(*born, *retention, *accepted) }
+            let unsure = recall.unsure(*born, *retention, *accepted);
+            Reply::Record { state, unsure, losses: recall.concerning(*born, *retention, *accepted) }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
@@ -364,10 +368,15 @@ impl Reader {
         Ok(RecordState { fence, attempt, lease, record: self.maybe_record()? })
     }
 
-    fn claimed(&mut self, fence: u64, unsure: Duration) -> Result<Reply, NodeError> {
+    fn claimed(
+        &mut self,
+        fence: u64,
+        unsure: Duration,
+        losses: Vec<Loss>,
+    ) -> Result<Reply, NodeError> {
         let attempt = self.attempt()?;
         let (record, steps) = (self.maybe_record()?, self.maybe_steps()?);
-        Ok(Reply::Claimed { fence, attempt, record, steps, unsure })
+        Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses })
     }
 }
 

@@ -18,6 +18,12 @@ use crate::ops::masters::Master;
 
 const CHANGE: &str = include_str!("../lua/change.lua");
 
+/// Advice about a key of which nothing is known.
+const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
+                         others of that loss: `palisade idem incidents` lists the losses, \
+                         `palisade idem decide` decides. `palisade idem resolve` stores the result \
+                         of one key";
+
 /// Who changes a key, and why. Both are written to the log with the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
@@ -126,6 +132,11 @@ impl KeyChange {
             && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
     }
 
+    /// Whether a node changed something.
+    fn is_changed(&self) -> bool {
+        self.nodes.iter().any(|(_, change)| *change == NodeChange::Done)
+    }
+
     fn log(&self, of: &Records) {
         let (done, key) = (self.is_done(), &*self.key);
         tracing::warn!(
@@ -149,7 +160,10 @@ impl fmt::Display for KeyChange {
         let did = n - self.missing().count();
         if self.is_unknown() {
             let look = "no node has a record of it; check the key, its namespace and its prefix";
-            write!(f, "{what} of {:?}: nothing to change, {look}", self.key)?;
+            write!(f, "{what} of {:?}: nothing to change, {look}. {FORGOTTEN}", self.key)?;
+        } else if self.change == Change::Rerun && self.is_done() && !self.is_changed() {
+            let none = "no attempt is known of it";
+            write!(f, "{what} of {:?}: nothing to change, {none}. {FORGOTTEN}", self.key)?;
         } else {
             let not = if self.is_done() { "" } else { "not " };
             write!(f, "{what} of {:?}: {not}done, {did} of {n} nodes", self.key)?;
@@ -232,7 +246,9 @@ impl Records {
     /// that are recorded stay, and so does the fingerprint.
     ///
     /// A key that is parked because nodes forgot it stays so, because no attempt is known of it: to
-    /// run that, use [`Call::rerun`].
+    /// run that, use [`Call::rerun`], or decide about the loss ([`Incident::decide`]).
+    ///
+    /// [`Incident::decide`]: crate::ops::Incident::decide
     ///
     /// # Errors
     /// As [`list`](Self::list).

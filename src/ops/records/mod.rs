@@ -8,7 +8,7 @@
 mod change;
 mod facts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -22,7 +22,7 @@ use super::init::{escaped, scan_for};
 use super::masters::{self, Absent, Found, Master};
 use super::{Deployment, facts::Read};
 use crate::error::ConfigError;
-use crate::name::{MARKER, check_namespace, check_prefix, record_key};
+use crate::name::{DECISIONS, MARKER, check_namespace, check_prefix, of_record, record_key};
 
 const READ: &str = include_str!("../lua/records.lua");
 
@@ -301,6 +301,59 @@ impl Records {
             return Err(format!("{}: {why}", master.at));
         }
         Ok(records[1..].iter().map(seen).collect())
+    }
+}
+
+/// Lists the namespaces of which a node has a record or a decision, in order, and the nodes that
+/// could not be read, each with why. It reads each node's whole key space in pages (`SCAN`).
+///
+/// # Errors
+/// What was given makes no sense.
+///
+/// # Cancellation safety
+/// Reads only.
+pub async fn namespaces(
+    deployment: &Deployment,
+    prefix: &str,
+) -> Result<(BTreeSet<String>, Vec<(String, String)>), ConfigError> {
+    check_prefix(prefix)?;
+    let (_, found) = masters::find_masters(deployment).await?;
+    let (mut all, mut unread) = (BTreeSet::new(), Vec::new());
+    for Found { node, master } in found {
+        let read = match master {
+            Ok(master) => namespaces_on(deployment, &master, prefix, &mut all).await,
+            Err(Absent::Refused(why) | Absent::Unreachable(why)) => Err(why),
+        };
+        unread.extend(read.err().map(|why| (node, why)));
+    }
+    Ok((all, unread))
+}
+
+async fn namespaces_on(
+    deployment: &Deployment,
+    master: &Master,
+    prefix: &str,
+    all: &mut BTreeSet<String>,
+) -> Result<(), String> {
+    let (pattern, mut cursor) = (format!("{}*", escaped(prefix)), "0".to_owned());
+    loop {
+        // Each page has the time of one question.
+        let conn = master.open(deployment).await?;
+        let (next, keys) = scan_for(&conn, &cursor, Some(&pattern)).await?;
+        for key in keys {
+            let key = String::from_utf8_lossy(&key);
+            let Some((mut namespace, name)) = of_record(prefix, &key) else { continue };
+            if namespace == DECISIONS {
+                namespace = name.rsplit_once('/').map_or("", |(namespace, _)| namespace);
+            }
+            if check_namespace(namespace).is_ok() {
+                all.insert(namespace.to_owned());
+            }
+        }
+        if next == "0" {
+            return Ok(());
+        }
+        cursor = next;
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
+use crate::op::{Loss, Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
 use crate::quorum::complete::{Complete, Found, Look};
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
@@ -44,16 +44,19 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
     Ok(match word {
         "grant" | "forgot" | "forgot-long" => {
             let mut parts = value.split('/');
+            let unsure = match word {
+                "grant" => "0",
+                "forgot" => "500",
+                _ => "900",
+            };
+            let loss = (unsure != "0").then(|| Loss { from: 0, to: num(unsure) });
             Reply::Claimed {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
                 record: parts.next().filter(|part| *part != "-").map(record),
                 steps: parts.next().map(steps),
-                unsure: ms(match word {
-                    "grant" => "0",
-                    "forgot" => "500",
-                    _ => "900",
-                }),
+                unsure: ms(unsure),
+                losses: loss.into_iter().collect(),
             }
         }
         "stored" => Reply::Completed(record(value)),
@@ -83,8 +86,9 @@ fn reported(step: Step) -> String {
     match decided {
         Ok(p) => {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
-            let forgotten =
-                p.forgotten.map_or(String::new(), |d| format!(" forgotten {}", d.as_millis()));
+            let forgotten = p
+                .forgotten
+                .map_or(String::new(), |f| format!(" forgotten {}", f.remaining.as_millis()));
             let steps = p
                 .steps
                 .map_or(String::new(), |s| format!(" steps {}{}", s.token, value(Some(&s.list))));
@@ -182,7 +186,7 @@ fn seen(text: &str) -> Result<Reply, NodeError> {
         "stored" => (Some(state(1, None, Some(record(value)))), "0"),
         _ => return reply(text),
     };
-    Ok(Reply::Record { state, unsure: ms(unsure) })
+    Ok(Reply::Record { state, unsure: ms(unsure), losses: Vec::new() })
 }
 
 fn looks(n: usize, events: &str) -> String {
@@ -236,4 +240,30 @@ fn completions_decide_as_the_table_says() {
 #[test]
 fn looks_find_what_the_table_says() {
     check(include_str!("../testdata/look.txt"), looks);
+}
+
+#[test]
+fn the_losses_of_all_nodes_that_do_not_remember_are_named() {
+    let named = |replies: [Result<Reply, NodeError>; 3]| {
+        let at = |text: &str| Moment::from_nanos(num(text) * 1_000_000);
+        let mut machine = Record::new(3, at("0"), at("100"), ms("60"), raise());
+        let mut step = machine.on_time(at("0"));
+        for (node, reply) in replies.iter().enumerate() {
+            step = machine.on_reply(at("1"), node, reply);
+        }
+        let Step::Decided(Ok(promise)) = step else { panic!("{step:?}") };
+        promise.forgotten.map(|f| f.losses.iter().map(|loss| loss.to).collect::<Vec<_>>())
+    };
+    let with = |losses: &[u64]| {
+        let mut said = reply("forgot=7/1");
+        if let Ok(Reply::Claimed { losses: named, .. }) = &mut said {
+            *named = losses.iter().map(|to| Loss { from: 1, to: *to }).collect();
+        }
+        said
+    };
+    let knows = || reply("grant=7/1");
+    assert_eq!(named([with(&[5, 6]), with(&[6, 9]), knows()]), Some(vec![5, 6, 9]));
+    assert_eq!(named([with(&[5]), knows(), knows()]), None, "a majority remembers");
+    assert_eq!(named([with(&[5]), with(&[6]), with(&[7])]), Some(vec![5, 6, 7]));
+    assert_eq!(named([with(&[5]), with(&[]), with(&[7])]), Some(vec![]), "one does not say which");
 }

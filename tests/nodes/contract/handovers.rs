@@ -59,6 +59,7 @@ async fn wrong_handovers_are_caught() {
                     record: None,
                     steps: None,
                     unsure: Duration::ZERO,
+                    losses: Vec::new(),
                 };
             }
         },

@@ -49,7 +49,8 @@ async fn wrong_rules_about_records_are_caught() {
                 && c.force
             {
                 let unsure = Duration::ZERO;
-                *reply = Reply::Claimed { fence: 9, attempt: 2, record: None, steps: None, unsure };
+                let (record, steps, losses) = (None, None, Vec::new());
+                *reply = Reply::Claimed { fence: 9, attempt: 2, record, steps, unsure, losses };
             }
         },
         "a_running_lease_keeps_others_off",
@@ -147,6 +148,17 @@ async fn wrong_rules_about_memory_are_caught() {
         |_, reply| {
             if let Reply::Record { unsure, .. } = reply {
                 *unsure = Duration::ZERO;
+            }
+        },
+        "an_emptied_node_does_not_claim_to_remember",
+    )
+    .await;
+    caught(
+        "says that it forgot, and not by which loss",
+        as_is,
+        |_, reply| {
+            if let Reply::Claimed { losses, .. } = reply {
+                losses.clear();
             }
         },
         "an_emptied_node_does_not_claim_to_remember",

@@ -22,7 +22,23 @@ fn nodes(fault: NodeFault) -> NoQuorum {
 
 #[expect(clippy::unnecessary_wraps, reason = "as all that can come of a call")]
 fn parked(reason: ParkedReason) -> CameTo {
-    Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for: Duration::ZERO }))
+    let (forgotten_for, losses) = (Duration::ZERO, Vec::new());
+    let undecided = false;
+    Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
+}
+
+/// Forgotten, and no operator has decided.
+fn undecided() -> CameTo {
+    parked(ParkedReason::Forgotten).map(|outcome| match outcome {
+        Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
+        other => other,
+    })
+}
+
+#[test]
+fn rules_may_park_what_is_undecided() {
+    let rules = Rules::default().park_forgotten();
+    assert_eq!(short(&rules.disposition(&undecided(), 0)), "park forgotten");
 }
 
 fn failed(failed: Failed) -> CameTo {
@@ -69,7 +85,8 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("mismatch", Ok(Outcome::Mismatch), "park mismatch"),
         ("too old", Ok(Outcome::TooOld), "park too-old"),
         ("lapsed", parked(ParkedReason::Lapsed), "park lapsed"),
-        ("forgotten", parked(ParkedReason::Forgotten), "park forgotten"),
+        ("forgotten, decided", parked(ParkedReason::Forgotten), "park forgotten"),
+        ("forgotten, undecided", undecided(), "retry 250"),
         ("bad key", Err(RunError::Config { key: key(), error: config }), "park unreadable"),
         ("codec", Err(RunError::Codec { key: key(), error: codec() }), "park codec"),
         ("failed without effect", failed(Failed::no_effect("x")), "retry 250"),

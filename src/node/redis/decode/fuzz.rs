@@ -157,6 +157,7 @@ fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> 
             record,
             steps,
             unsure: UNSURE,
+            losses: Vec::new(),
         })
         .boxed()
 }
@@ -231,7 +232,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
                 .prop_map(|(fence, attempt, lease, record)| {
                     let state = Some(RecordState { fence, attempt, lease, record });
-                    Reply::Record { state, unsure: UNSURE }
+                    Reply::Record { state, unsure: UNSURE, losses: Vec::new() }
                 }),
             plain(&[Reply::Mismatch]),
         ]

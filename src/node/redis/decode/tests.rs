@@ -73,7 +73,7 @@ fn a_batch_is_read_in_order() {
         Reply::Holder(Some(holder)),
         Reply::Completed(record),
         // Born after 7 ms, when the history began.
-        Reply::Record { state: Some(state), unsure: Duration::ZERO },
+        Reply::Record { state: Some(state), unsure: Duration::ZERO, losses: Vec::new() },
     ];
     assert_eq!(items, want);
 }

@@ -1,0 +1,268 @@
+//! `palisade idem incidents` and `decide`: losses of data that made keys forgotten, and one decision
+//! for all keys that a loss concerns.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use palisade::idempotency::{Decided, Decision};
+use palisade::node::Loss;
+use palisade::ops::{DecidedLoss, Incident, Incidents, incidents, namespaces};
+use palisade::{Idempotency, Redlock, RunError};
+use serde_json::{Value, json};
+
+use super::super::{Ground, SayArgs};
+use super::change::{AuditArgs, event};
+use super::failed;
+use crate::Done;
+use crate::access::{HandleArgs, Sets};
+use crate::codes::{Fail, REFUSED, UNAVAILABLE};
+use crate::settings::Span;
+
+/// Namespace in whose name the losses are asked for where none is known.
+const NO_NAMESPACE: &str = "once";
+
+pub(super) const HELP: &str = "Examples:
+  palisade idem incidents --node redis://127.0.0.1
+  palisade idem decide --namespace payments --loss 20261123-140321 --run \\
+    --reason 'the ledger has none of them' --node redis://127.0.0.1
+
+A loss is named by the second (UTC) at which it ended. Nodes that lost data at the same time have one
+number together. What is decided holds within seconds for every client, for all keys of the namespace
+that the loss made forgotten, and for no other loss. --park may be replaced by --run later
+(--replace); --run is final, because keys have run by it. Exit code: 0 done, or all nodes were read;
+2 another decision stands, or there is no such loss, or not all nodes were read; 64 wrong use;
+69 not reached.";
+
+/// Lists the losses of data that make keys forgotten, and what was decided about each.
+#[derive(Debug, Args)]
+pub(crate) struct IncidentsArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    /// Only this namespace [default: every one that has a record or a decision]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// How long results are kept in the namespaces
+    #[arg(long, value_name = "SPAN", default_value = "1d")]
+    retention: Span,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Decides about every key of a namespace that a loss of data made forgotten.
+///
+/// Without a decision such requests and messages wait, or are parked.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("decision").required(true).args(["runs", "parks"]))]
+pub(crate) struct DecideArgs {
+    #[command(flatten)]
+    handle: HandleArgs,
+    #[command(flatten)]
+    say: SayArgs,
+    /// What the keys belong to
+    #[arg(long, value_name = "NAME")]
+    namespace: String,
+    /// The number of the loss, as `palisade idem incidents` shows it
+    #[arg(long, value_name = "NUMBER")]
+    loss: String,
+    /// They run: such requests took no effect, or may be repeated
+    #[arg(id = "runs", long = "run")]
+    runs: bool,
+    /// They are parked: a person looks at each
+    #[arg(id = "parks", long = "park")]
+    parks: bool,
+    /// Run what it was decided to park
+    #[arg(long, conflicts_with = "parks")]
+    replace: bool,
+    /// How long results are kept in the namespace
+    #[arg(long, value_name = "SPAN", default_value = "1d")]
+    retention: Span,
+    #[command(flatten)]
+    audit: AuditArgs,
+}
+
+fn keys(redlock: &Redlock, namespace: &str, retention: Duration) -> Result<Idempotency, Fail> {
+    let keys = redlock.idempotency(namespace).retention(retention).at_most_once().build();
+    keys.map_err(|e| Fail::from(e.to_string()))
+}
+
+fn word(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Run => "run",
+        Decision::Park => "park",
+    }
+}
+
+/// The decisions about one incident in one namespace.
+type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
+
+impl IncidentsArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let say = SayArgs { json: self.json, verbose: false };
+        let (mut unread, mut names) = (Vec::new(), BTreeSet::new());
+        let ground = Ground::without_signals(self.handle, sets, say)?;
+        if let Some(name) = &self.namespace {
+            names.insert(name.clone());
+        } else if let Some(servers) = &ground.servers {
+            let found = namespaces(servers, &ground.redlock.config().prefix).await;
+            (names, unread) = found.map_err(|e| Fail::from(e.to_string()))?;
+        }
+        let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
+        let seen = incidents(&keys(&ground.redlock, asked, self.retention.0)?).await;
+        unread.extend(seen.unread.iter().map(|(node, why)| (node.to_string(), why.to_string())));
+        if seen.unread.len() == seen.nodes {
+            let why: Vec<_> = unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+            return Err(Fail::new(UNAVAILABLE, why.join("; ")));
+        }
+        let mut all = Vec::new();
+        for incident in &seen.incidents {
+            let mut decided = Vec::new();
+            for name in &names {
+                let keys = keys(&ground.redlock, name, self.retention.0)?;
+                decided.push((name.as_str(), incident.decisions(&keys).await));
+            }
+            all.push((incident, decided));
+        }
+        let text = if self.json {
+            format!("{}\n", object(&all, &unread))
+        } else {
+            table(&all, &unread, seen.nodes)
+        };
+        ground.close().await;
+        Ok(Done { text, code: if unread.is_empty() { 0 } else { REFUSED } })
+    }
+}
+
+fn object(all: &[(&Incident, Vec<(&str, Decisions)>)], unread: &[(String, String)]) -> Value {
+    let stands = |decided: &Option<Decided>| match decided {
+        Some(d) => json!({ "decision": word(d.decision), "by": d.by, "reason": d.reason,
+                           "at_ms": d.at }),
+        None => Value::Null,
+    };
+    let about = |(namespace, decided): &(&str, Decisions)| match decided {
+        Ok(all) => {
+            let losses = all.iter().map(|(loss, decided)| {
+                json!({ "from_ms": loss.from, "to_ms": loss.to, "decided": stands(decided) })
+            });
+            json!({ "namespace": namespace, "losses": losses.collect::<Vec<_>>() })
+        }
+        Err(e) => json!({ "namespace": namespace, "error": e.to_string() }),
+    };
+    let incident = |(incident, decided): &(&Incident, Vec<(&str, Decisions)>)| {
+        let losses = incident.losses.iter().map(|one| {
+            json!({ "node": &*one.node, "from_ms": one.loss.from, "to_ms": one.loss.to,
+                    "length_ms": one.loss.length().map(|length| length.as_millis()) })
+        });
+        json!({ "loss": incident.number(), "losses": losses.collect::<Vec<_>>(),
+                "remaining_ms": incident.remaining.as_millis(),
+                "namespaces": decided.iter().map(about).collect::<Vec<_>>() })
+    };
+    let unread = unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+    json!({ "incidents": all.iter().map(incident).collect::<Vec<_>>(),
+            "unread": unread.collect::<Vec<_>>() })
+}
+
+fn table(
+    all: &[(&Incident, Vec<(&str, Decisions)>)],
+    unread: &[(String, String)],
+    nodes: usize,
+) -> String {
+    let mut text = String::new();
+    for (incident, decided) in all {
+        let left = Duration::from_secs(incident.remaining.as_secs());
+        let _ = writeln!(text, "{incident}; matters for another {left:?}");
+        for (namespace, decisions) in decided {
+            let _ = writeln!(text, "  {namespace:?}: {}", standing(decisions));
+        }
+        if decided.is_empty() {
+            text += "  no namespace has a record; name one by --namespace\n";
+        }
+    }
+    if all.is_empty() {
+        let _ = writeln!(text, "no loss of {nodes} nodes makes keys forgotten");
+    }
+    for (node, why) in unread {
+        let _ = writeln!(text, "not read, what only it lost is missing: {node}: {why}");
+    }
+    text
+}
+
+fn standing(decisions: &Decisions) -> String {
+    let all = match decisions {
+        Ok(all) => all,
+        Err(e) => return format!("not known: {e}"),
+    };
+    let open = all.iter().filter(|(_, decided)| decided.is_none()).count();
+    let first = all.iter().find_map(|(_, decided)| decided.as_ref());
+    match first {
+        None => "undecided".to_owned(),
+        Some(_) if open > 0 => format!("undecided about {open} of {} losses", all.len()),
+        Some(first) if all.iter().flat_map(|(_, d)| d).all(|d| d.decision == first.decision) => {
+            format!("{}, by {}: {}", word(first.decision), first.by, first.reason)
+        }
+        Some(_) => "run for some of the losses, park for others: such keys are parked".to_owned(),
+    }
+}
+
+impl DecideArgs {
+    pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
+        let audit = self.audit.audit()?;
+        let keys = keys(&ground.redlock, &self.namespace, self.retention.0)?;
+        let decision = if self.runs { Decision::Run } else { Decision::Park };
+        let seen = incidents(&keys).await;
+        let found = seen.incidents.iter().find(|incident| incident.is_named(&self.loss));
+        let Some(incident) = found else { return Err(no_such(&self.loss, &seen)) };
+        let settled = incident.decide(&keys, decision, self.replace, &audit).await;
+        let prefix = &*ground.redlock.config().prefix;
+        let done = settled
+            .as_ref()
+            .is_ok_and(|all| all.iter().all(|one: &DecidedLoss| one.stands.decision == decision));
+        let what = format!("decide-{}", word(decision));
+        event(ground.say, &what, (prefix, &self.namespace, &self.loss), &audit, done);
+        let all = settled.map_err(failed)?;
+        let mut text = format!("{incident}\n");
+        for one in &all {
+            let _ = writeln!(text, "{}", settlement(one, decision, seen.nodes));
+        }
+        for (node, why) in &seen.unread {
+            let _ = writeln!(text, "not read; if it lost data, decide again: {node}: {why}");
+        }
+        ground.close().await;
+        Ok(Done { text, code: if done { 0 } else { REFUSED } })
+    }
+}
+
+fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
+    let (stands, on) = (&one.stands, one.on);
+    let word = word(stands.decision);
+    let (by, why) = (&stands.by, &stands.reason);
+    let range = format!("{}-{}", one.loss.from, one.loss.to);
+    if one.is_new {
+        return format!("{range}: {word}, stored on {on} of {nodes} nodes");
+    }
+    let hint = match (stands.decision, asked) {
+        (Decision::Park, Decision::Run) => "; not changed, --replace does",
+        (Decision::Run, Decision::Park) => "; not changed, for keys have run by it",
+        _ => "",
+    };
+    format!("{range}: {word} was decided before by {by}: {why}; on {on} of {nodes} nodes{hint}")
+}
+
+fn no_such(number: &str, seen: &Incidents) -> Fail {
+    let known: Vec<_> = seen.incidents.iter().map(Incident::number).collect();
+    let (unread, nodes) = (seen.unread.len(), seen.nodes);
+    if unread == nodes {
+        let why: Vec<_> = seen.unread.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+        return Fail::new(UNAVAILABLE, why.join("; "));
+    }
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let why = format!(
+        "no loss {number:?} concerns keys of this namespace any more, by {} of {nodes} nodes; \
+         there are: {known}",
+        nodes - unread
+    );
+    Fail::new(REFUSED, why)
+}

@@ -1,0 +1,144 @@
+//! Messages that are held (consumers 12): too few nodes know whether they were handled before, and
+//! no operator has decided about the loss yet. Each stays with its broker and comes again after a
+//! pause; here it is only counted, for the pauses, the log and the metrics.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::idempotency::metrics::Counters;
+use crate::idempotency::{Idempotency, Parked};
+use crate::op::Loss;
+
+/// Shortest and longest pause before a held message comes again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Interval of the log while messages are held.
+const REPORT: Duration = Duration::from_secs(60);
+/// Age of the last delivery after which a message counts as another consumer's.
+const GONE: Duration = Duration::from_secs(180);
+/// Most messages that are counted.
+const MOST: usize = 100_000;
+
+/// The messages that one run of a consumer holds.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) of: Idempotency,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Time of the first of them; `None` while there are none.
+    since: Option<Instant>,
+    /// Keys with the time of their last delivery.
+    held: BTreeMap<Arc<str>, Instant>,
+    /// Losses for which they are forgotten.
+    losses: Vec<Loss>,
+}
+
+impl Holding {
+    pub(super) fn new(of: &Idempotency) -> Self {
+        Self { of: of.clone(), state: Mutex::default() }
+    }
+
+    /// Counts a message as held, and returns the pause after which it comes again: as long as
+    /// messages have been held until now, within the limits, and up to a quarter less.
+    pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
+        let now = Instant::now();
+        let mut state = self.state();
+        for loss in &parked.losses {
+            if !state.losses.contains(loss) {
+                state.losses.push(*loss);
+            }
+        }
+        if state.held.len() < MOST || state.held.contains_key(key) {
+            let new = state.held.insert(Arc::clone(key), now).is_none();
+            self.counters().holds(i64::from(new));
+        }
+        if state.since.is_none() {
+            state.since = Some(now);
+            tracing::warn!(
+                target: "palisade::consumer", namespace = self.of.namespace(), why = %parked,
+                "messages are held until an operator decides"
+            );
+        }
+        let held_for = state.since.map_or(Duration::ZERO, |since| now - since);
+        let pause = held_for.clamp(PAUSES.0, PAUSES.1);
+        let dice = u32::try_from(self.of.core.env.random() % 1_000).unwrap_or_default();
+        pause.saturating_sub(pause / 4_000 * dice)
+    }
+
+    /// The message is not held any more.
+    pub(super) fn release(&self, key: &Arc<str>) {
+        let mut state = self.state();
+        if state.held.remove(key).is_some() {
+            self.counters().holds(-1);
+            self.end(&mut state);
+        }
+    }
+
+    /// Reports once a minute while messages are held.
+    pub(super) async fn watch(&self) -> Infallible {
+        loop {
+            sleep(REPORT).await;
+            let now = Instant::now();
+            let mut state = self.state();
+            let before = state.held.len();
+            state.held.retain(|_, last| now < *last + GONE);
+            let gone = before - state.held.len();
+            self.counters().holds(-i64::try_from(gone).unwrap_or_default());
+            self.end(&mut state);
+            if let Some(since) = state.since {
+                tracing::warn!(
+                    target: "palisade::consumer", namespace = self.of.namespace(),
+                    held = state.held.len(), for_secs = (now - since).as_secs(),
+                    losses = %Losses(&state.losses),
+                    "messages are held until an operator decides (`palisade idem decide`)"
+                );
+            }
+        }
+    }
+
+    /// Reports the end, if nothing is held any more.
+    fn end(&self, state: &mut State) {
+        if state.held.is_empty()
+            && let Some(since) = state.since.take()
+        {
+            state.losses.clear();
+            tracing::info!(
+                target: "palisade::consumer", namespace = self.of.namespace(),
+                for_secs = since.elapsed().as_secs(), "no message is held any more"
+            );
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.of.counters
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let held = self.state().held.len();
+        self.counters().holds(-i64::try_from(held).unwrap_or_default());
+    }
+}
+
+/// Losses in one line.
+struct Losses<'a>(&'a [Loss]);
+
+impl std::fmt::Display for Losses<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, loss) in self.0.iter().enumerate() {
+            write!(f, "{}{}: {loss}", if i == 0 { "" } else { "; " }, loss.number())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! Decisions of operators about losses of data (idempotency 20): one answer for every key of a
+//! namespace that a loss made forgotten.
+//!
+//! A decision is the result of an ordinary record in a reserved namespace, so two operators cannot
+//! both be right: the first one is stored on a majority, and the other one reads it. Each loss has
+//! two such records: the first decision, and one that says `run` after it was `park`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use super::policy::Policy;
+use super::run;
+#[cfg(feature = "doctor")]
+use super::store::{Store, store};
+use super::{Call, Idempotency, RunError};
+use crate::driver::claim::{ClaimTerms, DataLossTerms};
+use crate::durability::Durability;
+#[cfg(feature = "doctor")]
+use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::name::{DECISIONS, record_key};
+use crate::op::Loss;
+#[cfg(feature = "doctor")]
+use crate::op::{Op, Reply};
+use crate::quorum::complete::Found;
+#[cfg(feature = "doctor")]
+use crate::quorum::record::Refusal;
+use crate::time::Moment;
+
+/// Time for which what was read of a decision is not read again.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// How long a decision is kept: no namespace keeps its results for longer, and a decision is made
+/// after the loss.
+pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// Answer of an operator for the keys that a loss of data made forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// Run their handlers, as [`Forgotten::Run`](super::Forgotten::Run) does: such requests took no
+    /// effect, or may be repeated.
+    Run,
+    /// Park them, as [`Forgotten::Park`](super::Forgotten::Park) does.
+    Park,
+}
+
+/// A decision with who made it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// The operator.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When, in milliseconds since 1970, by the operator's clock.
+    pub at: u64,
+}
+
+/// What was lately read, by the beginning and the end of the loss.
+#[derive(Debug, Default)]
+pub(super) struct Decisions(Mutex<BTreeMap<(u64, u64), Known>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// `None`: undecided, or not readable.
+    decision: Option<Decision>,
+    /// Time of the look.
+    at: Moment,
+}
+
+impl Decisions {
+    fn get(&self, loss: Loss, now: Moment) -> Option<Known> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&(loss.from, loss.to)).copied().filter(|known| now < known.at + FRESH)
+    }
+
+    fn put(&self, loss: Loss, decision: Option<Decision>, at: Moment) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, known| at < known.at + FRESH);
+        known.insert((loss.from, loss.to), Known { decision, at });
+    }
+}
+
+/// The two records of a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    /// Says `run` after the first said `park`.
+    Replaced,
+}
+
+/// What a majority shows of a record.
+enum Read {
+    Decided(Decided),
+    Absent,
+    /// On too few nodes to be certain, or being stored.
+    Unsettled,
+}
+
+impl Idempotency {
+    /// Returns the decision about a key that these losses made forgotten: to run if that was
+    /// decided about each of them, to park if that was decided about one, else none.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub(super) async fn decision(&self, losses: &[Loss]) -> Option<Decision> {
+        let all = join_all(losses.iter().map(|loss| self.decision_about(*loss))).await;
+        if all.contains(&Some(Decision::Park)) {
+            return Some(Decision::Park);
+        }
+        // Nothing is decided where no node said which loss it was.
+        (!all.is_empty() && all.iter().all(Option::is_some)).then_some(Decision::Run)
+    }
+
+    async fn decision_about(&self, loss: Loss) -> Option<Decision> {
+        if let Some(known) = self.decisions.get(loss, self.core.env.now()) {
+            return known.decision;
+        }
+        let decision = self.decided(loss).await.ok().flatten().map(|decided| decided.decision);
+        self.decisions.put(loss, decision, self.core.env.now());
+        decision
+    }
+
+    /// Reads the decision about a loss; `None` if a majority shows none.
+    ///
+    /// # Errors
+    /// Too few nodes answered, or what is stored cannot be read.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
+        let Read::Decided(first) = self.read(loss, Place::First).await? else { return Ok(None) };
+        if first.decision == Decision::Run {
+            return Ok(Some(first));
+        }
+        Ok(match self.read(loss, Place::Replaced).await? {
+            Read::Decided(replaced) => Some(replaced),
+            Read::Absent => Some(first),
+            Read::Unsettled => None,
+        })
+    }
+
+    /// The prefix of the handle.
+    #[cfg(feature = "doctor")]
+    pub(crate) fn prefix(&self) -> &str {
+        &self.core.config.prefix
+    }
+
+    /// Stores a decision about a loss, unless there is one. `replace`: to run after it was decided
+    /// to park. Returns what stands now; true if it is this one.
+    ///
+    /// # Errors
+    /// [`RunError`]: it is not known to be stored.
+    ///
+    /// # Cancellation safety
+    /// If dropped, it may be stored; deciding the same again is safe.
+    #[cfg(feature = "doctor")]
+    pub(crate) async fn decide(
+        &self,
+        loss: Loss,
+        decision: Decision,
+        (by, reason): (&str, &str),
+        replace: bool,
+    ) -> Result<(Decided, bool), RunError> {
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let decided = &Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
+        let (mut stands, ours) = self.settle(loss, Place::First, decided).await?;
+        if ours || stands.decision == Decision::Run {
+            return Ok((stands, ours));
+        }
+        match self.read(loss, Place::Replaced).await? {
+            Read::Decided(replaced) => stands = replaced,
+            _ if replace && decided.decision == Decision::Run => {
+                return self.settle(loss, Place::Replaced, decided).await;
+            }
+            Read::Absent | Read::Unsettled => {}
+        }
+        Ok((stands, false))
+    }
+
+    /// Returns for each node the losses that concern keys of the namespace without a birth, and for
+    /// how long; or why it gave no answer.
+    ///
+    /// # Cancellation safety
+    /// Reads only.
+    #[cfg(feature = "doctor")]
+    pub(crate) async fn losses(&self) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
+        let key = record_key(&self.core.config.prefix, DECISIONS, "losses");
+        let op = Op::Lookup {
+            key,
+            retention: self.retention,
+            fingerprint: None,
+            born: self.in_use_since,
+            accepted: self.accepted_loss,
+        };
+        let answers = self.core.ask_each(&op).await.into_iter();
+        let losses = |answer| match answer {
+            Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
+            Ok(_) => Err(NodeError::maybe_executed(NodeFault::Protocol, "no answer to a look")),
+            Err(e) => Err(e),
+        };
+        answers.map(|(node, answer)| (node, losses(answer))).collect()
+    }
+
+    /// Returns how many nodes show a record of the decision.
+    #[cfg(feature = "doctor")]
+    pub(crate) async fn copies(&self, loss: Loss, decided: &Decided) -> usize {
+        let mut most = 0;
+        for place in [Place::First, Place::Replaced] {
+            let op = Op::Lookup {
+                key: self.place(loss, place).1.key,
+                retention: KEPT,
+                fingerprint: None,
+                born: None,
+                accepted: Duration::ZERO,
+            };
+            let has = |(_, answer): &(_, Result<Reply, _>)| match answer {
+                Ok(Reply::Record { state: Some(state), .. }) => {
+                    let value = state.record.as_ref().and_then(|record| record.value.as_deref());
+                    value.and_then(|value| serde_json::from_slice(value).ok()).as_ref()
+                        == Some(decided)
+                }
+                _ => false,
+            };
+            most = most.max(self.core.ask_each(&op).await.iter().filter(|one| has(one)).count());
+        }
+        most
+    }
+
+    #[cfg(feature = "doctor")]
+    async fn settle(
+        &self,
+        loss: Loss,
+        place: Place,
+        decided: &Decided,
+    ) -> Result<(Decided, bool), RunError> {
+        let (call, terms) = self.place(loss, place);
+        let value: Arc<[u8]> = run::encode(decided).map_err(|e| call.codec(e))?;
+        // A decision that was forgotten is one that is not there.
+        match store(&call, &terms, Some(&value), true).await {
+            Store::Ours => Ok((decided.clone(), true)),
+            Store::Other(Some(bytes)) => {
+                Ok((run::decode(&bytes).map_err(|e| call.codec(e))?, false))
+            }
+            Store::Unsure(not) => Err(RunError::NotRecorded(*not)),
+            Store::Refused(Refusal::NoQuorum(nodes)) => Err(call.no_quorum(nodes)),
+            Store::Other(None) | Store::Forgotten(_) | Store::Refused(_) => {
+                Err(call.no_quorum(vec![NodeOutcome::Refused; self.core.n()]))
+            }
+        }
+    }
+
+    async fn read(&self, loss: Loss, place: Place) -> Result<Read, RunError> {
+        let (call, terms) = self.place(loss, place);
+        match self.core.look(&terms).await {
+            Found::Stored(record) => {
+                let value = record.value.unwrap_or_default();
+                run::decode(&value).map(Read::Decided).map_err(|e| call.codec(e))
+            }
+            Found::Open { partial: false, lease: None, .. } => Ok(Read::Absent),
+            Found::Open { .. } | Found::Mismatch => Ok(Read::Unsettled),
+            Found::NoQuorum(nodes) => Err(call.no_quorum(nodes)),
+        }
+    }
+
+    /// The record of a decision, as a call and with its terms.
+    fn place(&self, loss: Loss, place: Place) -> (Call, ClaimTerms) {
+        let of = Self {
+            namespace: DECISIONS.into(),
+            lease: self.core.config.ttl,
+            retention: KEPT,
+            policy: Policy::AT_MOST_ONCE,
+            durability: Durability::Primary,
+            in_use_since: None,
+            accepted_loss: Duration::ZERO,
+            ..self.clone()
+        };
+        let suffix = if place == Place::Replaced { "+run" } else { "" };
+        let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.to);
+        let terms = ClaimTerms {
+            key: record_key(&self.core.config.prefix, DECISIONS, &name),
+            lease: of.lease,
+            retention: of.retention,
+            fingerprint: None,
+            durability: of.durability,
+            loss: DataLossTerms::default(),
+            created: None,
+            wait: false,
+        };
+        (Call::new(of, &name), terms)
+    }
+}

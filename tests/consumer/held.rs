@@ -1,0 +1,74 @@
+//! Messages whose keys a loss of data made forgotten are held until an operator decides about the
+//! loss (consumers 12).
+
+use std::sync::Arc;
+
+use palisade::Failed;
+use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
+use palisade::idempotency::{Context, Decision};
+use palisade::ops::{Audit, incidents};
+use tokio::time::sleep;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::broker::{Broker, Handed};
+use super::support::idem::{World, at, secs};
+use super::support::logs::Log;
+use super::{Ledger, empty, once};
+
+/// Nodes lose their data while messages wait. These are held, later ones go on, and one decision
+/// ends it.
+async fn held(decision: Decision) {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    let of = once(&w.redlock);
+    assert!(of.key("old-0").run(|_| async { Ok::<_, Failed>(()) }).await.unwrap().is_executed());
+    w.nodes[..2].iter().for_each(palisade::MemoryNode::restart_empty);
+    let _ = of.key("look").lookup::<()>().await;
+    sleep(secs(60)).await;
+    for n in 0..300 {
+        broker.publish(&format!("old-{n}"), "10 GBP");
+    }
+    let books = ledger.clone();
+    let book = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move { books.book(&cx) }
+    };
+    let worker = Worker::new(of.clone(), Rules::default().concurrency(8)).unwrap();
+    let (connection, _) = broker.connect();
+    let consume = worker.run(connection, book, empty(broker.clone()));
+    let operate = async {
+        sleep(secs(300)).await;
+        assert_eq!((of.metrics().held, broker.left(), broker.dead().len()), (300, 300, 0));
+        // A message that was made since goes on meanwhile.
+        broker.publish_at("new", "10 GBP", at(w.now()));
+        sleep(secs(1)).await;
+        assert_eq!((broker.left(), ledger.with(1)), (300, 1));
+        let audit = Audit::new("alice", "looked at the ledger").unwrap();
+        let incident = incidents(&of).await.incidents.pop().expect("a loss");
+        let _ = incident.decide(&of, decision, false, &audit).await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(consume, operate);
+    let ended = ended.unwrap();
+    // The first one has its result on one node: it is replayed by a decision to run.
+    let (booked, dead) = if decision == Decision::Run { (300, 0) } else { (1, 300) };
+    assert_eq!((ledger.with(1), broker.dead().len()), (booked, dead), "{ended:?}");
+    assert!(broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
+    assert_eq!((of.metrics().held, broker.left()), (0, 0));
+    // Nobody is asked again more often than once in 45 s, after the first minute.
+    assert!(ended.retried < 300 * 16, "{ended:?}");
+    let said = |words: &str| log.lines(&["palisade::consumer", words]).len();
+    let reports = said("held=");
+    assert!((4..=8).contains(&reports), "{reports} reports in six minutes");
+    assert_eq!(said("messages are held until an operator decides"), reports + 1, "one begins it");
+    assert_eq!(said("no message is held any more"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_a_loss_are_held_until_it_is_decided_to_run() {
+    held(Decision::Run).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_a_loss_are_held_until_it_is_decided_to_park() {
+    held(Decision::Park).await;
+}

@@ -1,0 +1,208 @@
+//! One decision about a loss answers every key that it made forgotten (idempotency 20), in every
+//! process, and no key that another loss concerns.
+
+use std::time::Duration;
+
+use palisade::idempotency::{Decision, Parked, ParkedReason, Probed};
+use palisade::ops::{Audit, DecidedLoss, Incident, incidents};
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock};
+use tokio::time::sleep;
+
+use crate::support::idem::{Effects, World, at, secs};
+
+/// Decisions are read again after this.
+const READ_AGAIN: Duration = Duration::from_secs(6);
+
+fn orders(redlock: &Redlock) -> Idempotency {
+    redlock.idempotency("orders").at_most_once().build().unwrap()
+}
+
+/// Nodes lose data and are out of their quarantine.
+async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
+    for i in nodes {
+        how(&w.nodes[*i]);
+    }
+    let _ = w.orders().key("look").lookup::<u32>().await;
+    sleep(secs(31)).await;
+}
+
+async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
+    of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
+}
+
+/// Runs the key, which has to be forgotten, and says whether it is undecided.
+async fn is_undecided(of: &Idempotency, key: &str) -> bool {
+    let outcome = run(of, key, &Effects::default()).await;
+    let Outcome::Parked(Parked { reason: ParkedReason::Forgotten, undecided, losses, .. }) =
+        outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert!(!losses.is_empty());
+    undecided
+}
+
+async fn last(of: &Idempotency) -> Incident {
+    incidents(of).await.incidents.pop().expect("a loss")
+}
+
+async fn decide(of: &Idempotency, decision: Decision, replace: bool) -> Vec<DecidedLoss> {
+    let audit = Audit::new("alice", "looked at the ledger").unwrap();
+    last(of).await.decide(of, decision, replace, &audit).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_decision_runs_the_keys_of_every_process_once() {
+    let (w, effects) = (World::new(3), Effects::default());
+    lose(&w, &[0, 1], MemoryNode::restart_empty).await;
+    let processes: Vec<_> = (0..3).map(|_| orders(&w.builder(0).build().unwrap())).collect();
+    for of in &processes {
+        assert!(is_undecided(of, "k").await);
+    }
+    let other = w.redlock.idempotency("invoices").at_most_once().build().unwrap();
+    assert!(is_undecided(&other, "k").await);
+    let decided = decide(&processes[0], Decision::Run, false).await;
+    assert!(decided.iter().all(|one| one.is_new && one.on == 3), "{decided:?}");
+    assert_eq!(decided[0].stands.by, "alice");
+    sleep(READ_AGAIN).await;
+    for (i, of) in processes.iter().enumerate() {
+        assert_eq!(run(of, "k", &effects).await.is_executed(), i == 0);
+        assert!(run(of, &format!("own-{i}"), &effects).await.is_executed());
+    }
+    assert_eq!(effects.count(), 4);
+    assert!(is_undecided(&other, "k").await, "another namespace");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
+    for (how, is_kept) in
+        [(MemoryNode::restart_empty as fn(&_), false), (MemoryNode::restart_keeping, true)]
+    {
+        let (w, effects) = (World::new(3), Effects::default());
+        lose(&w, &[0, 1], how).await;
+        let (before, of) = (orders(&w.redlock), orders(&w.builder(0).build().unwrap()));
+        let _ = decide(&of, Decision::Run, false).await;
+        assert!(run(&before, "first", &effects).await.is_executed());
+        assert!(run(&of, "second", &effects).await.is_executed());
+        sleep(secs(120)).await;
+        assert!(run(&before, "again", &effects).await.is_executed());
+        // The decision is fresh in this one's memory when the next nodes lose data.
+        lose(&w, &[1, 2], how).await;
+        for of in [&before, &of] {
+            assert!(!run(of, "second", &effects).await.is_executed());
+            assert!(is_undecided(of, "third").await);
+        }
+        assert_eq!(effects.count(), 3);
+        let _ = decide(&of, Decision::Run, false).await;
+        sleep(READ_AGAIN).await;
+        if !is_kept {
+            // Two of three nodes lost the first decision, so it has to be made again.
+            assert!(is_undecided(&of, "third").await);
+            let first = incidents(&of).await.incidents.remove(0);
+            let audit = Audit::new("alice", "the same again").unwrap();
+            let _ = first.decide(&of, Decision::Run, false, &audit).await.unwrap();
+            sleep(READ_AGAIN).await;
+        }
+        assert!(run(&of, "third", &effects).await.is_executed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn to_park_stands_until_it_is_replaced_and_to_run_for_good() {
+    let (w, effects) = (World::new(3), Effects::default());
+    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    let of = orders(&w.redlock);
+    let all = |decided: &[DecidedLoss], decision, is_new| {
+        assert!(!decided.is_empty());
+        for one in decided {
+            assert_eq!((one.stands.decision, one.is_new), (decision, is_new), "{one:?}");
+        }
+    };
+    all(&decide(&of, Decision::Park, false).await, Decision::Park, true);
+    sleep(READ_AGAIN).await;
+    assert!(!is_undecided(&of, "k").await);
+    let text = run(&of, "k", &effects).await;
+    let Outcome::Parked(parked) = text else { panic!("{text:?}") };
+    assert!(parked.to_string().contains("decided: park"), "{parked}");
+    all(&decide(&of, Decision::Park, false).await, Decision::Park, false);
+    all(&decide(&of, Decision::Run, false).await, Decision::Park, false);
+    all(&decide(&of, Decision::Run, true).await, Decision::Run, true);
+    sleep(READ_AGAIN).await;
+    assert!(run(&of, "k", &effects).await.is_executed());
+    for replace in [false, true] {
+        all(&decide(&of, Decision::Park, replace).await, Decision::Run, false);
+        all(&decide(&of, Decision::Run, replace).await, Decision::Run, false);
+    }
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_operators_who_disagree_are_given_one_answer() {
+    let w = World::new(3);
+    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    let (one, two) = (orders(&w.redlock), orders(&w.builder(0).build().unwrap()));
+    let audit = Audit::new("alice", "looked at the ledger").unwrap();
+    let incident = last(&one).await;
+    for _ in 0..5 {
+        let (run, park) = tokio::join!(
+            incident.decide(&one, Decision::Run, false, &audit),
+            incident.decide(&two, Decision::Park, false, &audit),
+        );
+        if let (Ok(run), Ok(park)) = (run, park) {
+            let stand =
+                |all: &[DecidedLoss]| all.iter().map(|one| one.stands.clone()).collect::<Vec<_>>();
+            assert_eq!(stand(&run), stand(&park));
+            return;
+        }
+    }
+    panic!("none is told what stands");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_a_result_is_replayed_whatever_was_decided() {
+    for decision in [Decision::Run, Decision::Park] {
+        let (w, effects) = (World::new(3), Effects::default());
+        let of = orders(&w.redlock);
+        assert!(run(&of, "done", &effects).await.is_executed());
+        lose(&w, &[0, 1], MemoryNode::restart_empty).await;
+        // One node has the result, so it is not certain that it is the last one.
+        assert!(is_undecided(&of, "done").await);
+        let _ = decide(&of, decision, false).await;
+        sleep(READ_AGAIN).await;
+        match run(&of, "done", &effects).await {
+            Outcome::Replayed(1) => assert_eq!(decision, Decision::Run),
+            Outcome::Parked(parked) => {
+                assert_eq!((parked.undecided, decision), (false, Decision::Park));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(effects.count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_is_asked_first_and_what_it_does_not_know_is_decided() {
+    let (w, effects) = (World::new(3), Effects::default());
+    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    let of = orders(&w.redlock);
+    let _ = decide(&of, Decision::Run, false).await;
+    let probed = |key: &'static str, found: Probed<u32>| {
+        let call = of.key(key).probe(move |_| std::future::ready(found));
+        call.run(|_| effects.act(Duration::ZERO))
+    };
+    assert_eq!(probed("a", Probed::Found(7)).await.unwrap(), Outcome::Replayed(7));
+    assert!(probed("b", Probed::Unknown).await.unwrap().is_executed());
+    assert!(probed("c", Probed::NotFound).await.unwrap().is_executed());
+    assert_eq!(effects.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_birth_after_the_loss_needs_no_decision() {
+    let (w, effects) = (World::new(3), Effects::default());
+    lose(&w, &[0, 1, 2], MemoryNode::restart_empty).await;
+    let of = orders(&w.redlock);
+    let born = of.key("new").created_at(at(w.now()));
+    assert!(born.run(|_| effects.act(Duration::ZERO)).await.unwrap().is_executed());
+    let refused = w.redlock.idempotency("palisade-decisions").at_most_once().build().unwrap_err();
+    assert!(refused.to_string().contains("decisions of operators"), "{refused}");
+}
