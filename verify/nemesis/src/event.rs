@@ -45,9 +45,11 @@ pub(crate) struct Event {
 pub(crate) enum Verb {
     Acquire,
     TryAcquire,
+    TakeOver,
     Extend,
     Release,
     Run,
+    RunEach,
     Campaign,
     Proclaim,
     Resign,
@@ -59,9 +61,11 @@ impl Verb {
         match self {
             Self::Acquire => "acquire",
             Self::TryAcquire => "try_acquire",
+            Self::TakeOver => "take_over",
             Self::Extend => "extend",
             Self::Release => "release",
             Self::Run => "run",
+            Self::RunEach => "run_each",
             Self::Campaign => "campaign",
             Self::Proclaim => "proclaim",
             Self::Resign => "resign",
@@ -109,6 +113,9 @@ pub(crate) enum What {
     End { verb: Verb, name: Arc<str>, answer: Answer },
     /// A lock or leadership was won by an attempt that began at `since`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
+    /// The lock that was won under `token` was taken over from a holder at whose nodes the fence
+    /// was `fence`. Said before the new holder is.
+    Took { name: Arc<str>, token: u64, fence: u64 },
     /// At `at` the guard said that it was valid, and afterwards that it was until `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
     /// The belief ended: `at` is before the release was called, or when the loss was reported.
@@ -164,6 +171,7 @@ impl What {
             Self::Begin { name, .. }
             | Self::End { name, .. }
             | Self::Held { name, .. }
+            | Self::Took { name, .. }
             | Self::Valid { name, .. }
             | Self::Over { name, .. }
             | Self::Write { name, .. }

@@ -137,6 +137,7 @@ fn verbs(out: &mut String, events: &[Event]) {
             What::Booked { accepted: false, .. } => "bookings refused for an old token",
             What::Started { valid: true, .. } => "handlers started",
             What::Started { valid: false, .. } => "handlers started when the claim was over",
+            What::Took { .. } => "locks taken over from a holder",
             What::Over { lost: true, .. } => "locks and terms lost before they were given up",
             What::Seen { .. } => "leaders shown to observers and readers",
             // In the end all of them are, which is no fault.

@@ -1,12 +1,12 @@
 //! Locks under contention: held for a moment or over several renewals, written under with their
-//! token, released, dropped, abandoned while they are waited for.
+//! token, released, dropped, abandoned while they are waited for, taken from their holders.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::error::{AcquireError, ExtendError};
-use palisade::{LockGuard, MutexBuilder};
+use palisade::{LockGuard, MutexBuilder, TakenOver};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -32,7 +32,12 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let renew = task.chance(80);
         let ttl = if task.chance(30) { Duration::from_secs(2) } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(renew);
-        if let Some(guard) = task.acquire(mutex, &name).await? {
+        let guard = if task.chance(8) {
+            task.take_over(mutex, &name).await?
+        } else {
+            task.acquire(mutex, &name).await?
+        };
+        if let Some(guard) = guard {
             task.hold(guard, &name, renew).await?;
         }
     }
@@ -75,6 +80,45 @@ impl Task {
             self.ledger.say_at(at, What::Held { name, token, since, until }).await?;
         }
         Ok(guard)
+    }
+
+    /// Takes the lock from its holder, as an operator does. Half of them release it by force, which
+    /// is a takeover whose guard is given up at once; some drop the future.
+    async fn take_over(
+        &mut self,
+        mutex: MutexBuilder,
+        name: &Arc<str>,
+    ) -> io::Result<Option<LockGuard>> {
+        let wait = self.millis(300..2_000);
+        let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
+        let Some(holder) = mutex.inspect().await.ok().and_then(|seen| seen.holder()) else {
+            return Ok(None);
+        };
+        let since = now();
+        let patience = if self.chance(20) { self.millis(1..60) } else { wait + ROUND * 10 };
+        let call = async { timeout(patience, mutex.take_over(&holder, "nemesis")).await };
+        let answer = |r: &Result<Result<TakenOver, AcquireError>, _>| match r {
+            Ok(Ok(_)) => Answer::Done,
+            Ok(Err(e)) => refusal(e),
+            Err(_) => Answer::Dropped,
+        };
+        let taken = self.verb(Verb::TakeOver, name, wait + ROUND, call, answer).await?;
+        let Some(TakenOver { from, guard, .. }) = taken.ok().and_then(Result::ok) else {
+            return Ok(None);
+        };
+        let (at, token) = (now(), guard.fencing_token().get());
+        let until = guard.valid_until().as_nanos();
+        if let Some(from) = from {
+            let (name, fence) = (Arc::clone(name), from.fence.get());
+            self.ledger.say_at(at, What::Took { name, token, fence }).await?;
+        }
+        self.ledger.say_at(at, What::Held { name: Arc::clone(name), token, since, until }).await?;
+        if self.chance(50) {
+            self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+            drop(guard);
+            return Ok(None);
+        }
+        Ok(Some(guard))
     }
 
     async fn hold(&mut self, guard: LockGuard, name: &Arc<str>, renew: bool) -> io::Result<()> {

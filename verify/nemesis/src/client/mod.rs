@@ -1,6 +1,7 @@
 //! A client: a process with a handle of its own that does all kinds of work at once, and reports to
 //! the ledger what it sees before it acts on it.
 
+mod batches;
 mod elections;
 mod locks;
 mod orders;
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 async fn work(args: &Args) -> Result<(), Failure> {
     let redlock = redlock(&args.group)?;
     let mut tasks = JoinSet::new();
-    for task in 0..6_u8 {
+    for task in 0..7_u8 {
         let who = Who { client: args.id, life: args.life, task };
         let place = u64::from(who.client) << 40 | u64::from(who.life) << 8 | u64::from(task);
         let task = Task {
@@ -80,7 +81,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
             0 | 1 => tasks.spawn_local(locks::work(task)),
             2 | 3 => tasks.spawn_local(orders::work(task)),
             4 => tasks.spawn_local(elections::lead(task)),
-            _ => tasks.spawn_local(elections::watch(task)),
+            5 => tasks.spawn_local(elections::watch(task)),
+            _ => tasks.spawn_local(batches::work(task)),
         };
     }
     // None ends but by an error: the ledger is gone, and with it every reason to go on.

@@ -21,7 +21,7 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
     for e in events {
         match &e.what {
-            What::Begin { verb: Verb::Run, .. } => {
+            What::Begin { verb: Verb::Run | Verb::RunEach, .. } => {
                 begun.insert(e.who, e.at);
             }
             What::Started { key, token, valid, .. } => {

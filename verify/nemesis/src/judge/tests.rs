@@ -139,6 +139,26 @@ fn two_holders_at_once_are_found() {
 }
 
 #[test]
+fn a_takeover_excuses_its_own_victim_alone() {
+    let took =
+        |client, at, token, fence| on(client, at, What::Took { name: "lock".into(), token, fence });
+    let victim = held(6, 5_000, 20, (4_900, 9_000));
+    let taker = [took(7, 5_100, 23, 22), held(7, 5_100, 23, (5_050, 6_000))];
+    assert_eq!(with([&[victim.clone()][..], &taker].concat()), [""; 0]);
+    // The one who took it from the taker.
+    let second = [took(8, 5_200, 24, 23), held(8, 5_200, 24, (5_150, 6_000))];
+    assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
+    // Anyone else while the victim may believe in it, also after the taker has given it up.
+    let third = held(8, 6_500, 25, (6_400, 7_000));
+    let given_up = over(7, 5_200, 23);
+    let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
+    assert_eq!(late, ["one holder at a time"]);
+    // One who took it from an earlier holder.
+    let wrong = [took(7, 5_100, 23, 15), held(7, 5_100, 23, (5_050, 6_000))];
+    assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
+}
+
+#[test]
 fn a_token_that_does_not_grow_is_found() {
     assert_eq!(with(vec![held(7, 5_000, 8, (4_000, 5_100))]), ["token is larger than all before"]);
     // The same token to two attempts that overlapped.
