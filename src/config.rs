@@ -44,6 +44,9 @@ impl Default for Config {
 /// enough to wait for after a crash.
 const TTL: Duration = Duration::from_secs(15);
 
+/// How long results are kept where a namespace says nothing else.
+pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+
 /// Far more than clocks that NTP disciplines are off, and half of the largest value allowed.
 pub(crate) fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))

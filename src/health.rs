@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::RETENTION;
 use crate::driver::claim::DataLossTerms;
 use crate::error::NodeOutcome;
+use crate::node::Loss;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
-
-/// The default retention of results.
-const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
 /// What the nodes of a handle can do now. Shown as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +34,9 @@ pub struct NodeHealth {
     pub locks: Ability,
     /// Whether it can tell that a key without `created_at` is new.
     pub new_keys: Ability,
+    /// What the node's data may lack, as of its last answer, the latest last; at most eight, also
+    /// such as concern no key any more. Empty until it has answered.
+    pub losses: Arc<[Loss]>,
 }
 
 /// Whether something can be done.
@@ -118,6 +120,9 @@ impl fmt::Display for Health {
         write!(f, "locks: {}; new keys: {}", self.locks(), self.new_keys())?;
         for node in &self.nodes {
             write!(f, "; {}: {}", node.name, node.outcome)?;
+            if let (false, Some(loss)) = (node.new_keys.is_now(), node.losses.last()) {
+                write!(f, ", {loss}")?;
+            }
         }
         Ok(())
     }
@@ -161,7 +166,8 @@ pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLos
             _ => Ability::Unknown,
         };
         let forgets = said.forgets.map_or(Ability::Unknown, Ability::of);
-        NodeHealth { name: said.name, outcome: said.lock, locks, new_keys: locks.and(forgets) }
+        let new_keys = locks.and(forgets);
+        NodeHealth { name: said.name, outcome: said.lock, locks, new_keys, losses: said.losses }
     };
     let nodes: Vec<_> = said.into_iter().map(node).collect();
     Health { needed: majority(nodes.len()), nodes }

@@ -55,8 +55,9 @@ impl Say {
     }
 
     fn line(self, event: &str, fields: Value, text: &str) -> String {
+        let text = own_words(text);
         if !self.json {
-            return format!("palisade: {}", plain(text));
+            return format!("palisade: {}", plain(&text));
         }
         let mut all = Map::from_iter([("event".to_owned(), event.into())]);
         if let Value::Object(fields) = fields {
@@ -72,6 +73,18 @@ pub(crate) fn end() {
     if let Some(writer) = Writer::get() {
         writer.written(LAST);
     }
+}
+
+/// Settings as the library's sentences name them, and the options that set them here.
+const OPTIONS: [(&str, &str); 3] = [
+    ("`map_address`", "--map"),
+    ("`created_at`", "--created-at"),
+    ("raise ttl and max_ttl", "raise --ttl and --max-ttl"),
+];
+
+/// A sentence of the library with the names of this program's options.
+fn own_words(text: &str) -> String {
+    OPTIONS.iter().fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
 }
 
 /// Text as a terminal may get it. Parts of it are another process's or a server's words: they
@@ -167,5 +180,17 @@ impl Writer {
         let (waiting, less) = &*self.waiting;
         let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         drop(less.wait_timeout_while(waiting, within, |waiting| *waiting > 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_named_as_on_the_command_line() {
+        let text = "say which by `map_address`, or have the server announce it";
+        let line = Say { json: false, progress: false }.line("error", json!({}), text);
+        assert_eq!(line, "palisade: say which by --map, or have the server announce it");
     }
 }

@@ -239,7 +239,9 @@ impl Cron {
 
     /// The records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        let records = self.redlock.idempotency(NAMESPACE).retention(job.retention);
+        // Each tick has a birth.
+        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let records = records.retention(job.retention);
         let records = match job.interrupted {
             Interrupted::Rerun => records.at_least_once(),
             Interrupted::Leave => records.at_most_once(),
@@ -249,7 +251,9 @@ impl Cron {
 
     /// The records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        let records = self.redlock.idempotency(NAMESPACE).retention(YEAR);
+        // A schedule that is forgotten is stored again.
+        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
     }
 

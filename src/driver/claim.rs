@@ -52,6 +52,8 @@ pub(crate) struct ClaimTerms {
     pub(crate) created: Option<u64>,
     /// As for [`Claim`](crate::op::Claim).
     pub(crate) wait: bool,
+    /// It is reported for how long keys without a birth count as forgotten.
+    pub(crate) reports_forgotten: bool,
 }
 
 /// A claim that is ours. Dropped, it is given back unless [`begin`](Self::begin) was called.
@@ -207,7 +209,7 @@ impl Core {
         // Denied, dropping `undo` gives back what was granted, in order before the next claim.
         let promise = outcome?;
         undo.armed = false;
-        if promise.forgotten.is_some() {
+        if promise.forgotten.is_some() && terms.reports_forgotten {
             self.keys_forgotten(machine.forgetful());
         }
         let subject = Subject::Claim {

@@ -12,7 +12,7 @@ use crate::driver::Core;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
 use crate::node::mailbox::Mailbox;
-use crate::op::{Op, Reply};
+use crate::op::{Loss, Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -29,6 +29,8 @@ pub(crate) struct Said {
     pub(crate) lock: NodeOutcome,
     /// Time left for which keys without a birth count as forgotten there, or the error.
     pub(crate) forgets: Result<Duration, NodeError>,
+    /// What its data may lack, as of its last answer.
+    pub(crate) losses: Arc<[Loss]>,
 }
 
 impl Core {
@@ -45,12 +47,14 @@ impl Core {
                 name: Arc::clone(name),
                 lock: NodeOutcome::Failed(error.clone()),
                 forgets: Err(error.clone()),
+                losses: [].into(),
             };
             return self.names.iter().map(said).collect();
         };
         if let Err(outcomes) = self.timer() {
             let all = self.names.iter().cloned().zip(outcomes);
-            let said = |(name, lock)| Said { name, lock, forgets: Err(no_answer()) };
+            let forgets = || Err(no_answer());
+            let said = |(name, lock)| Said { name, lock, forgets: forgets(), losses: [].into() };
             return all.map(said).collect();
         }
         let (now, owner) = (self.env.now(), OwnerToken::from_random(self.env.random()));
@@ -76,6 +80,7 @@ impl Core {
             name: Arc::clone(name),
             lock: NodeOutcome::no_answer(),
             forgets: Err(no_answer()),
+            losses: [].into(),
         };
         let mut said: Vec<Said> = self.names.iter().map(name).collect();
         let by = now + self.patience();
@@ -93,6 +98,9 @@ impl Core {
                 Ok(_) => Ok(Duration::ZERO),
                 Err(e) => Err(e),
             };
+        }
+        for (said, lane) in said.iter_mut().zip(&self.lanes) {
+            said.losses = lane.losses();
         }
         said
     }

@@ -18,6 +18,7 @@ use crate::metrics::Meters;
 use crate::name::LockKeys;
 use crate::node::lane::{GRACE, Lane, LaneSettings, Sink};
 use crate::node::mailbox::{Mailbox, Stamp};
+use crate::node::votes::Votes;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::op::{Holder, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
@@ -113,6 +114,7 @@ impl Core {
             ttl: config.ttl,
             node_deadline: config.node_deadline,
             events: events.clone(),
+            votes: Arc::new(Votes::new(&names)),
             on_switch: Arc::new(move |node, quarantine| switched.switched(node, quarantine)),
         };
         let lane = |(i, node)| Lane::new(node, i, settings.clone());

@@ -8,6 +8,7 @@ use super::decision::Decisions;
 use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
+use crate::config::RETENTION;
 use crate::driver::Core;
 use crate::driver::claim::DataLossTerms;
 use crate::durability::Durability;
@@ -16,7 +17,6 @@ use crate::health::{Health, health};
 use crate::name::check_namespace;
 use crate::redlock::Redlock;
 
-const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 const MAX_RESULT: usize = 1 << 20;
 const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -36,6 +36,8 @@ pub struct Idempotency {
     /// No key of the namespace is older, in milliseconds since 1970.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
+    /// It is reported for how long keys without a birth count as forgotten.
+    pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
     /// What was lately read of decisions about losses.
     pub(super) decisions: Arc<Decisions>,
@@ -70,6 +72,7 @@ impl Redlock {
             max_result: MAX_RESULT,
             in_use_since: None,
             accepted_loss: Duration::ZERO,
+            reports_forgotten: true,
             counters: Arc::default(),
             decisions: Arc::default(),
         };
@@ -228,6 +231,14 @@ impl IdempotencyBuilder {
     /// loss is accepted.
     pub fn accept_loss(mut self, longest: Duration) -> Self {
         self.of.accepted_loss = longest;
+        self
+    }
+
+    /// Does not report for how long keys without a birth count as forgotten. For a namespace in
+    /// which that matters to no key.
+    #[cfg(feature = "cron")]
+    pub(crate) fn without_forgotten_reports(mut self) -> Self {
+        self.of.reports_forgotten = false;
         self
     }
 

@@ -337,6 +337,7 @@ impl Call {
             },
             created: self.created,
             wait: false,
+            reports_forgotten: of.reports_forgotten,
         })
     }
 }

@@ -292,6 +292,7 @@ impl Idempotency {
             loss: DataLossTerms::default(),
             created: None,
             wait: false,
+            reports_forgotten: false,
         };
         (Call::new(of, &name), terms)
     }

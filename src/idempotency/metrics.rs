@@ -1,6 +1,7 @@
 //! What the handles of one namespace have counted. Nothing is decided by these numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::policy::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
@@ -59,7 +60,8 @@ pub(super) struct Counters {
     reruns: Tally,
     forgotten_runs: Tally,
     held: AtomicU64,
-    held_exported: Option<Gauge>,
+    held_exported: Gauge,
+    unknown_until: Gauge,
 }
 
 impl Counters {
@@ -81,7 +83,8 @@ impl Counters {
             reruns: Tally::new(&IDEMPOTENCY.reruns, &[name]),
             forgotten_runs: Tally::new(&IDEMPOTENCY.forgotten_runs, &[name]),
             held: AtomicU64::new(0),
-            held_exported: Some(Gauge::new(&IDEMPOTENCY.held, &[name])),
+            held_exported: Gauge::new(&IDEMPOTENCY.held, &[name]),
+            unknown_until: Gauge::new(&IDEMPOTENCY.unknown_until, &[name]),
         }
     }
 
@@ -122,11 +125,14 @@ impl Counters {
         if more != 0 {
             // Two's complement: adding a negative number takes away.
             self.held.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
-            if let Some(exported) = &self.held_exported {
-                #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
-                exported.add(more as f64);
-            }
+            #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
+            self.held_exported.add(more as f64);
         }
+    }
+
+    /// For this long from now (µs since 1970) keys without a birth count as forgotten.
+    pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
+        self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }
 
     pub(super) fn read(&self) -> IdempotencyMetrics {

@@ -151,6 +151,10 @@ where
     let names = (&call.of.namespace, &call.key);
     let record_of = (&terms.key, promise.steps.as_ref());
     let cx = Context::new(core, &held.lease, record_of, names, number);
+    if let Some(forgetting) = promise.forgotten.as_ref().filter(|_| call.of.reports_forgotten) {
+        let now = call.of.core.env.wall_micros();
+        call.of.counters.keys_unknown_until(now, forgetting.remaining);
+    }
     let doubt = Doubt::of(&promise);
     if let Some(doubt) = &doubt {
         match past(call, doubt, (&held, &promise), probe, &cx).await {

@@ -37,6 +37,12 @@ impl Counter {
 #[derive(Debug)]
 pub(crate) struct Gauge(metrics::Gauge);
 
+impl Default for Gauge {
+    fn default() -> Self {
+        Self(metrics::Gauge::noop())
+    }
+}
+
 impl Gauge {
     pub(crate) fn new(metric: &Metric, labels: &[(&'static str, &str)]) -> Self {
         let key = key(metric, labels);

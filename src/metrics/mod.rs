@@ -30,7 +30,7 @@ use self::table::{
     LOST_MARGIN, RENEWAL, RENEWAL_MARGIN, RENEWAL_RATIO, RENEWALS, RUN, TERMS, TICK_LATENESS,
     TICKS, TICKS_MISSED, VACANCY,
 };
-pub(crate) use self::table::{IDEMPOTENCY, NODE};
+pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::time::Moment;
 
 /// Most names of one kind that are labels of one handle; the others share [`OTHER`].

@@ -16,7 +16,7 @@ impl Counter {
 }
 
 /// A number that comes and goes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Gauge;
 
 #[expect(clippy::unused_self, reason = "as with the feature")]

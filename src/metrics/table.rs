@@ -103,6 +103,12 @@ pub(super) const TICK_LATENESS: Metric = histogram(
 pub(super) const RUN: Metric =
     histogram("palisade_cron_run_seconds", Unit::Seconds, "How long a tick's run took");
 
+pub(crate) const READY: Metric = gauge(
+    "palisade_ready",
+    Unit::Count,
+    "1 while a majority of the nodes votes, else 0; NaN before the first answer",
+);
+
 /// What a node's lane counts.
 pub(crate) struct Node {
     pub(crate) batches: Metric,
@@ -118,6 +124,10 @@ pub(crate) struct Node {
     pub(crate) switches: Metric,
     pub(crate) barriers: Metric,
     pub(crate) barriers_failed: Metric,
+    pub(crate) voting: Metric,
+    pub(crate) quarantine_ends: Metric,
+    pub(crate) losses: Metric,
+    pub(crate) loss: Metric,
 }
 
 /// See [`NodeMetrics`](crate::node::NodeMetrics).
@@ -154,6 +164,26 @@ pub(crate) const NODE: Node = Node {
         "palisade_node_replica_waits_failed_total",
         "Those that too few replicas confirmed in time",
     ),
+    voting: gauge(
+        "palisade_node_voting",
+        Unit::Count,
+        "1 while the node answers and grants, else 0; NaN before the first answer",
+    ),
+    quarantine_ends: gauge(
+        "palisade_node_quarantine_ends_seconds",
+        Unit::Seconds,
+        "When the node's quarantine ends, since 1970; 0 if there was none",
+    ),
+    losses: counter(
+        "palisade_node_losses_total",
+        "Losses of data that the node proved or admitted",
+    ),
+    loss: gauge(
+        "palisade_node_loss_seconds",
+        Unit::Seconds,
+        "The node's latest loss within 24 h: it lost at most so much of writes; 0: none, +Inf: \
+         nothing proves a limit",
+    ),
 };
 
 /// What a namespace of idempotency keys counts.
@@ -162,6 +192,7 @@ pub(crate) struct Idempotency {
     pub(crate) reruns: Metric,
     pub(crate) forgotten_runs: Metric,
     pub(crate) held: Metric,
+    pub(crate) unknown_until: Metric,
 }
 
 /// See [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics).
@@ -180,6 +211,11 @@ pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
         Unit::Count,
         "Messages held now: too few nodes know whether they were handled, and it is undecided",
     ),
+    unknown_until: gauge(
+        "palisade_idempotency_keys_unknown_until_seconds",
+        Unit::Seconds,
+        "Until when keys without a birth count as forgotten, since 1970; 0: they never did",
+    ),
 };
 
 pub(super) const ALL: &[&Metric] = &[
@@ -196,6 +232,7 @@ pub(super) const ALL: &[&Metric] = &[
     &IDEMPOTENCY.reruns,
     &IDEMPOTENCY.forgotten_runs,
     &IDEMPOTENCY.held,
+    &IDEMPOTENCY.unknown_until,
     &CLAIMS,
     &CLAIMS_HELD,
     &LEADING,
@@ -219,4 +256,9 @@ pub(super) const ALL: &[&Metric] = &[
     &NODE.switches,
     &NODE.barriers,
     &NODE.barriers_failed,
+    &READY,
+    &NODE.voting,
+    &NODE.quarantine_ends,
+    &NODE.losses,
+    &NODE.loss,
 ];

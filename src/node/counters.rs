@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
-use crate::metrics::{Histogram, NODE, Tally};
-use crate::op::Reply;
+use crate::metrics::{Gauge, Histogram, NODE, Tally};
+use crate::op::{Loss, Reply};
 
 /// What one handle counted at one node since the handle was made. The numbers are read one after
 /// the other, so that two of them may be a batch apart.
@@ -42,6 +42,9 @@ pub struct NodeMetrics {
     pub barriers: u64,
     /// Those of them that too few replicas confirmed in time: what had been granted was undone.
     pub barriers_failed: u64,
+    /// Losses of data that the node [proved or admitted](crate::node::Loss) while this handle used
+    /// it.
+    pub losses: u64,
 }
 
 impl NodeMetrics {
@@ -67,6 +70,11 @@ pub(crate) struct Counters {
     switches: Tally,
     barriers: Tally,
     barriers_failed: Tally,
+    losses: Tally,
+    loss: Gauge,
+    quarantine_ends: Gauge,
+    /// Losses as of the last answer.
+    data: Mutex<Arc<[Loss]>>,
     /// Behind a lock: faults are not the hot path.
     faults: Mutex<BTreeMap<NodeFault, Tally>>,
 }
@@ -124,6 +132,10 @@ impl Counters {
             switches: tally(&NODE.switches),
             barriers: tally(&NODE.barriers),
             barriers_failed: tally(&NODE.barriers_failed),
+            losses: tally(&NODE.losses),
+            loss: Gauge::new(&NODE.loss, &[("node", &node)]),
+            quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
+            data: Mutex::new([].into()),
             faults: Mutex::default(),
             node,
         }
@@ -162,6 +174,27 @@ impl Counters {
         self.quarantines.add(1);
     }
 
+    /// When the node's quarantine ends, in µs since 1970.
+    pub(crate) fn quarantine_ends(&self, micros: u64) {
+        self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
+    }
+
+    /// What the node's data may lack. `new`: the latest of these was not there before.
+    pub(crate) fn lost(&self, losses: &Arc<[Loss]>, new: bool) {
+        self.losses.add(u64::from(new));
+        *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
+    }
+
+    /// The latest loss that still concerns keys, if any.
+    pub(crate) fn concerns(&self, loss: Option<Loss>) {
+        let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
+        self.loss.set(loss.map_or(0.0, seconds));
+    }
+
+    pub(crate) fn losses(&self) -> Arc<[Loss]> {
+        Arc::clone(&self.data.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn switched(&self) {
         self.switches.add(1);
     }
@@ -188,6 +221,7 @@ impl Counters {
             switches: self.switches.get(),
             barriers: self.barriers.get(),
             barriers_failed: self.barriers_failed.get(),
+            losses: self.losses.get(),
         }
     }
 }

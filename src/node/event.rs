@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::op::Loss;
+
 /// Something that happened on a node.
 ///
 /// All but [`Changed`](Self::Changed) and [`Turn`](Self::Turn) are
@@ -39,7 +41,7 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The node grants nothing for this long; holders may re-assert their leases. Log:
-    /// `quarantine_begun` with `remaining_ms`, `began_empty` and `lost_ms`.
+    /// `quarantine_begun` with `remaining_ms`, `began_empty`, `lost_ms` and `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
@@ -47,11 +49,10 @@ pub enum NodeEvent {
         /// It had no palisade data: it is new, or was emptied. Mark a new deployment with `palisade
         /// init`; in tests use `trust_fresh(true)`.
         began_empty: bool,
-        /// The node may lack what was written to it within a time of this length, before the
-        /// quarantine began; `None`: it cannot prove any limit. Idempotency keys that
-        /// [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
+        /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
+        /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
         /// forgotten. The failover window of a Sentinel group is not part of it.
-        lost: Option<Duration>,
+        loss: Option<Loss>,
     },
     /// The node grants again; sent with its first answer after the end. Log: `quarantine_ended`.
     QuarantineEnded,
@@ -162,16 +163,19 @@ impl NodeEvent {
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
-            Self::QuarantineBegun { remaining, began_empty, lost } => {
+            Self::QuarantineBegun { remaining, began_empty, loss } => {
                 let why = if *began_empty { EMPTY } else { "after a restart or failover" };
-                let lost = lost.map_or_else(|| "unknown".to_owned(), |d| millis(d).to_string());
+                let length = loss.and_then(|loss| loss.length());
+                let ms = length.map_or_else(|| "unknown".to_owned(), |d| millis(d).to_string());
+                let text = loss.map(|loss| loss.to_string()).unwrap_or_default();
                 say!(
                     warn,
                     "quarantine_begun",
                     "node grants nothing for now, {why}",
                     remaining_ms = millis(*remaining),
                     began_empty = *began_empty,
-                    lost_ms = tracing::field::display(lost)
+                    lost_ms = tracing::field::display(ms),
+                    loss = text
                 );
             }
             Self::QuarantineEnded => say!(info, "quarantine_ended", "node grants again"),
@@ -264,13 +268,14 @@ mod tests {
                 NodeEvent::QuarantineBegun {
                     remaining: span,
                     began_empty: false,
-                    lost: Some(Duration::from_millis(7)),
+                    loss: Some(Loss { from: 1_763_906_600_000, to: 1_763_906_600_006 }),
                 },
                 "quarantine_begun",
-                "remaining_ms=1500 began_empty=false lost_ms=7",
+                "remaining_ms=1500 began_empty=false lost_ms=7 \
+                 loss=\"lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.1 UTC\"",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span, began_empty: true, lost: None },
+                NodeEvent::QuarantineBegun { remaining: span, began_empty: true, loss: None },
                 "quarantine_begun",
                 "run `palisade init` node=",
             ),

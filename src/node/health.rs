@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
+use crate::config::RETENTION;
 use crate::error::{NodeError, NodeFault};
 use crate::node::counters::Counters;
 use crate::node::lane::LaneSettings;
@@ -46,6 +47,10 @@ pub(crate) struct FactCheck {
     address: Option<Arc<str>>,
     history_id: Option<u64>,
     in_quarantine: bool,
+    /// The latest loss of data that the node showed.
+    latest_loss: Option<Loss>,
+    /// That loss, while it still concerns keys of the default retention.
+    concerning: Option<Loss>,
     /// Owners whose leases are back in this data history of the node.
     reasserted: BTreeSet<OwnerToken>,
     /// The disagreement reported last: ours and the node's.
@@ -72,6 +77,8 @@ impl FactCheck {
             address: None,
             history_id: None,
             in_quarantine: false,
+            latest_loss: None,
+            concerning: None,
             reasserted: BTreeSet::new(),
             disagreed: None,
             events: s.events.clone(),
@@ -91,6 +98,7 @@ impl FactCheck {
         received: Moment,
         address: &dyn Fn() -> Option<Arc<str>>,
     ) -> Option<NodeError> {
+        self.losses(facts);
         let same_process = self.identity.as_ref() == Some(&facts.identity);
         if self.history_id != Some(facts.history_id) || facts.new_history {
             let address = if same_process { self.address.clone() } else { address() };
@@ -116,6 +124,23 @@ impl FactCheck {
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
+        }
+    }
+
+    /// What the node's data may lack (quarantine 13).
+    fn losses(&mut self, facts: &Facts) {
+        let latest = facts.losses.last().copied();
+        if latest != self.latest_loss {
+            self.latest_loss = latest;
+            let new = facts.new_history || self.history_id.is_some();
+            self.counters.lost(&facts.losses, latest.is_some() && new);
+        }
+        let until = |loss: &Loss| Duration::from_millis(loss.to).saturating_add(RETENTION);
+        let now = Duration::from_micros(facts.node_micros);
+        let concerning = latest.filter(|loss| now < until(loss));
+        if concerning != self.concerning {
+            self.concerning = concerning;
+            self.counters.concerns(concerning);
         }
     }
 
@@ -150,14 +175,18 @@ impl FactCheck {
     fn quarantine(&mut self, facts: &Facts) {
         let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
         let quarantined = !remaining.is_zero();
+        if quarantined {
+            let left = u64::try_from(remaining.as_micros()).unwrap_or(u64::MAX);
+            self.counters.quarantine_ends(facts.node_micros.saturating_add(left));
+        }
         if quarantined == self.in_quarantine {
             return;
         }
         self.in_quarantine = quarantined;
         if quarantined {
             self.counters.quarantine();
-            let lost = facts.losses.last().and_then(Loss::length);
-            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty, lost });
+            let loss = facts.losses.last().copied();
+            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty, loss });
         } else {
             self.reasserted.clear();
             self.tell(NodeEvent::QuarantineEnded);
@@ -221,6 +250,7 @@ impl FactCheck {
 mod tests {
     use super::*;
     use crate::env::SystemEnv;
+    use crate::node::votes::Votes;
     use crate::op::Terms;
 
     fn settings() -> LaneSettings {
@@ -232,6 +262,7 @@ mod tests {
             node_deadline: Duration::from_millis(250),
             events: broadcast::Sender::new(64),
             on_switch: Arc::new(|_, _| ()),
+            votes: Arc::new(Votes::new(&["a".into()])),
         }
     }
 
@@ -349,7 +380,7 @@ mod tests {
         let begun = |secs| E::QuarantineBegun {
             remaining: Duration::from_secs(secs),
             began_empty: false,
-            lost: None,
+            loss: None,
         };
         let changed = |cause| E::HistoryChanged { cause };
         let got = reported(&s, |p| {

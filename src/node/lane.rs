@@ -53,8 +53,9 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::counters::{Counters, NodeMetrics};
 use crate::node::health::FactCheck;
 use crate::node::mailbox::{Quarantine, Stamp};
+use crate::node::votes::Votes;
 use crate::node::{LockNode, NodeEvent};
-use crate::op::{Batch, Facts, NotAfter, Op, QuarantineId, Replies, Reply, Terms};
+use crate::op::{Batch, Facts, Loss, NotAfter, Op, QuarantineId, Replies, Reply, Terms};
 use crate::time::{Drift, Moment, NodeClock};
 use crate::token::OwnerToken;
 
@@ -101,6 +102,7 @@ pub(crate) struct LaneSettings {
     /// The events of the nodes, by name.
     pub(crate) events: broadcast::Sender<(Arc<str>, NodeEvent)>,
     pub(crate) on_switch: Arc<OnSwitch>,
+    pub(crate) votes: Arc<Votes>,
 }
 
 /// The way to one node. Its task is started with the first request and ends with the lane.
@@ -133,6 +135,11 @@ impl Lane {
     /// What this lane has counted.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
+    }
+
+    /// What the node's data may lack, as of its last answer.
+    pub(crate) fn losses(&self) -> Arc<[Loss]> {
+        self.counters.losses()
     }
 
     /// Asks the node for its facts, unless a batch is under way: the answer to any batch has them.

@@ -23,6 +23,7 @@ mod recall;
 mod redis;
 mod sentinel;
 pub mod spi;
+pub(crate) mod votes;
 
 pub use self::counters::NodeMetrics;
 pub use self::event::{HistoryCause, NodeEvent};

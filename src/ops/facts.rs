@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+pub(crate) use super::marker::{Kept, Marker};
 use crate::sentinel::min_replicas::LAG_SLACK;
 
 /// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
@@ -206,48 +207,6 @@ pub(crate) struct Clock {
     pub(crate) ahead: i64,
     /// It may be more or less by so many microseconds: half of the round trip.
     pub(crate) error: u64,
-}
-
-/// A server's marker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Marker {
-    /// There is no marker.
-    Absent,
-    Kept(Kept),
-}
-
-/// The parts of a marker that matter to operators. The script that writes it documents its fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// How long the node grants nothing after it was restarted or replaced.
-    pub(crate) quarantine: Duration,
-    /// How long that lasts although no client requires it.
-    pub(crate) agreed: Duration,
-    /// How long ago its history began without any palisade data, if it did.
-    pub(crate) empty_for: Option<Duration>,
-}
-
-impl Kept {
-    /// For how long a server that began without data grants nothing.
-    pub(crate) fn quarantine_left(&self) -> Option<Duration> {
-        Some(self.quarantine.saturating_sub(self.empty_for?)).filter(|left| !left.is_zero())
-    }
-
-    /// Reads the marker at this time of the server's, in ms. Of a quarantine that is not over the
-    /// length stays until its end.
-    pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
-        let began = text.split(' ').nth(6);
-        let mut fields = text.split(' ').skip(1).map(str::parse::<u64>);
-        let mut next = || fields.next()?.ok();
-        let (since, _floor, length, agreed) = (next()?, next()?, next()?, next()?);
-        let until = agreed.max(since.saturating_add(length));
-        let ms = Duration::from_millis;
-        Some(Self {
-            quarantine: ms(length),
-            agreed: ms(until.saturating_sub(now_ms)),
-            empty_for: (began == Some("e")).then(|| ms(now_ms.saturating_sub(since))),
-        })
-    }
 }
 
 /// The result of a trial lock.
@@ -466,32 +425,4 @@ pub(crate) fn host_of(at: &str) -> &str {
 /// Whether a Sentinel's flags (`slave,s_down`) hold this one.
 pub(crate) fn flagged(fields: &Fields, flag: &str) -> bool {
     fields.get("flags").is_some_and(|all| all.split(',').any(|f| f == flag))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_marker_says_for_how_long_its_quarantine_stays() {
-        let id = "a".repeat(40);
-        let of = |since: u64, q: u64, agreed: u64, more: &str| {
-            let text = format!("{id} {since:013} {:016} {q:09} {agreed:013} {:013} n {more}", 7, 0);
-            Kept::parse(&text, 100_000)
-        };
-        let is = |q, left| {
-            let ms = Duration::from_millis;
-            Some(Kept { quarantine: ms(q), agreed: ms(left), empty_for: None })
-        };
-        assert_eq!(of(0, 30_000, 160_000, "-0000000000000 0000000000000"), is(30_000, 60_000));
-        assert_eq!(of(0, 30_000, 90_000, "s0000000123456 0000000000000"), is(30_000, 0));
-        // In quarantine the length stays until that is over.
-        assert_eq!(of(95_000, 30_000, 90_000, "-"), is(30_000, 25_000));
-        let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
-        let empty_for = Kept::parse(&text, 100_000).unwrap().empty_for;
-        assert_eq!(empty_for, Some(Duration::from_secs(5)));
-        for odd in ["", "x", "a b c d e", &id] {
-            assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
-        }
-    }
 }

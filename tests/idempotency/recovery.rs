@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Parked, ParkedReason};
+use palisade::node::Loss;
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::{Idempotency, Outcome, RedisNode, Redlock};
 use tokio::time::{Instant, sleep};
@@ -93,6 +94,12 @@ async fn restarted(args: &[&str]) {
     let first = lost.first().map_or(killed, |(_, begun, _)| *begun);
     assert!(from + NOTED + ON_THE_WAY >= first, "{args:?}: {from} is long before {first}");
     assert!(from <= to && killed <= to && to <= now(), "{args:?}: {killed}, {to}");
+    // The same is shown to who asks whether it can work, while that matters.
+    let health = orders.strict.health().await;
+    assert_eq!(*health.nodes[0].losses, [Loss { from, to }]);
+    assert!(health.to_string().contains("lost at most "), "{health}");
+    let health = orders.accepting.health().await;
+    assert!(health.new_keys().is_now() && !health.to_string().contains("lost"), "{health}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

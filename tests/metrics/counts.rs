@@ -261,3 +261,50 @@ async fn ticks_of_before_a_restart_are_not_missed() {
     let done = kept.number("palisade_cron_ticks_total", &done);
     assert!(missed == 0.0 && done >= 38.0, "{missed} missed, {done} done");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_says_who_votes_and_what_was_lost() {
+    let kept = Kept::new();
+    let _recorder = kept.install();
+    let world = World::new();
+    let redlock = world.redlock();
+    let of =
+        |name: &str, node: &str| kept.number(&format!("palisade_node_{name}"), &[("node", node)]);
+    let ready = || kept.number("palisade_ready", &[]);
+    assert!(ready().is_nan() && of("voting", "node-0").is_nan(), "no node was asked yet");
+    let unknown =
+        |name| kept.number("palisade_idempotency_keys_unknown_until_seconds", &[("name", name)]);
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+    let run = async |key| orders.key(key).run(|_| async { Ok::<_, Failed>(()) }).await;
+    assert!(run("first").await.unwrap().is_executed());
+    sleep(S).await;
+    assert_eq!((ready(), of("voting", "node-0")), (1.0, 1.0));
+    assert_eq!((of("losses_total", "node-0"), of("loss_seconds", "node-0")), (0.0, 0.0));
+
+    world.links[0].forget();
+    sleep(6 * S).await;
+    assert_eq!((ready(), of("voting", "node-0"), of("voting", "node-1")), (1.0, 0.0, 1.0));
+    assert_eq!((of("losses_total", "node-0"), of("loss_seconds", "node-0")), (1.0, f64::INFINITY));
+    let ends = of("quarantine_ends_seconds", "node-0");
+    world.links[1].forget();
+    sleep(6 * S).await;
+    assert_eq!(ready(), 0.0, "two of three are in quarantine");
+    assert!(of("quarantine_ends_seconds", "node-1") > ends && ends > 0.0);
+    sleep(9 * S).await;
+    assert_eq!((ready(), of("voting", "node-0")), (1.0, 1.0));
+    assert_eq!(redlock.metrics()[0].losses, 1);
+
+    assert_eq!(unknown("orders"), 0.0);
+    assert!(matches!(run("second").await.unwrap(), Outcome::Parked(_)));
+    let until = unknown("orders") - ends;
+    assert!((86_390.0..86_430.0).contains(&until), "a day from the loss: {until}");
+    // For how long a schedule's key would count as forgotten is no news: it is stored again.
+    let cron = Cron::new(&redlock);
+    let job = Job::new("j", "* * * * * *");
+    let _ = tokio::time::timeout(5 * S, cron.run(job, |_| async { Ok::<_, Failed>(()) })).await;
+    assert_eq!(unknown("cron"), 0.0);
+
+    world.cut(true);
+    sleep(6 * S).await;
+    assert_eq!((ready(), of("voting", "node-2")), (0.0, 0.0));
+}

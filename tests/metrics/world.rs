@@ -20,7 +20,11 @@ impl World {
     pub(crate) fn new() -> Self {
         let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
         let node = |n| MemoryNode::builder().name(format!("node-{n}")).env(Arc::clone(&env));
-        let fault = |n| Fault::new(node(n).build()).env(Arc::clone(&env));
+        let fault = |n| {
+            let memory = node(n).build();
+            let fault = Fault::new(memory.clone()).forget_by(move || memory.restart_empty());
+            fault.env(Arc::clone(&env))
+        };
         let faults: Vec<_> = (0..3).map(fault).collect();
         let links = faults.iter().map(Fault::control).collect();
         Self { env, faults, links }

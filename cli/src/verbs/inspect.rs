@@ -4,9 +4,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use nix::sys::signal::Signal;
+use palisade::election::Leader;
 use palisade::{Holder, Inspection, LockGuard, NodeView};
 use serde_json::{Value, json};
 
+use super::leader::{leader_json, leader_line};
 use super::{Ground, SayArgs, refused};
 use crate::Done;
 use crate::access::{HandleArgs, Sets};
@@ -14,6 +16,9 @@ use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
 use crate::say::Say;
 
 /// Says who holds the lock NAME, by each node. Changes nothing.
+///
+/// Elections have names of their own: if the lock is free and an election NAME has a leader, that
+/// is said, too.
 ///
 /// Exit code 0 if the lock is held or free, 69 if too few nodes can say.
 #[derive(Debug, Args)]
@@ -56,7 +61,12 @@ impl InspectArgs {
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.is_free();
-        let text = if json { whole(&self.name, &seen).to_string() } else { table(&seen) };
+        let leader = if seen.is_free() { leader(&ground, &self.name).await } else { None };
+        let text = if json {
+            whole(&self.name, &seen, leader.as_ref()).to_string()
+        } else {
+            table(&self.name, &seen, leader.as_ref())
+        };
         Ok(Done { text: text + "\n", code: if known { 0 } else { UNAVAILABLE } })
     }
 }
@@ -118,6 +128,12 @@ impl ForceArgs {
     }
 }
 
+/// Who leads the election of this name, if that is known.
+async fn leader(ground: &Ground, name: &str) -> Option<Leader> {
+    let election = ground.redlock.election(name).build().ok()?;
+    election.leader().await.ok().flatten()
+}
+
 /// The command was ended by a signal; its exit code.
 fn stopped(say: Say, signal: Signal, name: &str, then: &str) -> u8 {
     let text = format!("lock {name:?}: stopped by {signal}; {then}");
@@ -142,11 +158,17 @@ pub(super) fn line(holder: &Holder) -> String {
     format!("{owner} (fence {fence}, {remaining:.1?} of its lease left{note})")
 }
 
-fn table(seen: &Inspection) -> String {
-    let mut text = match seen.holder() {
-        Some(holder) => format!("held by {}", line(&holder)),
-        None if seen.is_free() => "free".to_owned(),
-        None => "unknown: no majority names a holder, and none says that it is free".to_owned(),
+fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
+    let mut text = match (seen.holder(), leader) {
+        (Some(holder), _) => format!("held by {}", line(&holder)),
+        (None, Some(leader)) => {
+            let leader = leader_line(leader);
+            format!("free as a lock; {name:?} is an election: {leader}")
+        }
+        (None, None) if seen.is_free() => "free".to_owned(),
+        (None, None) => {
+            "unknown: no majority names a holder, and none says that it is free".to_owned()
+        }
     };
     for (node, view) in &seen.nodes {
         let view = match view {
@@ -170,7 +192,7 @@ fn holder_json(holder: &Holder) -> Value {
             "remaining_ms": holder.remaining.as_millis(), "note": holder.note })
 }
 
-fn whole(name: &str, seen: &Inspection) -> Value {
+fn whole(name: &str, seen: &Inspection, leader: Option<&Leader>) -> Value {
     let state = match seen.holder() {
         Some(_) => "held",
         None if seen.is_free() => "free",
@@ -195,5 +217,6 @@ fn whole(name: &str, seen: &Inspection) -> Value {
         _ => Value::Null,
     });
     json!({ "name": name, "state": state, "holder": seen.holder().as_ref().map(holder_json),
+            "election": leader.map(leader_json),
             "nodes": nodes.collect::<Vec<_>>() })
 }

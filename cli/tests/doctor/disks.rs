@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
-use crate::doctor::Verdict::{Error, Warning};
+use crate::doctor::Verdict::{Error, Fine, Info, Warning};
 use crate::lab::wait_for;
 use crate::support::server::Server;
 
@@ -78,6 +79,26 @@ fn a_user_default_that_may_not_write() {
         let found = server.cli(&["exists", "a", "b"]);
         assert_eq!(found, kept, "default has {rights}");
     }
+}
+
+/// What a restart may have lost is said with its length, and what it means for keys.
+#[test]
+fn a_server_that_was_restarted() {
+    let mut server = Server::start(&["--appendonly", "yes"]);
+    let of = format!("node {}", server.addr());
+    let patient = || Patient::default().arg("--node").arg(&server.url());
+    let mut init = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    assert!(init.args(["init", "--node", &server.url()]).status().unwrap().success());
+    // Its trial lock is the last that the server hears of.
+    assert_eq!(patient().examine().of("data-loss", &of).verdict, Fine);
+    server.restart();
+    let patient = || Patient::default().arg("--node").arg(&server.url());
+    patient().examine();
+    let report = patient().arg("--no-trial").examine();
+    let found = report.of("data-loss", &of);
+    assert_eq!(found.verdict, Info, "{found:#?}");
+    assert!(found.says.starts_with("lost at most "), "{found:#?}");
+    assert!(found.says.contains("accept_loss"), "{found:#?}");
 }
 
 /// 11: a supervisor is faster than any Sentinel. A datagram says that the server is ready.

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use palisade::Outcome;
 use serde_json::Value;
 
+use crate::application::Application;
 use crate::ground::{Ground, text};
 use crate::prometheus::{Prometheus, promtool, repository};
 use crate::scrape::{Watched, wait_for};
@@ -28,13 +30,13 @@ fn what_is_served_and_shipped_is_what_prometheus_reads() {
     promtool(&["check", "metrics"], &text).expect("nothing to find fault with");
     let rules = repository().join("docs/monitoring/alerts.yml");
     let said = promtool(&["check", "rules", rules.to_str().expect("UTF-8")], "");
-    assert!(said.expect("good rules").contains("3 rules found"));
+    assert!(said.expect("good rules").contains("7 rules found"));
 }
 
-/// One story, because a Prometheus sees all of it: first nothing fires, then three faults.
+/// One story, because a Prometheus sees all of it: first nothing fires, then five faults.
 #[test]
 fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
-    let (ground, frozen) = (Ground::new(), Ground::new());
+    let (ground, frozen, mut emptied) = (Ground::new(), Ground::new(), Ground::new());
     let sleep = ["--", "sleep", "120"];
     // The only candidate of its election, whose command ends with it.
     let leader = Watched::start(&ground, &[&["elect", "lonely"][..], &sleep].concat());
@@ -54,15 +56,17 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     let late = ["elect", "late", "--ttl", "3s", "--grace", "300ms"];
     let renewed = Watched::start(&frozen, &[&late[..], &sleep].concat());
 
-    let all = [&leader, &hosts[0], &hosts[1], &renewed];
-    let targets = all.map(|watched| watched.address.as_str());
-    // Only the time for which nobody has to lead is shorter than it is shipped.
-    let shipped = shipped("alerts.yml");
-    let rules = shipped.replace("for: 30s", "for: 2s");
-    assert_ne!(rules, shipped);
+    let application = Application::start(&emptied.url(), Duration::from_secs(10));
+    assert!(application.order("first").expect("an answer").is_executed());
+
+    let all = [&leader, &hosts[0], &hosts[1], &renewed].map(|watched| watched.address.as_str());
+    let targets = [&all[..], &[&application.address]].concat();
+    // Only the times for which something has to last are shorter than they are shipped.
+    let rules = shipped("alerts.yml").replace("for: 30s", "for: 2s").replace("for: 1m", "for: 2s");
+    assert_eq!(rules.matches("for: 2s").count(), rules.matches(" for: ").count());
     let prometheus = Prometheus::start(&ground.dir, &rules, &targets);
     wait_for("all are scraped", SOON, || {
-        let up = prometheus.query("palisade_node_batches_total > 0").len() == all.len();
+        let up = prometheus.query("palisade_node_batches_total > 0").len() == targets.len();
         let leading =
             prometheus.query("palisade_election_leading{name=\"lonely\"} == 1").len() == 1;
         let done = "sum(palisade_cron_ticks_total{outcome=\"done\"}) > 2";
@@ -95,6 +99,23 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     fires(&prometheus, "PalisadeRenewalMarginLow", "late");
     fires(&prometheus, "PalisadeLeaderless", "lonely");
     fires(&prometheus, "PalisadeKeysParked", "cron");
+    // A server is started again without its data.
+    emptied.server.restart();
+    fires(&prometheus, "PalisadeQuarantine", "");
+    wait_for("a key that counts as forgotten", SOON, || {
+        matches!(application.order("second"), Ok(Outcome::Parked(_))).then_some(())
+    });
+    fires(&prometheus, "PalisadeKeysUnknown", "orders");
+    assert!(prometheus.query("palisade_node_loss_seconds == +Inf").len() == 1, "all was lost");
+    assert!(!prometheus.firing().iter().any(|(alert, _)| alert == "PalisadeNoQuorum"));
+    for server in [&ground.server, &frozen.server, &emptied.server] {
+        server.freeze();
+    }
+    fires(&prometheus, "PalisadeNotReady", "");
+    fires(&prometheus, "PalisadeNoQuorum", "");
+    for server in [&ground.server, &frozen.server, &emptied.server] {
+        server.resume();
+    }
     dashboard_shows(&prometheus);
 }
 

@@ -1,6 +1,7 @@
 //! `--metrics`: what is served, to whom, and what a real Prometheus makes of it.
 
 mod alerts;
+mod application;
 mod endpoint;
 #[path = "../verbs/ground.rs"]
 #[allow(dead_code, reason = "shared with the tests of verbs, which use all of it")]

@@ -194,6 +194,11 @@ fn what_is_held_is_listed_and_nothing_else() {
     let boss = list["held"].as_array().unwrap().iter().find(|h| h["name"] == "boss").unwrap();
     assert_eq!((&boss["leader"]["value"], &boss["on"]), (&"10.0.0.7".into(), &1.into()));
     assert!(boss["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 2_000), "{boss}");
+    let seen = ground.run(&["inspect", "boss"]).out;
+    assert!(seen.starts_with("free as a lock; \"boss\" is an election: term "), "{seen}");
+    assert!(seen.contains("\"10.0.0.7\" leads"), "{seen}");
+    let seen = object(&ground.run(&["inspect", "boss", "--json"]));
+    assert_eq!((&seen["state"], &seen["election"]["value"]), (&"free".into(), &"10.0.0.7".into()));
     let seen = object(&ground.run(&["inspect", "deploy", "--json"]));
     let deploy = list["held"].as_array().unwrap().iter().find(|h| h["name"] == "deploy").unwrap();
     assert_eq!(deploy["owner"], seen["holder"]["owner"], "as `inspect` names it");

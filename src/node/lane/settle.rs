@@ -44,6 +44,8 @@ impl Worker {
         let spoken = facts.map(|facts| Spoken { facts, sent, received });
         let objection = spoken.as_ref().and_then(|spoken| self.hear(spoken));
         let facts = spoken.map(|spoken| spoken.facts);
+        let grants = facts.as_ref().is_some_and(|facts| facts.quarantine.is_zero());
+        self.settings.votes.set(self.index, grants && objection.is_none());
         self.owed.answered(facts.is_some());
         let mut unsure = Unsure::new();
         let mut count = Count::default();

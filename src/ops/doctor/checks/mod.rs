@@ -6,6 +6,7 @@ mod appendfsync;
 mod backlog_ttl;
 mod clock_skew;
 mod co_located;
+mod data_loss;
 mod down_after;
 mod even_nodes;
 mod eviction;
@@ -67,6 +68,7 @@ pub(crate) const CHECKS: &[Check] = &[
     reachable::CHECK,
     trial::CHECK,
     not_initialised::CHECK,
+    data_loss::CHECK,
     same_server::CHECK,
     not_master::CHECK,
     two_masters::CHECK,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::facts::{Facts, Kept, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use crate::config::RETENTION;
 
 pub(super) const CHECK: Check = Check {
     id: "not-initialised",
@@ -17,9 +18,6 @@ pub(super) const CHECK: Check = Check {
           the same denies keys that it forgot, and a handler runs twice",
     run,
 };
-
-/// How long a key without a birth may count as forgotten; the library's default retention.
-const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn run(facts: &Facts) -> Vec<Finding> {
     let in_use = facts.masters().any(|(_, s)| s.marker.ok().is_some_and(is_used));
@@ -141,13 +139,13 @@ mod tests {
     fn kept(empty_secs: Option<u64>) -> Marker {
         let secs = Duration::from_secs;
         let empty_for = empty_secs.map(secs);
-        Marker::Kept(Kept { quarantine: secs(15), agreed: secs(30), empty_for })
+        Marker::Kept(Kept { quarantine: secs(15), agreed: secs(30), empty_for, ..Kept::default() })
     }
 
     #[test]
     fn a_replaced_node_of_a_deployment_in_use_is_not_to_be_initialised() {
         for second in [Marker::Absent, kept(Some(5)), kept(Some(60))] {
-            let found = broken("not-initialised", |f| two(f, [kept(None), second]));
+            let found = broken("not-initialised", |f| two(f, [kept(None), second.clone()]));
             assert_eq!(found.subject, "node 10.0.0.2:6379");
             assert_eq!(found.mend, [""; 0], "{second:?}");
             assert_eq!(found.says == REPLACED, second == Marker::Absent, "{found:?}");
@@ -168,7 +166,7 @@ mod tests {
         assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
         assert_eq!(found.mend, [""; 0]);
         let old = kept(Some(25 * 60 * 60));
-        with("not-initialised", |f| two(f, [old, old]), |_| {});
+        with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn judge(subject: String, server: &Server, max_ttl: Duration, l: Duration) -> Op
     server.reached.as_ref().ok()?;
     let marker = match server.marker.known() {
         Ok(Marker::Absent) => return None,
-        Ok(Marker::Kept(kept)) => *kept,
+        Ok(Marker::Kept(kept)) => kept,
         Err(why) => return Some(Finding::unknown(subject, why)),
     };
     let kept = marker.quarantine;
@@ -76,7 +76,7 @@ mod tests {
 
     fn marker(secs: u64, agreed_ms: u64) -> Read<Marker> {
         let (quarantine, agreed) = (Duration::from_secs(secs), Duration::from_millis(agreed_ms));
-        Read::Got(Marker::Kept(Kept { quarantine, agreed, empty_for: None }))
+        Read::Got(Marker::Kept(Kept { quarantine, agreed, ..Kept::default() }))
     }
 
     #[test]

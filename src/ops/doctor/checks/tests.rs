@@ -136,7 +136,8 @@ fn server(n: usize) -> Server {
         marker: Read::Got(Marker::Kept(Kept {
             quarantine: Duration::from_secs(19),
             agreed: Duration::from_secs(30),
-            empty_for: None,
+            history: "a".repeat(40),
+            ..Kept::default()
         })),
         user: Read::Got("default".into()),
         may: Read::Got(COMMANDS.iter().map(|c| ((*c).to_owned(), None)).collect()),

@@ -1,0 +1,47 @@
+//! A program that uses the library, for what `palisade` itself does not count.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use tokio::runtime::{Builder, Runtime};
+
+/// Keys of the namespace `orders` on one server, with what is counted on a page of its own.
+pub(crate) struct Application {
+    pub(crate) address: String,
+    orders: Idempotency,
+    runtime: Runtime,
+}
+
+impl Application {
+    /// Leases, and so a quarantine, last this long.
+    pub(crate) fn start(url: &str, ttl: Duration) -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let counted = recorder.handle();
+        let orders = metrics::with_local_recorder(&recorder, || {
+            let node = RedisNode::new(url).expect("an address");
+            let redlock = Redlock::builder().node(node).ttl(ttl).build().expect("good settings");
+            redlock.idempotency("orders").at_most_once().build().expect("good settings")
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 4_096]);
+                let page = counted.render();
+                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", page.len());
+                let _ = stream.write_all((head + &page).as_bytes());
+            }
+        });
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self { address, orders, runtime: runtime.expect("a runtime") }
+    }
+
+    /// Runs a key without a birth.
+    pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
+        self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
+    }
+}
