@@ -45,6 +45,9 @@ pub mod how_this_is_tested {}
 #[doc = include_str!("changing_settings.md")]
 pub mod changing_settings {}
 
+#[doc = include_str!("after_a_loss.md")]
+pub mod after_a_loss {}
+
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}
 

@@ -5,6 +5,7 @@ mod broker;
 mod held;
 #[cfg(feature = "streams")]
 mod hostile;
+mod incidents;
 mod settle;
 #[cfg(feature = "streams")]
 mod streams;

@@ -1,0 +1,153 @@
+//! Three losses of data on real servers, each decided about by one call while a consumer holds the
+//! messages. The oracle is the ledger of the test.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
+use palisade::idempotency::{Context, Decision};
+use palisade::ops::{Audit, incidents};
+use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+
+use super::broker::{Broker, Handed};
+use super::support::group::{Groups, cli};
+use super::support::server::Server;
+use super::{Ledger, empty};
+
+const TTL: Duration = Duration::from_secs(5);
+const ERROR: Duration = Duration::from_millis(50);
+/// No step takes longer, also on a busy machine.
+const LONG: Duration = Duration::from_secs(400);
+/// Messages that are made after the loss.
+const NEW: usize = 20;
+
+fn redlock(builder: RedlockBuilder) -> Redlock {
+    let builder = builder.ttl(TTL).max_ttl(TTL).clock_error(ERROR);
+    builder.node_deadline(Duration::from_secs(1)).build().unwrap()
+}
+
+/// A handle over one server, which another one marked as new before.
+async fn lone(server: &Server) -> Redlock {
+    let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
+    assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
+    redlock(Redlock::builder().node(node(false)))
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A consumer's world.
+struct Lab {
+    of: Idempotency,
+    worker: Worker,
+    broker: Broker,
+    ledger: Ledger,
+}
+
+impl Lab {
+    fn new(redlock: &Redlock) -> Self {
+        let of = redlock.idempotency("orders").at_most_once().build().unwrap();
+        let worker = Worker::new(of.clone(), Rules::default().concurrency(128)).unwrap();
+        Self { of, worker, broker: Broker::default(), ledger: Ledger::default() }
+    }
+
+    fn publish(&self, name: &str, n: usize) {
+        (0..n).for_each(|n| self.broker.publish(&format!("{name}-{n}"), "10 GBP"));
+    }
+
+    /// Consumes until nothing is left.
+    async fn consume(&self) {
+        let books = self.ledger.clone();
+        let book = move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move { books.book(&cx) }
+        };
+        let (connection, _) = self.broker.connect();
+        self.worker.run(connection, book, empty(self.broker.clone())).await.unwrap();
+    }
+
+    /// Has so many messages held, lets new ones through, and decides.
+    async fn decided(&self, held: usize, decision: Decision) {
+        let booked = self.ledger.with(1);
+        let operate = async {
+            until("all are held", || self.of.metrics().held == held as u64).await;
+            for n in 0..NEW {
+                self.broker.publish_at(&format!("new-{n}"), "10 GBP", SystemTime::now());
+            }
+            until("the new ones go on", || self.ledger.with(1) == booked + NEW).await;
+            until("they are acknowledged", || self.broker.left() == held).await;
+            assert_eq!(self.broker.dead(), []);
+            let audit = Audit::new("alice", "looked at the ledger").unwrap();
+            let seen = incidents(&self.of).await.incidents;
+            let [incident] = &seen[..] else { panic!("{seen:?}") };
+            for one in incident.decide(&self.of, decision, false, &audit).await.unwrap() {
+                assert_eq!((one.stands.decision, one.is_new, one.on), (decision, true, 1));
+            }
+        };
+        tokio::join!(self.consume(), operate);
+        let (ran, dead) = if decision == Decision::Run { (held, 0) } else { (0, held) };
+        assert_eq!(self.ledger.with(1), booked + NEW + ran);
+        assert_eq!(self.ledger.with(2), 0, "none twice");
+        assert_eq!(self.broker.dead().len(), dead);
+        assert!(self.broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
+        assert_eq!((self.broker.left(), self.of.metrics().held), (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_messages_of_an_emptied_server_run_by_one_decision() {
+    let mut server = Server::start(&[]);
+    let lab = Lab::new(&lone(&server).await);
+    lab.publish("before", 10);
+    lab.consume().await;
+    block_in_place(|| server.restart_empty());
+    lab.publish("old", 10_000);
+    lab.decided(10_000, Decision::Run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_backup_has_is_replayed_and_what_it_lost_is_parked_by_one_decision() {
+    let mut server = Server::start(&[]);
+    let lab = Lab::new(&lone(&server).await);
+    lab.publish("before", 100);
+    lab.consume().await;
+    assert_eq!(server.cli(&["SAVE"]), "OK");
+    lab.publish("lost", 200);
+    lab.consume().await;
+    assert_eq!(lab.ledger.with(1), 300);
+    block_in_place(|| server.restart());
+    // All come again, and some for the first time.
+    lab.publish("before", 100);
+    lab.publish("lost", 200);
+    lab.publish("old", 300);
+    lab.decided(500, Decision::Park).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_failover_run_by_one_decision() {
+    let groups = block_in_place(|| Groups::up_with(1, 3_000, 1, &[]));
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    let node = node.trust_fresh(true).build().unwrap();
+    let lab = Lab::new(&redlock(Redlock::builder().node(node)));
+    lab.publish("before", 100);
+    lab.consume().await;
+    let name = groups.name(0);
+    let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name];
+    let old = cli(&groups.sentinels(0)[0], &ask).lines().collect::<Vec<_>>().join(":");
+    block_in_place(|| groups.break_("failover", 0, &[]));
+    // From then on it takes no claim any more.
+    until("it follows another one", || {
+        block_in_place(|| cli(&old, &["ROLE"])).starts_with("slave")
+    })
+    .await;
+    lab.publish("before", 100);
+    lab.publish("old", 500);
+    lab.decided(500, Decision::Run).await;
+}
