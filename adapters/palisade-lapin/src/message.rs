@@ -12,7 +12,9 @@ use lapin::types::{AMQPValue, FieldTable, ShortStringError};
 use lapin::{BasicProperties, Error};
 use palisade::Failed;
 use palisade::idempotency::consumer::headers::FAILURES;
-use palisade::idempotency::consumer::{DeadLetter, Delivery, Disposition, json, pause};
+use palisade::idempotency::consumer::{
+    DeadLetter, DeadLetterReason, Delivery, Disposition, json, pause,
+};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
@@ -198,6 +200,11 @@ impl Message {
         (BasicProperties::default().with_headers(alone), &[])
     }
 
+    async fn park(&self, why: &DeadLetter) -> Result<(), SettleError> {
+        let (properties, body) = self.dead(why);
+        self.session.park(properties, body).await
+    }
+
     async fn ack(&self) -> Result<(), SettleError> {
         let sent = self.raw.acker.ack(BasicAckOptions::default()).await?;
         sent.then_some(()).ok_or(SettleError::ChannelGone)
@@ -216,13 +223,24 @@ impl Message {
             Disposition::Stop(_) => return self.give_back().await,
             Disposition::Retry(wait) if wait.is_zero() => return self.give_back().await,
             Disposition::Retry(wait) => {
-                let failures = [(FAILURES, AMQPValue::LongLongInt(failures.into()))];
-                self.session.retry(*wait, self.copied(failures), self.payload()).await
+                let count = [(FAILURES, AMQPValue::LongLongInt(failures.into()))];
+                let copy = self.copied(count);
+                if self.session.has_room_later(&copy) {
+                    self.session.retry(*wait, copy, self.payload()).await
+                } else if failures > self.failures() {
+                    // Without the count it would fail for ever.
+                    let why = DeadLetter::new(
+                        DeadLetterReason::Exhausted,
+                        "it failed, and its headers leave no room to count that: send it with \
+                         smaller ones",
+                    );
+                    self.park(&why).await
+                } else {
+                    sleep((*wait).min(HELD_MAX)).await;
+                    return self.give_back().await;
+                }
             }
-            Disposition::Park(why) => {
-                let (properties, body) = self.dead(why);
-                self.session.park(properties, body).await
-            }
+            Disposition::Park(why) => self.park(why).await,
         };
         copied?;
         self.session.stored();

@@ -24,6 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const CONFIRM: Duration = Duration::from_secs(5);
 /// Room for a message's properties besides its headers: at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
+/// Room for the headers that the broker adds to a message that was in a queue of delays.
+const ADDED: usize = 1 << 10;
 /// How long the end of a connection may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -136,7 +138,17 @@ impl Session {
 
     /// Whether properties with these headers, and no others of size, fit into a frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
+        self.fits(properties.headers().as_ref().map_or(0, topology::size))
+    }
+
+    /// As [`has_room`](Self::has_room), for a copy that comes back from a queue of delays: the
+    /// broker adds headers of its own to it.
+    pub(crate) fn has_room_later(&self, properties: &BasicProperties) -> bool {
         let headers = properties.headers().as_ref().map_or(0, topology::size);
+        self.fits(headers + ADDED)
+    }
+
+    fn fits(&self, headers: usize) -> bool {
         let frame =
             usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX);
         headers + OTHERS <= frame

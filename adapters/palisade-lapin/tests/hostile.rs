@@ -5,7 +5,7 @@
 #[path = "../../../tests/support/hostile.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod hostile;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;
 
 use std::sync::{Arc, Mutex};
@@ -113,4 +113,46 @@ async fn no_message_stops_another_one() {
     }
     assert_eq!(became, want);
     assert_eq!(queue.ready(name).await, 0, "all is settled");
+}
+
+#[tokio::test]
+async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
+    let queue = Queue::new("full").await;
+    let channel = queue.channel().await;
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let name = queue.name.as_str();
+    channel.queue_declare(name.into(), durable, FieldTable::default()).await.unwrap();
+    let mut headers = FieldTable::default();
+    headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));
+    let full = BasicProperties::default().with_message_id("full".into()).with_headers(headers);
+    let plain = BasicProperties::default().with_message_id("plain".into());
+    for properties in [full, plain] {
+        let options = BasicPublishOptions::default();
+        let publish = channel.basic_publish("".into(), name.into(), options, b"{}", properties);
+        assert!(publish.await.unwrap().await.unwrap().is_ack());
+    }
+    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
+    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
+    let consumer = Consumer::builder(&queue.uri, name, of).build().unwrap();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let ours = Arc::clone(&runs);
+    let handler = move |cx: Context, _: Arc<Message>| {
+        let key = cx.key().to_owned();
+        ours.lock().unwrap().push(key.clone());
+        async move { if key == "full" { Err(Failed::retry("not now")) } else { Ok(()) } }
+    };
+    let settled = async {
+        while queue.ready(&dead_letters(name)).await < 1 || queue.ready(name).await > 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(HANG, consumer.run(handler, settled)).await.expect("it ends").unwrap();
+    let letter = queue.dead().await.expect("one");
+    let headers = letter.delivery.properties.headers().as_ref().map(FieldTable::inner);
+    let reason = headers.and_then(|all| all.get(REASON)).and_then(AMQPValue::as_long_string);
+    assert_eq!(reason.map(ToString::to_string).as_deref(), Some("exhausted"));
+    let mut runs = std::mem::take(&mut *runs.lock().unwrap());
+    runs.sort();
+    assert_eq!(runs, ["full", "plain"], "each once, over one connection");
 }

@@ -4,7 +4,7 @@
 #[path = "../../../tests/support/hostile.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod hostile;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;
 
 use std::sync::{Arc, Mutex};

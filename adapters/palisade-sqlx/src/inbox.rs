@@ -50,7 +50,9 @@ where
 /// found. An earlier attempt that is still in an open transaction is no danger: the next one waits
 /// for it in [`once`].
 ///
-/// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log.
+/// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log. So is
+/// a row older than the retention: it may be of an earlier use of the key, or of the attempt that is
+/// asked for, if the probe had no answer for that long.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -164,19 +166,19 @@ impl Rows for Postgres {
 }
 
 async fn row_of(conn: &mut PgConnection, cx: &Context) -> Result<Option<Found>, sqlx::Error> {
-    type Row = (Option<String>, Option<Vec<u8>>, bool);
-    let find = "SELECT result, fingerprint, false AS unnamed FROM palisade_inbox \
-                WHERE record = $1 \
-                AND counts_until > clock_timestamp() - $2 * interval '1 microsecond' \
-                UNION ALL SELECT NULL, NULL, true FROM palisade_inbox_unnamed \
+    type Row = (Option<String>, Option<Vec<u8>>, bool, bool);
+    let find = "SELECT result, fingerprint, false AS unnamed, \
+                counts_until > clock_timestamp() - $2 * interval '1 microsecond' AS counts \
+                FROM palisade_inbox WHERE record = $1 \
+                UNION ALL SELECT NULL, NULL, true, true FROM palisade_inbox_unnamed \
                 WHERE namespace = $3 AND key = $4 ORDER BY unnamed LIMIT 1";
     let find = sqlx::query_as(find).bind(record(cx)).bind(micros(cx.elapsed()));
     let find = find.bind(cx.namespace()).bind(cx.key()).persistent(keeps_statements(conn));
     let found: Option<Row> = find.fetch_optional(conn).await?;
-    Ok(found.map(|(result, fingerprint, unnamed)| {
+    Ok(found.map(|(result, fingerprint, unnamed, counts)| {
         if unnamed {
             return Found::Unnamed;
         }
-        Found::Row { result: result.map(String::into_bytes), fingerprint }
+        Found::Row { result: result.map(String::into_bytes), fingerprint, counts }
     }))
 }

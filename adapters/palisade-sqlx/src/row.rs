@@ -13,7 +13,7 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// A row that counts.
+/// A row that was found.
 pub(crate) enum Found {
     /// The record's.
     Row {
@@ -21,6 +21,8 @@ pub(crate) enum Found {
         result: Option<Vec<u8>>,
         /// The fingerprint of its request.
         fingerprint: Option<Vec<u8>>,
+        /// False once the nodes may have forgotten the record.
+        counts: bool,
     },
     /// One of the table's first form, with this namespace and key.
     Unnamed,
@@ -53,8 +55,7 @@ pub(crate) trait Rows: Database {
         cx: &Context,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads the row that counts; `entered`: in the transaction in which [`enter`](Self::enter)
-    /// found it.
+    /// Reads the row; `entered`: in the transaction in which [`enter`](Self::enter) found it.
     fn find(
         conn: &mut Self::Connection,
         cx: &Context,
@@ -109,7 +110,18 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     conn: &mut D::Connection,
     cx: &Context,
 ) -> Probed<T> {
-    match read(cx, D::find(conn, cx, false).await) {
+    let found = D::find(conn, cx, false).await;
+    if let Ok(Some(Found::Row { counts: false, .. })) = found {
+        // A use of the key in earlier times, or the attempt that is asked for: the nodes keep a
+        // record for as long as it is tried again, and a row only from its effect on.
+        tracing::warn!(
+            target: "palisade::sqlx", key = %name(cx),
+            "a probe found a row older than the retention; see whether it is this request's, and \
+             delete it if not"
+        );
+        return Probed::Unknown;
+    }
+    match read(cx, found) {
         Ok(Some(result)) => Probed::Found(result),
         Ok(None) => Probed::NotFound,
         Err(error) => unknown(&error),
@@ -148,7 +160,7 @@ fn read<T: DeserializeOwned>(
     let (result, fingerprint) = match found {
         None => return Ok(None),
         Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
-        Some(Found::Row { result, fingerprint }) => (result, fingerprint),
+        Some(Found::Row { result, fingerprint, .. }) => (result, fingerprint),
     };
     // As the nodes have it: a call without a fingerprint is answered with what is there.
     if let (Some(ours), Some(stored)) = (cx.fingerprint(), fingerprint)

@@ -313,6 +313,27 @@ async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over(
 }
 
 #[tokio::test]
+async fn a_row_older_than_the_retention_answers_no_probe_and_lets_none_run() {
+    let lab = Lab::new().await;
+    let keys = of("shop:");
+    let pool = lab.pool.clone();
+    let died = keys.key("order-7").fingerprint("two chairs").run(async move |cx: Context| {
+        let mut conn = pool.acquire().await?;
+        let receipt = "a receipt".to_owned();
+        let sold = inbox::once(&mut conn, &cx, |_| async { Ok::<_, BoxError>(receipt) }.boxed());
+        let _: String = sold.await?;
+        Err::<String, BoxError>("died with its effect".into())
+    });
+    assert!(died.await.is_err());
+    // No probe had an answer for a whole retention.
+    let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
+    sqlx::query(over).execute(&lab.pool).await.expect("a row");
+    let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
+    assert!(parked.contains("Parked"), "{parked}");
+    assert_eq!(lab.effects("order-7").await, 0, "no second handler");
+}
+
+#[tokio::test]
 async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
     let lab = Lab::new().await;
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());

@@ -115,19 +115,21 @@ impl Rows for MySql {
         cx: &Context,
         entered: bool,
     ) -> Result<Option<Found>, sqlx::Error> {
-        type Row = (Option<Vec<u8>>, Option<Vec<u8>>);
+        type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool);
         // In the transaction a locking read: its snapshot may be older than the row.
         let sql = if entered {
-            "SELECT result, fingerprint FROM palisade_inbox WHERE record = ? \
-             AND counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE"
+            "SELECT result, fingerprint, \
+             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+             FROM palisade_inbox WHERE record = ? LOCK IN SHARE MODE"
         } else {
-            "SELECT result, fingerprint FROM palisade_inbox WHERE record = ? \
-             AND counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND"
+            "SELECT result, fingerprint, \
+             counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+             FROM palisade_inbox WHERE record = ?"
         };
-        let find = sqlx::query_as(sql).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
+        let find = sqlx::query_as(sql).bind(micros(cx.elapsed())).bind(record(cx).into_bytes());
         let row: Option<Row> = find.fetch_optional(&mut *conn).await?;
-        if let Some((result, fingerprint)) = row {
-            return Ok(Some(Found::Row { result, fingerprint }));
+        if let Some((result, fingerprint, counts)) = row {
+            return Ok(Some(Found::Row { result, fingerprint, counts }));
         }
         let unnamed = "SELECT 1 FROM palisade_inbox_unnamed WHERE namespace = ? AND `key` = ?";
         let unnamed = sqlx::query(unnamed).bind(cx.namespace().as_bytes());
