@@ -53,16 +53,20 @@ async fn main() {
     let (batch, batch_trips) = batches(&args).await;
     let many = replays(&args).await;
     let one = on_one_thread(&args);
+    let (alone, together) = (always(&args, 1).await, always(&args, CALLERS).await);
     let bytes = bytes(args.records).await;
     if args.json {
         println!(
             "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
              \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
              \"replays\":{},\"replays_on_one_thread\":{},\
+             \"always_over_everysec\":{:.2},\"always_over_everysec_{CALLERS}_callers\":{:.2},\
              \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
             batch.median,
             many.json(),
             one.json(),
+            alone.median,
+            together.median,
             args.records
         );
         return;
@@ -75,6 +79,9 @@ async fn main() {
     row(&format!("a batch of {BATCH}, over calls one after the other"), &times, ">= 5");
     many.print("tokio's default runtime");
     one.print("a runtime of one thread");
+    let what = "calls/s with appendfsync always, over everysec";
+    row(&format!("{what}, 1 caller"), &alone.to_string(), "");
+    row(&format!("{what}, {CALLERS} callers"), &together.to_string(), "");
     let bytes = format!("{bytes:.1} over {} records", args.records);
     row("bytes of Redis for each record, 32-byte result", &bytes, "<= 300");
     println!(
@@ -101,7 +108,11 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let server = Server::start(&["--save", "", "--appendonly", "no"]);
+        Self::with(&["--appendonly", "no"])
+    }
+
+    fn with(args: &[&str]) -> Self {
+        let server = Server::start(&[&["--save", ""], args].concat());
         let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
         let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(2)).build();
         let redlock = redlock.expect("a handle");
@@ -270,6 +281,44 @@ async fn replays(args: &Args) -> Replays {
     let cpu = ((after.0 - before.0) / all, (after.1 - before.1) / all);
     let together = all / (lab.trips() - trips) as f64;
     Replays { per_s: Spread::of(rates), cpu, together }
+}
+
+/// How many calls of so many callers run their handler in a second, with `appendfsync always` as a
+/// part of those with `everysec`.
+async fn always(args: &Args, callers: usize) -> Spread {
+    let lab = |fsync| Arc::new(Lab::with(&["--appendonly", "yes", "--appendfsync", fsync]));
+    let labs = [lab("everysec"), lab("always")];
+    let (mut ratios, mut next) = (Vec::new(), 0);
+    for round in 0..args.rounds + 1 {
+        let mut rates = [0.0; 2];
+        for (lab, rate) in labs.iter().zip(&mut rates) {
+            let stop = Instant::now() + Duration::from_secs_f64(args.seconds);
+            let began = Instant::now();
+            let callers: Vec<_> = (0..callers)
+                .map(|caller| {
+                    let lab = Arc::clone(lab);
+                    tokio::spawn(async move {
+                        let mut done = 0_u64;
+                        while Instant::now() < stop {
+                            assert!(lab.call(format!("order-{next}-{caller}-{done}")).await);
+                            done += 1;
+                        }
+                        done
+                    })
+                })
+                .collect();
+            for caller in callers {
+                *rate += caller.await.expect("it runs") as f64;
+            }
+            *rate /= began.elapsed().as_secs_f64();
+        }
+        next += 1;
+        // The first one warms both.
+        if round > 0 {
+            ratios.push(rates[1] / rates[0]);
+        }
+    }
+    Spread::of(ratios)
 }
 
 /// Bytes of Redis for each completed record.

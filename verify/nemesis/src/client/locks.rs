@@ -102,8 +102,8 @@ impl Task {
             Ok(Err(e)) => refusal(e),
             Err(_) => Answer::Dropped,
         };
-        let taken = self.verb(Verb::TakeOver, name, wait + ROUND, call, answer).await?;
-        let Some(TakenOver { from, guard, .. }) = taken.ok().and_then(Result::ok) else {
+        let outcome = self.verb(Verb::TakeOver, name, wait + ROUND, call, answer).await?;
+        let Some(TakenOver { from, guard, .. }) = outcome.ok().and_then(Result::ok) else {
             return Ok(None);
         };
         let (at, token) = (now(), guard.fencing_token().get());

@@ -11,27 +11,33 @@ pub(super) enum Happening {
     Crash,
     Planned,
     ReplicaLost,
+    Backup,
+    Emptied,
 }
 
 impl Happening {
     /// All of them, in the order of the table.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::FirstWithoutInit,
         Self::First,
         Self::Restart,
         Self::Crash,
         Self::Planned,
         Self::ReplicaLost,
+        Self::Backup,
+        Self::Emptied,
     ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::FirstWithoutInit => "first start without init",
             Self::First => "first start",
-            Self::Restart => "restart",
-            Self::Crash => "crash of the master",
+            Self::Restart => "clean restart",
+            Self::Crash => "kill -9 of the master",
             Self::Planned => "planned failover",
             Self::ReplicaLost => "one replica lost",
+            Self::Backup => "restored backup",
+            Self::Emptied => "emptied",
         }
     }
 
@@ -42,6 +48,10 @@ impl Happening {
 
     /// Whether it can happen to such a deployment.
     pub(super) fn happens_to(self, kind: Kind) -> bool {
-        self != Self::ReplicaLost || kind.has_replicas()
+        match self {
+            Self::ReplicaLost => kind.has_replicas(),
+            Self::Backup => !kind.has_replicas(),
+            _ => true,
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! The deployments: real servers on loopback, and what happens to them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use palisade::ops::{Deployment, HandedOver, Handover, init};
+use palisade::ops::{Deployment, HandedOver, Handover, Records, Select, init};
 use palisade::{Durability, RedisNode, Redlock, SentinelNode};
 use serde::Deserialize;
 use tokio::task::block_in_place;
@@ -18,6 +19,10 @@ use crate::world::{Cannot, Failure, good, script, signal, words};
 
 /// For how long a server that crashed is away.
 const AWAY: Duration = Duration::from_secs(10);
+/// Age of a backup when it is restored: more than `accept_loss` covers.
+const OLD: Duration = Duration::from_secs(25);
+/// More keys than are made here.
+const KEYS_MAX: usize = 100_000;
 /// How long a server may take to end when it is asked to.
 const ENDS: Duration = Duration::from_secs(10);
 
@@ -26,6 +31,7 @@ const ENDS: Duration = Duration::from_secs(10);
 pub(super) enum Kind {
     Server,
     ServerAof,
+    ServerAlways,
     Group,
     GroupAll,
     Servers,
@@ -34,13 +40,21 @@ pub(super) enum Kind {
 
 impl Kind {
     /// All of them, in the order of the table.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Server, Self::ServerAof, Self::Group, Self::GroupAll, Self::Servers, Self::Groups];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Server,
+        Self::ServerAof,
+        Self::ServerAlways,
+        Self::Group,
+        Self::GroupAll,
+        Self::Servers,
+        Self::Groups,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Server => "one server",
             Self::ServerAof => "one server with AOF",
+            Self::ServerAlways => "one server with AOF, always",
             Self::Group => "one group",
             Self::GroupAll => "one group, AllReplicas",
             Self::Servers => "three servers",
@@ -65,6 +79,7 @@ impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Server => &["--save", "3600 1 300 100 60 10000"],
+            Self::ServerAlways => &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
             _ => &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"],
         }
     }
@@ -133,6 +148,27 @@ impl Fleet {
         if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
     }
 
+    /// What has to be done some time before it happens.
+    pub(super) async fn prepare(&self, what: Happening) -> Result<(), Failure> {
+        if what == Happening::Backup {
+            let server = self.lone.first().ok_or("no server")?;
+            block_in_place(|| copy(server, "backup"))?;
+            sleep(OLD).await;
+        }
+        Ok(())
+    }
+
+    /// The keys that the first server or group has a result of.
+    pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
+        let records = Records::new(&self.operated(1), "", namespace)?;
+        let list = records.list(&Select::all().stored().limit(KEYS_MAX)).await?;
+        match list.unread.first() {
+            None if !list.more => Ok(list.keys.into_iter().map(|key| key.key).collect()),
+            None => Err(format!("more than {KEYS_MAX} keys").into()),
+            Some((node, why)) => Err(format!("{node} not read: {why}").into()),
+        }
+    }
+
     /// Has it happen, to the first server or group where there are more, and undoes what is to be
     /// undone.
     pub(super) async fn happen(&mut self, what: Happening) -> Result<(), Failure> {
@@ -147,6 +183,23 @@ impl Fleet {
                 groups.break_("kill", &["--server", "a2"]).await?;
                 sleep(AWAY).await;
                 groups.break_("restart", &["--server", "a2"]).await
+            }
+            Happening::Backup => {
+                let server = self.lone.first_mut().ok_or("no server")?;
+                block_in_place(|| {
+                    server.kill();
+                    restore(server, "backup")?;
+                    server.again();
+                    Ok(())
+                })
+            }
+            Happening::Emptied => {
+                if let Some(groups) = &self.groups {
+                    return groups.break_("flushall", &[]).await;
+                }
+                let server = self.lone.first_mut().ok_or("no server")?;
+                block_in_place(|| server.restart_empty());
+                Ok(())
             }
         }
     }
@@ -191,6 +244,29 @@ impl Fleet {
             other => Err(other.to_string().into()),
         }
     }
+}
+
+/// Takes a backup of a server that runs: its snapshot and its append-only file.
+fn copy(server: &Server, to: &str) -> Result<(), Failure> {
+    if server.cli(&["CONFIG", "GET", "appendonly"]).ends_with("no") {
+        server.cli(&["SAVE"]);
+    }
+    fs::create_dir_all(server.dir().join(to))?;
+    shell(
+        server,
+        &format!("for f in dump.rdb appendonlydir; do test -e $f && cp -a $f {to}/; done"),
+    )
+}
+
+/// Puts a backup in the place of the data of a server that is down.
+fn restore(server: &Server, from: &str) -> Result<(), Failure> {
+    shell(server, &format!("rm -rf dump.rdb appendonlydir; cp -a {from}/* ."))
+}
+
+fn shell(server: &Server, script: &str) -> Result<(), Failure> {
+    let script = format!("{script}; true");
+    let out = Command::new("sh").arg("-c").arg(script).current_dir(server.dir()).output()?;
+    if out.stderr.is_empty() { Ok(()) } else { Err(words(&out.stderr).into()) }
 }
 
 /// Asks a server to end, and waits until it has.

@@ -3,8 +3,8 @@
 //! `src/manual/ordinary_deployments.md` has the figures and explains them.
 //!
 //! ```text
-//! nemesis ordinary                            all of them, five tables
-//! nemesis ordinary --json                     two lines of JSON for each event in a deployment
+//! nemesis ordinary                            all of them, ten tables
+//! nemesis ordinary --json                     four lines of JSON for each event in a deployment
 //! nemesis ordinary --only "one group: plan"   those whose name contains this
 //! ```
 //!
@@ -21,7 +21,7 @@ mod row;
 mod server;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -31,7 +31,7 @@ use crate::Signals;
 use crate::world::Failure;
 use event::Happening;
 use fleet::{Fleet, Kind};
-use load::Load;
+use load::{Kind as Request, Load, STRICT};
 use row::{Row, tables};
 
 /// It is looked on for so long at least: a crash is noticed after some seconds.
@@ -121,11 +121,12 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     Ok(all)
 }
 
-/// One event in a deployment of its own: a row for new keys without a birth, and one with.
+/// One event in a deployment of its own: a row for each kind of new keys.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut fleet = Fleet::up(kind).await?;
     let redlock = fleet.redlock()?;
     let load = || Load::begin(&redlock, kind.durability());
+    let mut made = SystemTime::now();
     let (begun, load) = if what.is_first() {
         let begun = Instant::now();
         // Before anybody uses it: then it is not new any more.
@@ -136,15 +137,27 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
         let load = load()?;
         load.until_well(PATIENCE).await?;
         sleep(Duration::from_secs(1)).await;
+        fleet.prepare(what).await?;
+        made = SystemTime::now();
         let begun = Instant::now();
         fleet.happen(what).await?;
         (begun, load)
     };
     sleep_until(begun + LOOK).await;
     load.until_well(PATIENCE).await?;
+    let parked = load.deliver_backlog(made).await?;
+    let health = redlock.health().await;
+    let proved = health.nodes.first().and_then(|node| node.losses.last().copied());
+    let stored = fleet.stored(STRICT).await?;
     let seen = load.end().await;
     if let Some(first) = seen.broken.first() {
         return Err(format!("{} promises broken, the first: {first}", seen.broken.len()).into());
     }
-    Ok([false, true].map(|births| Row::of((kind, what), births, &seen, begun)).into())
+    let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
+    let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
+    // What was executed after it is there; what was under way then was not promised.
+    let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
+    let all = Request::ALL.into_iter().zip(parked);
+    let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);
+    Ok(all.map(row).collect())
 }

@@ -1,13 +1,15 @@
 //! The figures of one event in one deployment, and the tables of all.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use palisade::node::Loss;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::event::Happening;
 use super::fleet::Kind;
-use super::load::{End, Seen};
+use super::load::{ACCEPTED, End, Kind as Request, Seen};
 
 /// One row of the JSON: an event in a deployment, for new keys of one kind.
 #[derive(Clone, Debug, Serialize)]
@@ -16,6 +18,8 @@ pub(super) struct Row {
     pub(super) event: &'static str,
     /// Whether requests say when they were made.
     pub(super) births: bool,
+    /// The loss that is accepted.
+    pub(super) accept_loss_s: f64,
     /// Longest time in which nobody was granted a fresh lock.
     pub(super) no_locks_s: f64,
     /// Longest time in which no new request was executed. Where none was any more: until the
@@ -28,24 +32,36 @@ pub(super) struct Row {
     /// again; and how many there were.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
+    /// Of 1,000 requests that were made before it and delivered after it.
+    pub(super) backlog_parked: usize,
+    /// For how long requests were parked as forgotten: until the last one, and as long as others
+    /// would have been from then on.
+    pub(super) unborn_refused_s: f64,
+    /// What the first node proved to have lost at most, without L and the clocks' error; none if
+    /// nothing proves a limit.
+    pub(super) proved_loss_s: Option<f64>,
+    /// How long before it the first request was executed of which the first node has no result.
+    pub(super) true_loss_s: f64,
 }
 
 impl Row {
     /// What was seen from this moment on.
     pub(super) fn of(
         (kind, what): (Kind, Happening),
-        births: bool,
+        of: Request,
         seen: &Seen,
         t: Instant,
     ) -> Self {
         let (locks, locks_end) = gap(&seen.grants, t);
-        let requests = || seen.requests[usize::from(births)].iter();
+        let requests = || seen.requests(of).iter();
         let parked = requests().filter_map(|(_, end)| match end {
             Some((at, End::Parked(left))) if *at >= t => Some((*at, *left)),
             _ => None,
         });
         let last = parked.clone().max_by_key(|(at, _)| *at);
-        let executed = seen.executed(births);
+        let first = parked.clone().map(|(at, _)| at).min();
+        let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
+        let executed = seen.executed(of);
         let no_new_keys_s = match last {
             // Parked to the last: nothing new was executed any more.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
@@ -57,14 +73,28 @@ impl Row {
         Self {
             deployment: kind.name(),
             event: what.name(),
-            births,
+            births: of.births,
+            accept_loss_s: if of.accepts { ACCEPTED.as_secs_f64() } else { 0.0 },
             no_locks_s: locks,
             no_new_keys_s,
             parked: parked.count(),
             made: requests().filter(|(made, _)| *made >= t).count(),
             replayed: old().filter(|(_, replayed)| *replayed).count(),
             delivered: old().count(),
+            backlog_parked: 0,
+            unborn_refused_s: refused.unwrap_or(0.0),
+            proved_loss_s: Some(0.0),
+            true_loss_s: 0.0,
         }
+    }
+
+    /// With what was found afterwards.
+    pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
+        self.backlog_parked = backlog;
+        let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
+        self.proved_loss_s = proved.map_or(Some(0.0), length);
+        self.true_loss_s = lost.as_millis() as f64 / 1_000.0;
+        self
     }
 }
 
@@ -86,25 +116,49 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// What a table shows of the rows with and without births.
-type Cell = fn(&Row, &Row) -> String;
+/// The rows of one cell: without and with births, and the same where a loss is accepted.
+struct Rows<'a> {
+    plain: &'a Row,
+    born: &'a Row,
+    accepting: &'a Row,
+    accepting_born: &'a Row,
+}
 
-const TABLES: [(&str, Cell); 5] = [
-    ("Seconds without new locks", |_, born| span(born.no_locks_s)),
-    ("Seconds without new keys, keys with a birth", |_, born| span(born.no_new_keys_s)),
-    ("Seconds without new keys, keys without a birth", |plain, _| span(plain.no_new_keys_s)),
-    ("Keys parked of ten new ones a second: with a birth, without", |plain, born| {
-        let all = if plain.parked > 0 && plain.no_new_keys_s > 3_600.0 { "all" } else { "" };
-        let plain = if all.is_empty() { plain.parked.to_string() } else { all.to_owned() };
-        format!("{}, {plain}", born.parked)
+/// What a table shows of them.
+type Cell = fn(&Rows<'_>) -> String;
+
+const TABLES: [(&str, Cell); 10] = [
+    ("Seconds without new locks", |rows| span(rows.born.no_locks_s)),
+    ("Seconds without new keys, keys with a birth", |rows| span(rows.born.no_new_keys_s)),
+    ("Seconds without new keys, keys without a birth", |rows| span(rows.plain.no_new_keys_s)),
+    ("The same with `accept_loss`", |rows| span(rows.accepting.no_new_keys_s)),
+    ("Keys parked of ten new ones a second: with a birth, without", |rows| {
+        parked(rows.born, rows.plain)
     }),
-    ("Results replayed until locks are granted again, of deliveries", |_, born| {
-        if born.delivered == 0 || born.no_locks_s < 1.0 {
+    ("The same with `accept_loss`", |rows| parked(rows.accepting_born, rows.accepting)),
+    ("Of a backlog of 1,000 keys parked: with a birth, without", |rows| {
+        format!("{}, {}", rows.born.backlog_parked, rows.plain.backlog_parked)
+    }),
+    ("The same with `accept_loss`", |rows| {
+        format!("{}, {}", rows.accepting_born.backlog_parked, rows.accepting.backlog_parked)
+    }),
+    ("Seconds of writes lost by the node: at most, as it proves, and in truth", |rows| {
+        let proved = rows.plain.proved_loss_s.map_or("all".to_owned(), span);
+        format!("{proved}, {}", span(rows.plain.true_loss_s))
+    }),
+    ("Results replayed until locks are granted again, of deliveries", |rows| {
+        if rows.born.delivered == 0 || rows.born.no_locks_s < 1.0 {
             return "-".to_owned();
         }
-        format!("{} of {}", born.replayed, born.delivered)
+        format!("{} of {}", rows.born.replayed, rows.born.delivered)
     }),
 ];
+
+fn parked(born: &Row, plain: &Row) -> String {
+    let all = plain.parked > 0 && plain.unborn_refused_s > 3_600.0;
+    let plain = if all { "all".to_owned() } else { plain.parked.to_string() };
+    format!("{}, {plain}", born.parked)
+}
 
 fn span(seconds: f64) -> String {
     if seconds > 3_600.0 { format!("{:.0} h", seconds / 3_600.0) } else { format!("{seconds:.1}") }
@@ -114,24 +168,16 @@ fn span(seconds: f64) -> String {
 pub(super) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     for (title, cell) in TABLES {
-        let _ = write!(text, "{title}\n\n| {:25}", "");
+        let _ = write!(text, "{title}\n\n| {:28}", "");
         for what in Happening::ALL {
             let _ = write!(text, "| {} ", what.name());
         }
         let _ = writeln!(text, "|\n|{}", "---|".repeat(1 + Happening::ALL.len()));
         for kind in Kind::ALL {
             let name = kind.name().replace("AllReplicas", "`AllReplicas`");
-            let _ = write!(text, "| {name:25}");
+            let _ = write!(text, "| {name:28}");
             for what in Happening::ALL {
-                let find = |births| {
-                    rows.iter().find(|r| {
-                        (r.deployment, r.event, r.births) == (kind.name(), what.name(), births)
-                    })
-                };
-                let shown = match (find(false), find(true)) {
-                    (Some(plain), Some(born)) => cell(plain, born),
-                    _ => "-".to_owned(),
-                };
+                let shown = found(rows, kind, what).map_or_else(|| "-".to_owned(), |r| cell(&r));
                 let _ = write!(text, "| {shown:width$} ", width = what.name().len());
             }
             text.push_str("|\n");
@@ -139,4 +185,19 @@ pub(super) fn tables(rows: &[Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+fn found(rows: &[Row], kind: Kind, what: Happening) -> Option<Rows<'_>> {
+    let find = |births, accepts| {
+        rows.iter().find(|r| {
+            (r.deployment, r.event) == (kind.name(), what.name())
+                && (r.births, r.accept_loss_s > 0.0) == (births, accepts)
+        })
+    };
+    Some(Rows {
+        plain: find(false, false)?,
+        born: find(true, false)?,
+        accepting: find(false, true)?,
+        accepting_born: find(true, true)?,
+    })
 }
