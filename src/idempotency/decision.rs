@@ -6,7 +6,9 @@
 //! two such records: the first decision, and one that says `run` after it was `park`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "doctor")]
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
