@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseError, Taken};
 pub use self::resource::Resource;
+pub use crate::op::Began;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

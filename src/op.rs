@@ -4,6 +4,7 @@
 //! the op; `MemoryNode` is the reference, the Lua files are the same rules on Redis, and
 //! `test_util::contract` holds every node kind to them.
 
+mod began;
 mod if_held;
 mod loss;
 mod not_after;
@@ -19,6 +20,7 @@ use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
+pub use began::Began;
 pub use if_held::{IfHeld, Place};
 pub use loss::Loss;
 pub use not_after::NotAfter;
@@ -338,6 +340,9 @@ pub struct Batch {
     /// fault [`PastDeadline`](crate::error::NodeFault::PastDeadline), but for releases and
     /// unclaims, which are executed at any time. `None`: there is no such moment.
     pub not_after: Option<NotAfter>,
+    /// The node's clock (µs since 1970) when this client first saw a marker there, if it did. A
+    /// node whose data began empty later then says [`Began::Lost`].
+    pub known_since: Option<u64>,
     /// The ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
 }
@@ -364,8 +369,8 @@ pub enum Reply {
         remaining: Duration,
         /// The quarantine.
         id: QuarantineId,
-        /// As [`Facts::began_empty`].
-        began_empty: bool,
+        /// As [`Facts::began`].
+        began: Began,
     },
     /// Raise, Extend, `RaiseClaim`, `ExtendClaim`, Complete, Steps, Release, Unclaim: done.
     Done,
@@ -395,6 +400,8 @@ pub enum Reply {
         unsure: Duration,
         /// The losses for which it is not zero.
         losses: Vec<Loss>,
+        /// It may have, for its data began [empty](Began::Empty) and nobody said that it is new.
+        fresh: bool,
     },
     /// Claim, `RaiseClaim`, `ExtendClaim`: a result is stored here.
     Completed(StoredRecord),
@@ -440,7 +447,6 @@ impl Reply {
 
 /// Report of a node about itself with each batch, at no extra cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// The node's wall clock, microseconds since 1970.
     pub node_micros: u64,
@@ -463,8 +469,8 @@ pub struct Facts {
     pub new_history: bool,
     /// … and there was none before: the node is new, or lost its data.
     pub marker_missing: bool,
-    /// This history began without any marker.
-    pub began_empty: bool,
+    /// Origin of these data.
+    pub began: Began,
     /// Losses of these data, the latest last.
     pub losses: Arc<[Loss]>,
 }

@@ -13,7 +13,8 @@ use crate::{Done, block_on};
 /// and only if the whole deployment is new. A server that was replaced or emptied while other nodes
 /// have data joins by itself after one quarantine; marked as new, it would deny keys that it
 /// forgot, and a handler would run twice. A server is refused if it has a key with the prefix.
-/// Nodes that are marked already are left as they are, so that it can be run again.
+/// Nodes that are marked already are left as they are, so that it can be run again. Where
+/// programs came first, it can be run later, too, as long as nothing shows earlier use.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
@@ -22,6 +23,9 @@ pub(crate) struct InitArgs {
     /// The application's prefix; without it any key that looks like palisade's leads to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
+    /// Marks servers whose data are lost, too: keys used before count as new, so they may run again
+    #[arg(long, conflicts_with = "prefix")]
+    lost_everything: bool,
     /// What was done at each node, as JSON
     #[arg(long)]
     json: bool,
@@ -30,7 +34,14 @@ pub(crate) struct InitArgs {
 impl InitArgs {
     pub(crate) fn run(self, sets: Sets) -> Result<Done, String> {
         let deployment = self.access.deployment(sets)?;
-        let done = block_on(ops::init(&deployment, &self.prefix))?.map_err(|e| e.to_string())?;
+        let done = block_on(async {
+            if self.lost_everything {
+                ops::init_lost(&deployment).await
+            } else {
+                ops::init(&deployment, &self.prefix).await
+            }
+        });
+        let done = done?.map_err(|e| e.to_string())?;
         let text = if self.json { whole(&done).to_string() + "\n" } else { done.to_string() };
         Ok(Done { text, code: done.exit_code() })
     }

@@ -142,8 +142,8 @@ fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
     match reply {
         Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
         Ok(Reply::Held { remaining, .. }) => NodeOutcome::Held(remaining),
-        Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
-            NodeOutcome::quarantined(remaining, began_empty)
+        Ok(Reply::Quarantined { remaining, began, .. }) => {
+            NodeOutcome::quarantined(remaining, began)
         }
         Ok(_) => NodeOutcome::Refused,
         Err(e) => NodeOutcome::Failed(e),

@@ -256,6 +256,11 @@ impl Core {
         self.run(now, &mut Leading::new(self.n(), by, read), round).await
     }
 
+    /// Returns the name of a node.
+    pub(crate) fn name(&self, node: usize) -> Arc<str> {
+        Arc::clone(&self.names[node])
+    }
+
     /// Puts names to the outcomes.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();

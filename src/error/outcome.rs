@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Advice, NodeError, NodeFault, Resource};
+use super::{Advice, Began, NodeError, NodeFault, Resource};
 
 /// What one node answered, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,8 @@ pub enum NodeOutcome {
     Quarantined {
         /// Time until it grants again.
         remaining: Duration,
-        /// It had no palisade data: it is new, or was emptied. Otherwise it was restarted, or
-        /// another server took its place.
-        began_empty: bool,
+        /// Origin of its data. Known data: it was restarted, or another server took its place.
+        began: Began,
     },
     /// It refused for another reason, which depends on the call.
     Refused,
@@ -38,8 +37,8 @@ impl NodeOutcome {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
 
-    pub(crate) fn quarantined(remaining: Duration, began_empty: bool) -> Self {
-        Self::Quarantined { remaining, began_empty }
+    pub(crate) fn quarantined(remaining: Duration, began: Began) -> Self {
+        Self::Quarantined { remaining, began }
     }
 }
 
@@ -49,12 +48,15 @@ impl fmt::Display for NodeOutcome {
             Self::Granted => f.write_str("granted"),
             Self::Held(Some(d)) => write!(f, "held by somebody else for {d:?} at most"),
             Self::Held(None) => f.write_str("held by somebody else without expiry"),
-            Self::Quarantined { remaining, began_empty: true } => write!(
+            Self::Quarantined { remaining, began: Began::Empty } => write!(
                 f,
-                "no palisade data here: new, or emptied; grants begin in {remaining:?}; if the \
-                 whole deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
+                "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
+                 deployment is new, run `palisade init` (in tests: `trust_fresh(true)`)"
             ),
-            Self::Quarantined { remaining, began_empty: false } => {
+            Self::Quarantined { remaining, began: Began::Lost } => {
+                write!(f, "its data are lost; grants begin in {remaining:?}")
+            }
+            Self::Quarantined { remaining, began: Began::Known } => {
                 write!(
                     f,
                     "in quarantine after a restart or failover; grants begin in {remaining:?}"
@@ -291,7 +293,7 @@ mod tests {
 
     fn no_quorum(cells: &str) -> NoQuorum {
         let outcome = |cell: &str| match cell.parse() {
-            Ok(secs) => NodeOutcome::quarantined(Duration::from_secs(secs), false),
+            Ok(secs) => NodeOutcome::quarantined(Duration::from_secs(secs), Began::Known),
             Err(_) => match cell {
                 "g" => NodeOutcome::Granted,
                 "h" => NodeOutcome::Held(None),
@@ -353,12 +355,13 @@ mod tests {
 
     #[test]
     fn an_empty_node_is_called_what_it_is() {
-        let say = |empty| NodeOutcome::quarantined(Duration::from_secs(10), empty).to_string();
-        assert!(
-            say(true).contains("new, or emptied; grants begin in 10s; if the whole deployment is")
-        );
-        assert!(say(true).contains("`palisade init`"));
-        assert_eq!(say(false), "in quarantine after a restart or failover; grants begin in 10s");
+        let say = |began| NodeOutcome::quarantined(Duration::from_secs(10), began).to_string();
+        let empty = say(Began::Empty);
+        assert!(empty.contains("new, or emptied; grants begin in 10s; if the whole deployment is"));
+        assert!(empty.contains("`palisade init`"));
+        assert_eq!(say(Began::Lost), "its data are lost; grants begin in 10s");
+        let known = say(Began::Known);
+        assert_eq!(known, "in quarantine after a restart or failover; grants begin in 10s");
     }
 
     #[test]

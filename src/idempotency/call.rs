@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::birth::{self, check_past, millis_since_1970};
-use super::policy::Policy;
+use super::policy::{Doubt, Policy};
 use super::run::{self, decode, encode};
 use super::store::{Store, store};
 use super::{
@@ -296,6 +296,13 @@ impl Call {
 
     pub(super) fn no_quorum(&self, nodes: Vec<NodeOutcome>) -> RunError {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
+    }
+
+    /// Of a key that nodes whose data began empty may have known before.
+    pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
+        let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
+        let nodes = fresh.map(|node| self.of.core.name(*node)).collect();
+        RunError::NotInitialised { key: self.name(), nodes }
     }
 
     pub(super) fn not_recorded(

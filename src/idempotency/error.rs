@@ -9,6 +9,9 @@ use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, ConfigError, NoQuorum};
 use crate::token::FencingToken;
 
+/// Pause before a call is made again on a deployment that was not initialised.
+const NOT_INITIALISED: Duration = Duration::from_secs(5);
+
 /// A value could not be turned into bytes or back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {detail}")]
@@ -89,6 +92,18 @@ pub enum RunError {
         /// What the nodes answered.
         error: NoQuorum,
     },
+    /// The key may have been used before these nodes had any data, and nobody has said whether the
+    /// deployment is new. Nothing was run, and nothing is left of the call. It is a condition of
+    /// the deployment: mark a new one by `palisade init` (library: [`ops::init`]), and calls go on.
+    ///
+    /// [`ops::init`]: https://docs.rs/palisade/latest/palisade/ops/fn.init.html
+    #[non_exhaustive]
+    NotInitialised {
+        /// Of which call.
+        key: KeyName,
+        /// The nodes that were never initialised.
+        nodes: Vec<Arc<str>>,
+    },
     /// The handler failed; its error decides about the attempt.
     #[non_exhaustive]
     Handler {
@@ -119,6 +134,7 @@ impl RunError {
         match self {
             Self::Config { error, .. } => error.advice(),
             Self::NoQuorum { error, .. } => error.advice(),
+            Self::NotInitialised { .. } => Advice::RetryAfter(NOT_INITIALISED),
             Self::Handler { failed, .. } if failed.is_permanent() => Advice::GiveUp,
             Self::Handler { failed, .. } => {
                 Advice::RetryAfter(failed.retry_after().unwrap_or(Duration::from_secs(1)))
@@ -138,6 +154,7 @@ impl RunError {
         match self {
             Self::Config { key, .. }
             | Self::NoQuorum { key, .. }
+            | Self::NotInitialised { key, .. }
             | Self::Handler { key, .. }
             | Self::Codec { key, .. } => key,
             Self::NotRecorded(e) => &e.key,
@@ -154,6 +171,13 @@ impl fmt::Display for RunError {
             }
             Self::Config { key, error } => write!(f, "handler of {key} not run: {error}"),
             Self::NoQuorum { key, error } => write!(f, "handler of {key} not run: {error}"),
+            Self::NotInitialised { key, nodes } => write!(
+                f,
+                "handler of {key} not run: too few nodes know whether this key was used before, \
+                 for nobody has said whether {} is new; if this deployment is new: `palisade \
+                 init …` with these servers; if it had data before: `palisade idem incidents`",
+                nodes.join(", ")
+            ),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {
                 write!(f, "the handler of {key} refused it for good, without effect")
             }
@@ -183,6 +207,7 @@ impl Error for RunError {
             // The sentence has all that they say.
             Self::Config { .. }
             | Self::NoQuorum { .. }
+            | Self::NotInitialised { .. }
             | Self::NotRecorded(_)
             | Self::Codec { .. } => None,
         }

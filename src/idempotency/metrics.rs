@@ -41,6 +41,8 @@ pub struct IdempotencyMetrics {
     pub not_recorded: u64,
     /// Calls for which too few nodes could be asked; nothing was run.
     pub no_quorum: u64,
+    /// Calls refused because nobody has said whether the nodes are new; nothing was run.
+    pub not_initialised: u64,
 }
 
 /// The counters behind it.
@@ -57,6 +59,7 @@ pub(super) struct Counters {
     failed_unknown: Tally,
     not_recorded: Tally,
     no_quorum: Tally,
+    not_initialised: Tally,
     reruns: Tally,
     forgotten_runs: Tally,
     held: AtomicU64,
@@ -80,6 +83,7 @@ impl Counters {
             failed_unknown: calls("failed_unknown"),
             not_recorded: calls("not_recorded"),
             no_quorum: calls("no_quorum"),
+            not_initialised: calls("not_initialised"),
             reruns: Tally::new(&IDEMPOTENCY.reruns, &[name]),
             forgotten_runs: Tally::new(&IDEMPOTENCY.forgotten_runs, &[name]),
             held: AtomicU64::new(0),
@@ -106,6 +110,7 @@ impl Counters {
             },
             Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
             Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
+            Err(RunError::NotInitialised { .. }) => (&self.not_initialised, "not_initialised"),
             // Wrong use; nothing is wrong with the nodes or the key.
             Err(RunError::Config { .. }) => return "config",
             Err(RunError::Codec { .. }) => return "codec",
@@ -151,6 +156,7 @@ impl Counters {
             failed_unknown: self.failed_unknown.get(),
             not_recorded: self.not_recorded.get(),
             no_quorum: self.no_quorum.get(),
+            not_initialised: self.not_initialised.get(),
         }
     }
 }

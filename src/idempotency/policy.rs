@@ -89,7 +89,8 @@ mod tests {
         let (lost, none) = (true, false);
         let doubt = |lapsed, lost: bool| {
             let remaining = Duration::from_secs(1);
-            let forgotten = lost.then(|| Forgetting { remaining, losses: Vec::new() });
+            let forgotten =
+                lost.then(|| Forgetting { remaining, losses: Vec::new(), fresh: Vec::new() });
             Doubt { lapsed, forgotten }
         };
         let policy = |lapsed, forgotten| Policy { lapsed, forgotten };

@@ -71,7 +71,7 @@ enum Past<T> {
     /// An earlier attempt took effect, with this result.
     Effect(T),
     /// Unknown, or a person has to decide.
-    Unknown(Parked),
+    Unknown(Result<Parked, RunError>),
 }
 
 pub(super) async fn run<T, E, F, Fut, P, PF>(
@@ -163,10 +163,10 @@ where
                 let recorded = record(call, &terms, held, value, number).await?;
                 return Ok(Came::Answered(of_an_earlier_attempt(recorded)));
             }
-            Past::Unknown(parked) => {
+            Past::Unknown(decided) => {
                 // Given back, so that looking at a parked key does not change it.
                 held.give_back().await;
-                return Ok(Came::Answered(Outcome::Parked(parked)));
+                return decided.map(|parked| Came::Answered(Outcome::Parked(parked)));
             }
         }
     }
@@ -250,7 +250,7 @@ where
         return match call.policy.parks(doubt) {
             None => Past::Clear,
             Some(ParkedReason::Lapsed) => {
-                Past::Unknown(parked(call, doubt, ParkedReason::Lapsed, false))
+                Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
             }
             Some(ParkedReason::Forgotten) => by_decision(call, doubt, true).await,
         };
@@ -261,7 +261,7 @@ where
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
         // "Not found" beside a stored result is a contradiction that a person has to resolve.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
-            Past::Unknown(parked(call, doubt, ParkedReason::Lapsed, false))
+            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
         }
         (Probed::NotFound | Probed::Unknown, ParkedReason::Forgotten) => {
             by_decision(call, doubt, promise.adopt.is_none()).await
@@ -276,9 +276,12 @@ async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     // Boxed: it is rare, and would be part of each call's future.
     match Box::pin(call.of.decision(losses)).await {
         Some(Decision::Run) if runs => Past::Clear,
+        None if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
+            Past::Unknown(Err(call.not_initialised(doubt)))
+        }
         decision => {
             let undecided = decision.is_none();
-            Past::Unknown(parked(call, doubt, ParkedReason::Forgotten, undecided))
+            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Forgotten, undecided)))
         }
     }
 }
@@ -385,7 +388,7 @@ async fn repair(
         && !probing
     {
         match by_decision::<()>(call, doubt, true).await {
-            Past::Unknown(parked) => return Ok(Ok(Begun::Parked(parked))),
+            Past::Unknown(decided) => return decided.map(|parked| Ok(Begun::Parked(parked))),
             Past::Clear | Past::Effect(()) => {
                 stored = store(call, terms, seen.as_ref(), true).await;
             }

@@ -143,8 +143,8 @@ fn view(reply: Result<Reply, NodeError>) -> NodeView {
                 token,
             }),
         },
-        Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
-            NodeView::Unknown(NodeOutcome::quarantined(remaining, began_empty))
+        Ok(Reply::Quarantined { remaining, began, .. }) => {
+            NodeView::Unknown(NodeOutcome::quarantined(remaining, began))
         }
         Ok(_) => failed(NodeError::not_executed(NodeFault::Protocol, "not an answer to this")),
         Err(e) => failed(e),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::op::Loss;
+use crate::op::{Began, Loss};
 
 /// Something that happened on a node.
 ///
@@ -41,14 +41,14 @@ pub enum NodeEvent {
         cause: HistoryCause,
     },
     /// The node grants nothing for this long; holders may re-assert their leases. Log:
-    /// `quarantine_begun` with `remaining_ms`, `began_empty`, `lost_ms` and `loss`.
+    /// `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Until it grants again.
         remaining: Duration,
-        /// It had no palisade data: it is new, or was emptied. Mark a new deployment with `palisade
-        /// init`; in tests use `trust_fresh(true)`.
-        began_empty: bool,
+        /// Origin of its data. Where that is [empty](Began::Empty), mark a new deployment with
+        /// `palisade init`; in tests use `trust_fresh(true)`.
+        began: Began,
         /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
         /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
         /// forgotten. The failover window of a Sentinel group is not part of it.
@@ -143,8 +143,10 @@ impl HistoryCause {
 }
 
 /// Why a node without data grants nothing, and what to do.
-const EMPTY: &str = "it has no palisade data: new, or emptied; if the whole deployment is new, \
+const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init`";
+/// Why a node that lost its data grants nothing.
+const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
     /// Writes it to the log: as a warning if a person has to act.
@@ -163,8 +165,12 @@ impl NodeEvent {
             Self::HistoryChanged { cause } => {
                 say!(warn, "history_changed", "node has a new data history", cause = cause.word());
             }
-            Self::QuarantineBegun { remaining, began_empty, loss } => {
-                let why = if *began_empty { EMPTY } else { "after a restart or failover" };
+            Self::QuarantineBegun { remaining, began, loss } => {
+                let why = match began {
+                    Began::Known => "after a restart or failover",
+                    Began::Empty => EMPTY,
+                    Began::Lost => LOST,
+                };
                 let length = loss.and_then(|loss| loss.length());
                 let ms = length.map_or_else(|| "unknown".to_owned(), |d| millis(d).to_string());
                 let text = loss.map(|loss| loss.to_string()).unwrap_or_default();
@@ -173,7 +179,7 @@ impl NodeEvent {
                     "quarantine_begun",
                     "node grants nothing for now, {why}",
                     remaining_ms = millis(*remaining),
-                    began_empty = *began_empty,
+                    began = began.word(),
                     lost_ms = tracing::field::display(ms),
                     loss = text
                 );
@@ -267,15 +273,15 @@ mod tests {
             (
                 NodeEvent::QuarantineBegun {
                     remaining: span,
-                    began_empty: false,
+                    began: Began::Known,
                     loss: Some(Loss { from: 1_763_906_600_000, to: 1_763_906_600_006 }),
                 },
                 "quarantine_begun",
-                "remaining_ms=1500 began_empty=false lost_ms=7 \
+                "remaining_ms=1500 began=\"known\" lost_ms=7 \
                  loss=\"lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.1 UTC\"",
             ),
             (
-                NodeEvent::QuarantineBegun { remaining: span, began_empty: true, loss: None },
+                NodeEvent::QuarantineBegun { remaining: span, began: Began::Empty, loss: None },
                 "quarantine_begun",
                 "run `palisade init` node=",
             ),

@@ -12,7 +12,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::counters::Counters;
 use crate::node::lane::LaneSettings;
 use crate::node::{HistoryCause, NodeEvent};
-use crate::op::{Facts, Loss};
+use crate::op::{Began, Facts, Loss};
 use crate::time::{Drift, Moment};
 use crate::token::OwnerToken;
 
@@ -46,6 +46,8 @@ pub(crate) struct FactCheck {
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
+    /// The node's clock (µs) with the first facts, by which it had a marker.
+    known_since: Option<u64>,
     in_quarantine: bool,
     /// The latest loss of data that the node showed.
     latest_loss: Option<Loss>,
@@ -76,6 +78,7 @@ impl FactCheck {
             identity: None,
             address: None,
             history_id: None,
+            known_since: None,
             in_quarantine: false,
             latest_loss: None,
             concerning: None,
@@ -100,6 +103,7 @@ impl FactCheck {
     ) -> Option<NodeError> {
         self.losses(facts);
         let same_process = self.identity.as_ref() == Some(&facts.identity);
+        self.known_since.get_or_insert(facts.node_micros);
         if self.history_id != Some(facts.history_id) || facts.new_history {
             let address = if same_process { self.address.clone() } else { address() };
             self.history_id(facts, same_process, address);
@@ -112,6 +116,11 @@ impl FactCheck {
             (self.last, self.anchors) = (None, [None; 2]);
         }
         self.clock(facts.node_micros, sent, received)
+    }
+
+    /// Returns the node's clock when its marker was first seen (quarantine 10).
+    pub(crate) fn known_since(&self) -> Option<u64> {
+        self.known_since
     }
 
     /// The node counted an extension whose holder named its quarantine: true the first time, and
@@ -154,7 +163,9 @@ impl FactCheck {
             self.counters.switched();
         }
         if known || facts.new_history {
-            let cause = if known && facts.marker_missing {
+            let all = facts.losses.last().is_some_and(|loss| loss.from == 0);
+            let lost = facts.marker_missing || (all && facts.began == Began::Lost);
+            let cause = if known && lost {
                 HistoryCause::DataLost
             } else if !known || same_process {
                 HistoryCause::Unknown
@@ -173,7 +184,7 @@ impl FactCheck {
     }
 
     fn quarantine(&mut self, facts: &Facts) {
-        let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
+        let (remaining, began) = (facts.quarantine, facts.began);
         let quarantined = !remaining.is_zero();
         if quarantined {
             let left = u64::try_from(remaining.as_micros()).unwrap_or(u64::MAX);
@@ -186,7 +197,7 @@ impl FactCheck {
         if quarantined {
             self.counters.quarantine();
             let loss = facts.losses.last().copied();
-            self.tell(NodeEvent::QuarantineBegun { remaining, began_empty, loss });
+            self.tell(NodeEvent::QuarantineBegun { remaining, began, loss });
         } else {
             self.reasserted.clear();
             self.tell(NodeEvent::QuarantineEnded);
@@ -286,7 +297,7 @@ mod tests {
             quarantine_raised: false,
             new_history: false,
             marker_missing: false,
-            began_empty: false,
+            began: Began::Known,
             losses: [].into(),
             since: 0,
         }
@@ -379,7 +390,7 @@ mod tests {
         let s = settings();
         let begun = |secs| E::QuarantineBegun {
             remaining: Duration::from_secs(secs),
-            began_empty: false,
+            began: Began::Known,
             loss: None,
         };
         let changed = |cause| E::HistoryChanged { cause };

@@ -422,6 +422,7 @@ impl Worker {
         env: &'n dyn Env,
     ) -> impl Future<Output = Answered> + use<'n> {
         let (terms, drift) = (self.settings.terms, self.settings.drift);
+        let known_since = self.health.known_since();
         let sent = env.now();
         self.spoke = sent;
         // Until it has answered, also when it is connected again meanwhile: what is sent next must
@@ -432,7 +433,9 @@ impl Worker {
             micros: clock.at(deadline, drift),
         };
         let known = self.known_clock(sent).map(by);
-        let call = move |ops, by| node.call(Batch { terms, not_after: Some(by), ops }, deadline);
+        let call = move |ops, by| {
+            node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
+        };
         let greets = known.is_none() && !ops.is_empty();
         // A node that does not report its clock is asked all the same: for its fault, and for what
         // may be executed at any time.
@@ -445,7 +448,7 @@ impl Worker {
                 match begun {
                     Either::Left(begun) => begun.await,
                     Either::Right(ops) => {
-                        greeting = greet(node, env, terms, deadline).await;
+                        greeting = greet(node, env, (terms, known_since), deadline).await;
                         if let Some(spoken) = &greeting {
                             not_after = by(&spoken.clock());
                         }
@@ -482,11 +485,11 @@ impl Spoken {
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,
-    terms: Terms,
+    (terms, known_since): (Terms, Option<u64>),
     deadline: Moment,
 ) -> Option<Spoken> {
     let sent = env.now();
-    let facts =
-        node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline).await.facts?;
+    let nothing = Batch { terms, not_after: None, known_since, ops: Vec::new() };
+    let facts = node.call(nothing, deadline).await.facts?;
     Some(Spoken { facts, sent, received: env.now() })
 }

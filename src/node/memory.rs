@@ -72,6 +72,8 @@ struct State {
     lives: u64,
     windows: Windows,
     data: Data,
+    /// A client that no test runs has seen its data.
+    is_known: bool,
 }
 
 /// What a server would keep on disk.
@@ -148,7 +150,9 @@ impl MemoryNode {
         let (history_id, identity) = (inner.history_id(), inner.identity());
         let nature = Nature { history_id, windows: inner.windows };
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&identity));
-        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, not_after);
+        let known_since = batch.known_since.or(inner.is_known.then_some(0));
+        let asked = (not_after, known_since);
+        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, asked);
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -175,7 +179,7 @@ impl MemoryNode {
             quarantine_raised: h.quarantine_raised,
             new_history: h.new_history,
             marker_missing: h.marker_missing,
-            began_empty: h.began_empty,
+            began: h.began,
             losses: h.losses.list(),
         };
         Replies { facts: Some(facts), items }

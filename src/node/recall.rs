@@ -8,12 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::op::Loss;
+use crate::op::{Began, Loss};
 
 /// Losses of a node's data, and the clocks by which they are judged.
 #[derive(Clone, Debug)]
 pub(crate) struct Recall {
     losses: Arc<[Loss]>,
+    /// Origin of these data.
+    began: Began,
     /// L: how long a server that was replaced may have taken claims after the history began.
     window: Duration,
     /// E: the error of any clock.
@@ -25,11 +27,12 @@ pub(crate) struct Recall {
 impl Recall {
     pub(crate) fn new(
         losses: Arc<[Loss]>,
+        began: Began,
         window: Duration,
         clock_error: Duration,
         now: u64,
     ) -> Self {
-        Self { losses, window, clock_error, now }
+        Self { losses, began, window, clock_error, now }
     }
 
     /// Returns the time until the node certainly has every claim of a key; zero if it already has:
@@ -67,6 +70,13 @@ impl Recall {
         loss.length().is_none_or(|length| length.saturating_add(more) > accepted)
     }
 
+    /// Returns true if the node may lack a claim of such a key because its data began empty, and
+    /// nobody said or saw that it is new or not.
+    pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
+        let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
+        all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
+    }
+
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
         // The clocks of servers, and of the maker of a request, differ by up to twice E.
         let margin = millis(self.window).saturating_add(millis(2 * self.clock_error));
@@ -97,7 +107,7 @@ mod tests {
 
     fn recall(losses: &[(u64, u64)], now: u64) -> Recall {
         let losses = losses.iter().map(|&(from, to)| Loss { from, to }).collect();
-        Recall::new(losses, L, E, now)
+        Recall::new(losses, Began::Empty, L, E, now)
     }
 
     fn unsure(losses: &[(u64, u64)], born: Option<u64>, now: u64) -> u64 {
@@ -143,6 +153,23 @@ mod tests {
         assert_eq!(named(Some(5_601), 0), [0; 0]);
         let later = recall(&[(0, 1_000), (5_000, 5_100)], 11_501);
         assert_eq!(later.concerning(None, KEEP, Duration::ZERO).len(), 1, "the first is over");
+    }
+
+    #[test]
+    fn a_node_is_fresh_as_long_as_what_was_before_its_data_matters() {
+        let lost = |began| {
+            let losses = [Loss { from: 0, to: 1_000 }, Loss { from: 5_000, to: 6_000 }];
+            Recall::new(losses.into(), began, L, E, 7_000)
+        };
+        let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
+        assert!(fresh(None) && fresh(Some(1_500)));
+        // The later loss concerns this key; the first one does not.
+        assert!(!fresh(Some(1_501)) && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).is_zero());
+        assert!(!recall(&[(0, 1_000)], 11_501).is_fresh(None, KEEP), "it is over");
+        assert!(!recall(&[(5, 1_000)], 2_000).is_fresh(None, KEEP), "a loss of a part");
+        for began in [Began::Known, Began::Lost] {
+            assert!(!lost(began).is_fresh(None, KEEP));
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ pub use crate::env::Task;
 pub use crate::env::{Env, SystemEnv};
 pub use crate::name::LockKeys;
 pub use crate::op::{
-    Batch, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, IfHeld, LISTED_MAX,
-    Listed, Loss, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies, Reply,
-    StoredRecord, StoredSteps, Terms,
+    Batch, Began, Claim, ClaimEnd, ENTRY_MAX, Enlist, Facts, FingerprintBytes, Holder, IfHeld,
+    LISTED_MAX, Listed, Loss, NotAfter, Op, Place, QuarantineId, RecordKey, RecordState, Replies,
+    Reply, StoredRecord, StoredSteps, Terms,
 };
 pub use crate::token::OwnerToken;

@@ -368,6 +368,7 @@ impl Handover {
             Err(
                 script::Refusal::Said(why)
                 | script::Refusal::Marked(why)
+                | script::Refusal::Lost(why)
                 | script::Refusal::Changed(why),
             ) => why,
             Err(script::Refusal::Failed(why)) => {

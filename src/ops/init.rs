@@ -6,7 +6,8 @@
 //! refuses if there is already one, or a key that shows earlier use. Every client writes the marker
 //! before anything else, so no client can begin between the check and the write. If applications
 //! connected to the empty server and are still in its first quarantine, their marker is replaced:
-//! nothing can have been granted there.
+//! nothing can have been granted there. Later only the loss of all that was before is taken out of
+//! it: locks were granted by the rest.
 //!
 //! A server that was replaced or emptied while other nodes have data is not new: it has forgotten
 //! what it had confirmed, and must not deny it. So all nodes are examined together.
@@ -125,7 +126,7 @@ impl fmt::Display for Initialised {
                     )?;
                 }
                 Init::Replaced { at } => {
-                    writeln!(f, "{node}: not marked at {at}: {REPLACED}")?;
+                    writeln!(f, "{node}: not marked at {at}: {REPLACED}; {LOST}")?;
                 }
                 Init::Refused(why) => writeln!(f, "{node}: refused: {why}")?,
                 Init::Unreachable(why) => writeln!(f, "{node}: not reached: {why}")?,
@@ -136,7 +137,7 @@ impl fmt::Display for Initialised {
         let end = if self.is_done() && self.nodes.iter().all(|(_, done)| already(done)) {
             "initialised before; nothing was changed"
         } else if self.is_done() {
-            "a new deployment: it grants from now on, and remembers every key"
+            "initialised: every key that it does not have is new"
         } else {
             "not initialised"
         };
@@ -146,6 +147,9 @@ impl fmt::Display for Initialised {
 
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
                         it, not even alone; it joins by itself after one quarantine";
+/// The way on for a person who knows that nothing can be brought back.
+const LOST: &str = "if everything was lost and cannot be restored, `--lost-everything` marks it \
+                    all the same: keys used before then count as new, so they may run again";
 
 /// Marks all nodes of a new deployment, or none of them if one cannot be.
 ///
@@ -164,7 +168,31 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
 /// If the future is dropped at an await, some of the nodes may be marked; the next call reports
 /// them.
 pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
-    crate::name::check_prefix(prefix)?;
+    mark_all(deployment, Some(prefix)).await
+}
+
+/// As [`init`], for a deployment that lost everything: keys used before count as new, so they may
+/// run again.
+///
+/// It marks what [`init`] refuses because there were data: servers at which a program found its
+/// data gone, and those that began empty while others have data. Quarantines last as long as they
+/// would have. Nodes that have their data are left as they are.
+///
+/// # Errors
+/// As [`init`].
+///
+/// # Cancellation safety
+/// As [`init`].
+pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigError> {
+    mark_all(deployment, None).await
+}
+
+/// `prefix`: of the keys that show that a server is not new; `None`: whatever was there is lost.
+async fn mark_all(
+    deployment: &Deployment,
+    prefix: Option<&str>,
+) -> Result<Initialised, ConfigError> {
+    crate::name::check_prefix(prefix.unwrap_or_default())?;
     let (_, found) = masters::find(deployment).await?;
     let looks = found.iter().map(|found| async {
         match &found.master {
@@ -174,15 +202,19 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
         }
     });
     let looks = join_all(looks).await;
-    let all_new = looks.iter().all(Result::is_ok);
-    let in_use = looks.iter().any(|look| matches!(look, Err(Not::New(_) | Not::Marked(_))));
+    let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
+    let in_use = looks.iter().any(has_data);
+    // Those that are in order stay as they are.
+    let is_lost = prefix.is_none();
+    let all_new =
+        looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
     let mut nodes = Vec::new();
     for (found, look) in found.into_iter().zip(looks) {
         let done = match (look, found.master) {
             (Err(Not::Marked(done)), _) => done,
             (Err(Not::New(why)), _) => Init::Refused(why),
             (Err(Not::Now(why)), _) => why,
-            (Ok(()), Ok(master)) if all_new => mark(deployment, &master).await,
+            (Ok(()), Ok(master)) if all_new => mark(deployment, &master, is_lost).await,
             (Ok(()), Ok(master)) if in_use => Init::Replaced { at: master.at },
             (Ok(()), Ok(master)) => Init::Left { at: master.at },
             (Ok(()), Err(_)) => continue,
@@ -202,26 +234,37 @@ enum Not {
     Now(Init),
 }
 
-/// Whether nothing of palisade is there.
-async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<(), Not> {
+/// Whether the server may be marked: nothing of palisade is there, or nothing that is older than
+/// its data.
+async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
-    script::run(&conn, script::INIT, &["look"]).await.map_err(|refusal| match refusal {
+    let args = ["look", flag(prefix.is_none())];
+    let used = script::run(&conn, script::INIT, &args).await.map_err(|refusal| match refusal {
         script::Refusal::Marked(note) => Not::Marked(Init::Already { at: master.at.clone(), note }),
-        script::Refusal::Said(why) | script::Refusal::Changed(why) => {
-            Not::New(format!("{}: {why}", master.at))
+        script::Refusal::Said(why) => Not::New(format!("{}: {why}", master.at)),
+        script::Refusal::Lost(why) => {
+            Not::New(format!("{} lost its data: {why}; {LOST}", master.at))
         }
+        script::Refusal::Changed(why) => Not::Now(Init::Refused(format!("{}: {why}", master.at))),
         script::Refusal::Failed(why) => unreachable(why),
     })?;
+    let Some(prefix) = prefix else { return Ok(()) };
     let mut cursor = "0".to_owned();
     loop {
         // Each page has its own deadline.
         let conn = master.open(deployment).await.map_err(unreachable)?;
         let (next, keys) = scan(&conn, &cursor, prefix).await.map_err(unreachable)?;
-        if let Some(key) = keys.into_iter().find(|key| is_palisades(key, prefix)) {
+        let mut ours = keys.into_iter().filter(|key| is_palisades(key, prefix));
+        let old = if used.is_empty() {
+            ours.next()
+        } else {
+            older(&conn, ours.collect(), &used).await.map_err(unreachable)?
+        };
+        if let Some(key) = old {
             return Err(Not::New(format!(
                 "{} is not new: it has the key \"{}\"; a server with data is never initialised; it \
-                 grants by itself after one quarantine",
+                 grants by itself after one quarantine; {LOST}",
                 master.at,
                 conn.secrets().clean(&String::from_utf8_lossy(&key))
             )));
@@ -230,6 +273,24 @@ async fn look(deployment: &Deployment, master: &Master, prefix: &str) -> Result<
             return Ok(());
         }
         cursor = next;
+    }
+}
+
+/// As an argument of a script.
+fn flag(is: bool) -> &'static str {
+    if is { "1" } else { "0" }
+}
+
+/// The first of these keys that has a record from before the server's data began.
+async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let mut command = redis::cmd("EVAL");
+    command.arg(script::OLDER).arg(keys.len()).arg(keys).arg(began);
+    match conn.ask(&command, "EVAL").await.known()? {
+        Value::BulkString(key) => Ok(Some(key.clone()).filter(|key| !key.is_empty())),
+        _ => Err("EVAL: unexpected answer".to_owned()),
     }
 }
 
@@ -284,14 +345,15 @@ fn is_palisades(key: &[u8], prefix: &str) -> bool {
     side || key.starts_with("idem:") || key.contains(":idem:")
 }
 
-async fn mark(deployment: &Deployment, master: &Master) -> Init {
+async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     let conn = match master.open(deployment).await {
         Ok(conn) => conn,
         Err(why) => return Init::Unreachable(format!("{}: {why}", master.at)),
     };
-    if let Err(refusal) = script::run(&conn, script::INIT, &["mark"]).await {
-        return Init::Refused(format!("{}: {}", master.at, refusal.reason()));
-    }
+    let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
+        Ok(used) => used,
+        Err(refusal) => return Init::Refused(format!("{}: {}", master.at, refusal.reason())),
+    };
     let wanted = master.replicas.len();
     let have = script::wait(&conn, wanted, REPLICAS.min(deployment.within)).await;
     if have < wanted {
@@ -301,11 +363,17 @@ async fn mark(deployment: &Deployment, master: &Master) -> Init {
             master.at
         ));
     }
-    let note = (wanted == 0 && master.without_backlog).then(|| {
-        "it has no replica: when the first one is attached, the server takes a new replication id \
-         and begins a quarantine"
-            .to_owned()
-    });
+    let notes = [
+        (is_lost, "keys used before count as new"),
+        (!used.is_empty(), "programs have used it already, so its quarantine lasts to its end"),
+        (
+            wanted == 0 && master.without_backlog,
+            "it has no replica: when the first one is attached, the server takes a new replication \
+             id and begins a quarantine",
+        ),
+    ];
+    let notes: Vec<&str> = notes.iter().filter(|(is, _)| *is).map(|(_, note)| *note).collect();
+    let note = (!notes.is_empty()).then(|| notes.join("; "));
     Init::Marked { at: master.at.clone(), replicas: wanted, note }
 }
 

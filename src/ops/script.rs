@@ -7,6 +7,7 @@ use super::gather::conn::{Conn, raw, text};
 use crate::name::{MARKER, SETTLED};
 
 pub(super) const INIT: &str = include_str!("lua/init.lua");
+pub(super) const OLDER: &str = include_str!("lua/older.lua");
 pub(super) const CLOSE: &str = include_str!("lua/close.lua");
 pub(super) const OPEN: &str = include_str!("lua/open.lua");
 pub(super) const FINISH: &str = include_str!("lua/finish.lua");
@@ -18,6 +19,8 @@ pub(super) enum Refusal {
     Said(String),
     /// It did nothing because the server is marked already.
     Marked(String),
+    /// It refused because the server's data are known to be lost.
+    Lost(String),
     /// It refused because something else was done since, perhaps by itself.
     Changed(String),
     /// No answer, so it may have been executed, or the server's refusal.
@@ -27,7 +30,11 @@ pub(super) enum Refusal {
 impl Refusal {
     pub(super) fn reason(self) -> String {
         match self {
-            Self::Said(why) | Self::Marked(why) | Self::Changed(why) | Self::Failed(why) => why,
+            Self::Said(why)
+            | Self::Marked(why)
+            | Self::Lost(why)
+            | Self::Changed(why)
+            | Self::Failed(why) => why,
         }
     }
 }
@@ -43,6 +50,7 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
                 // A marker has to come back whole.
                 "ok" => Ok(said.get(1).and_then(raw).unwrap_or_default()),
                 "marked" => Err(Refusal::Marked(part(1))),
+                "lost" => Err(Refusal::Lost(part(1))),
                 "changed" => Err(Refusal::Changed(part(1))),
                 _ => Err(Refusal::Said(part(1))),
             }

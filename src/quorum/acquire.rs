@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
-use crate::op::{Op, Reply};
+use crate::op::{Began, Op, Reply};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::majority::{VoteCount, VoteResult, majority};
 use crate::quorum::{Answer, Machine, Progress};
@@ -27,7 +27,7 @@ enum Vote {
         foreign: bool,
     },
     /// For how long, and whether without any data.
-    Quarantined(Duration, bool),
+    Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
 }
@@ -278,7 +278,7 @@ impl Acquire {
             Vote::Silent => NodeOutcome::Silent,
             Vote::Granted(_) | Vote::Settled => NodeOutcome::Granted,
             Vote::Held { remaining, .. } => NodeOutcome::Held(*remaining),
-            Vote::Quarantined(d, empty) => NodeOutcome::quarantined(*d, *empty),
+            Vote::Quarantined(d, began) => NodeOutcome::quarantined(*d, *began),
             Vote::Fell(None) | Vote::Refused => NodeOutcome::Refused,
             Vote::Fell(Some(e)) | Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
         });
@@ -305,8 +305,8 @@ impl Machine for Acquire {
             (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
                 Vote::Held { remaining: Some(*remaining), foreign: false }
             }
-            (Vote::Silent, Ok(Reply::Quarantined { remaining, began_empty, .. })) => {
-                Vote::Quarantined(*remaining, *began_empty)
+            (Vote::Silent, Ok(Reply::Quarantined { remaining, began, .. })) => {
+                Vote::Quarantined(*remaining, *began)
             }
             (Vote::Silent, Ok(_)) => Vote::Refused,
             (Vote::Silent, Err(e)) => Vote::Failed(e.clone()),

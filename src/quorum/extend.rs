@@ -57,8 +57,8 @@ impl Machine for Extend {
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
             // Forgotten, not given to another: no vote, and no proof of a loss either.
-            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
-                NodeOutcome::quarantined(*remaining, *began_empty)
+            Ok(Reply::Quarantined { remaining, began, .. }) => {
+                NodeOutcome::quarantined(*remaining, *began)
             }
             Ok(_) => NodeOutcome::Refused,
             Err(e) => NodeOutcome::Failed(e.clone()),

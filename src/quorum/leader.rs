@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
-use crate::op::{Holder, Reply};
+use crate::op::{Began, Holder, Reply};
 use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
@@ -34,7 +34,7 @@ enum Said<W> {
     Absent,
     /// What was there may have been forgotten, or have ended early by this node's clock, for so
     /// long; and whether there are no data at all.
-    Quarantined(Duration, bool),
+    Quarantined(Duration, Began),
     /// No answer that counts.
     Failed(NodeError),
 }
@@ -78,7 +78,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         match reply {
             Ok(Reply::Holder(Some(holder))) => match holder.owner {
                 Some(OwnerToken::KEPT) => {
-                    Said::Quarantined(holder.remaining.unwrap_or_default(), false)
+                    Said::Quarantined(holder.remaining.unwrap_or_default(), Began::Known)
                 }
                 Some(owner) => Said::Held {
                     owner,
@@ -88,8 +88,8 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
                 None => Said::Absent,
             },
             Ok(Reply::Holder(None)) => Said::Absent,
-            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
-                Said::Quarantined(*remaining, *began_empty)
+            Ok(Reply::Quarantined { remaining, began, .. }) => {
+                Said::Quarantined(*remaining, *began)
             }
             Ok(_) => Said::Failed(NodeError::not_executed(
                 NodeFault::Protocol,
@@ -134,7 +134,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
             None => NodeOutcome::no_answer(),
             Some(Said::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
             Some(Said::Absent) => NodeOutcome::Refused,
-            Some(Said::Quarantined(rest, empty)) => NodeOutcome::quarantined(*rest, *empty),
+            Some(Said::Quarantined(rest, began)) => NodeOutcome::quarantined(*rest, *began),
             Some(Said::Failed(e)) => NodeOutcome::Failed(e.clone()),
         };
         self.answers.iter().map(outcome).collect()
@@ -181,7 +181,7 @@ fn may_be_anybodys<W>(answer: Option<&Said<W>>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::QuarantineId;
+    use crate::op::{Began, QuarantineId};
 
     /// One letter a node: `a`/`b` held without metadata, `a1` with metadata number 1, `-` absent,
     /// `k` kept, `q` quarantined, `x` failed, `.` silent.
@@ -199,7 +199,7 @@ mod tests {
             ("q", _) => {
                 let (remaining, id) =
                     (Duration::from_secs(3), QuarantineId { history: 1, since: 1 });
-                return Some(Ok(Reply::Quarantined { remaining, id, began_empty: false }));
+                return Some(Ok(Reply::Quarantined { remaining, id, began: Began::Known }));
             }
             ("x", _) => return Some(Err(NodeError::not_executed(NodeFault::Unreachable, ""))),
             (owner, content) => Some(held(u128::from(owner.as_bytes()[0]), content)),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeOutcome};
-use crate::op::{Loss, Op, Reply, StoredRecord, StoredSteps};
+use crate::op::{Began, Loss, Op, Reply, StoredRecord, StoredSteps};
 use crate::quorum::acquire::{self, Acquire};
 use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
@@ -71,6 +71,9 @@ pub struct Forgetting {
     /// The losses of all nodes that granted and do not remember, without duplicates; empty if one
     /// of them did not say which.
     pub losses: Vec<Loss>,
+    /// The nodes without which too few know, because their data began empty and nobody said that
+    /// they are new. Empty if there would be too few with them, too.
+    pub fresh: Vec<usize>,
 }
 
 /// Why a claim was not granted.
@@ -104,13 +107,14 @@ enum Vote {
         attempt: u32,
         unsure: Duration,
         losses: Vec<Loss>,
+        fresh: bool,
     },
     Completed(StoredRecord),
     InFlight(Duration),
     Mismatch,
     TooOld,
     /// For how long, and whether without any data.
-    Quarantined(Duration, bool),
+    Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
 }
@@ -164,22 +168,23 @@ impl Record {
 
     fn vote(&mut self, reply: &Answer) -> Vote {
         match reply {
-            Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses }) => {
+            Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh }) => {
                 if let Some(record) = record {
                     self.see(record);
                 }
                 if let Some(steps) = steps {
                     self.see_steps(steps);
                 }
-                let losses = losses.clone();
-                Vote::Granted { fence: *fence, attempt: *attempt, unsure: *unsure, losses }
+                let (unsure, losses) = (*unsure, losses.clone());
+                let fresh = *fresh && !unsure.is_zero();
+                Vote::Granted { fence: *fence, attempt: *attempt, unsure, losses, fresh }
             }
             Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
             Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
             Ok(Reply::Mismatch) => Vote::Mismatch,
             Ok(Reply::TooOld) => Vote::TooOld,
-            Ok(Reply::Quarantined { remaining, began_empty, .. }) => {
-                Vote::Quarantined(*remaining, *began_empty)
+            Ok(Reply::Quarantined { remaining, began, .. }) => {
+                Vote::Quarantined(*remaining, *began)
             }
             Ok(_) => Vote::Refused,
             Err(e) => Vote::Failed(e.clone()),
@@ -268,6 +273,18 @@ impl Record {
         })
     }
 
+    /// The nodes that granted and began empty, if a majority would remember every claim of the key
+    /// were they known to be new.
+    fn fresh(&self) -> Vec<usize> {
+        let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
+        let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
+        if self.count(|v| is_fresh(v) || sure(v)) < self.need() {
+            return Vec::new();
+        }
+        let nodes = self.votes.iter().enumerate();
+        nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
+    }
+
     /// How long it is until a majority knows every key again, by those that granted, and the losses
     /// of those that do not remember.
     fn forgotten(&self) -> Forgetting {
@@ -284,7 +301,7 @@ impl Record {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
                         // What nobody can name, nobody can decide about.
-                        return Forgetting { remaining, losses: Vec::new() };
+                        return Forgetting { remaining, losses: Vec::new(), fresh: self.fresh() };
                     }
                     all.extend_from_slice(losses);
                 }
@@ -293,7 +310,7 @@ impl Record {
         }
         all.sort_unstable_by_key(|loss| (loss.to, loss.from));
         all.dedup();
-        Forgetting { remaining, losses: all }
+        Forgetting { remaining, losses: all, fresh: self.fresh() }
     }
 
     /// Starts over with every grant so far.
@@ -420,7 +437,7 @@ impl Record {
             Vote::Silent => NodeOutcome::Silent,
             Vote::Granted { .. } => NodeOutcome::Granted,
             Vote::InFlight(left) => NodeOutcome::Held(Some(*left)),
-            Vote::Quarantined(left, empty) => NodeOutcome::quarantined(*left, *empty),
+            Vote::Quarantined(left, began) => NodeOutcome::quarantined(*left, *began),
             Vote::Completed(_) | Vote::Mismatch | Vote::TooOld | Vote::Refused => {
                 NodeOutcome::Refused
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Op, QuarantineId, Reply};
+use crate::op::{Began, Op, QuarantineId, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::quorum::extend::{Extend, Extension};
 use crate::quorum::fence::{Settled, settle};
@@ -43,7 +43,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
         "foreign" => Ok(Reply::Held { remaining: None, foreign: true }),
         "quarantined" => {
             let id = QuarantineId { history: 1, since: 1 };
-            Ok(Reply::Quarantined { remaining: span, id, began_empty: false })
+            Ok(Reply::Quarantined { remaining: span, id, began: Began::Known })
         }
         "done" => Ok(Reply::Done),
         "absent" => Ok(Reply::Absent),

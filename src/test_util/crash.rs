@@ -31,7 +31,7 @@ pub enum Blow {
     Kill,
     /// The request, or its answer, is under way for longer than a lease.
     Stall,
-    /// The node loses its data, as a new master that had none of them.
+    /// The node loses its data, as a new master that had none of them; other processes know it.
     LoseData,
     /// The node's clock steps forward by a second, within `clock_error`.
     SkewClock,
@@ -279,7 +279,7 @@ impl Life {
             }
             Blow::Stall => Config::default().ttl * 2,
             Blow::LoseData => {
-                node.restart_empty();
+                node.lose_data();
                 Duration::ZERO
             }
             Blow::SkewClock => {

@@ -237,7 +237,10 @@ async fn plant(node: &MemoryNode, bytes: &[u8]) {
         fingerprint: None,
     };
     let replies = node
-        .call(Batch { terms, not_after: None, ops: vec![complete] }, Moment::from_nanos(u64::MAX))
+        .call(
+            Batch { terms, not_after: None, known_since: None, ops: vec![complete] },
+            Moment::from_nanos(u64::MAX),
+        )
         .await;
     replies.items[0].as_ref().unwrap();
 }

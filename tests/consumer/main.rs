@@ -2,6 +2,8 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
+#[cfg(feature = "doctor")]
+mod first_day;
 mod held;
 #[cfg(feature = "streams")]
 mod hostile;
@@ -461,6 +463,7 @@ async fn what_no_message_can_get_past_ends_the_consumer_and_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn nodes_that_lost_their_data_know_of_messages_made_later() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    assert!(once(&w.redlock).key("none").lookup::<()>().await.is_ok());
     w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
     assert!(once(&w.redlock).key("first").run(|_| async { Ok::<_, Failed>(()) }).await.is_err());
     sleep(secs(60)).await;

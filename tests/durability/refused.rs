@@ -173,7 +173,11 @@ async fn a_barrier_knows_one_history_of_one_process() {
             born: None,
             accepted: Duration::ZERO,
         }];
-        let facts = node.call(Batch { terms, not_after: None, ops }, soon()).await.facts.unwrap();
+        let facts = node
+            .call(Batch { terms, not_after: None, known_since: None, ops }, soon())
+            .await
+            .facts
+            .unwrap();
         BarrierPoint { identity: facts.identity, history_id: facts.history_id }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());

@@ -30,10 +30,18 @@ async fn settle(w: &World) -> u64 {
     since
 }
 
-/// Whether a new key runs. If it does not, it is parked as forgotten, and a look says the same.
+/// Whether a new key runs. If it does not, it is parked as forgotten, or the call is refused
+/// because nobody knows of a loss; and a look says the same.
 async fn runs(call: Call) -> bool {
     let look = call.clone().lookup::<u32>().await.unwrap();
-    match call.run(|_| async { Ok::<_, String>(1) }).await.unwrap() {
+    let outcome = match call.run(|_| async { Ok::<_, String>(1) }).await {
+        Err(RunError::NotInitialised { .. }) => {
+            assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
+            return false;
+        }
+        other => other.unwrap(),
+    };
+    match outcome {
         Outcome::Executed { attempt: 1, .. } => {
             assert_eq!(look, Status::Absent);
             true

@@ -19,6 +19,8 @@ fn orders(redlock: &Redlock) -> Idempotency {
 
 /// Nodes lose data and are out of their quarantine.
 async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
+    // They had data, and the handle knows it.
+    let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         how(&w.nodes[*i]);
     }

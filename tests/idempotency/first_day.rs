@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use palisade::idempotency::{ParkedReason, Status};
-use palisade::{Advice, Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
+use palisade::idempotency::Status;
+use palisade::ops::Deployment;
+use palisade::{Advice, Failed, Idempotency, Outcome, Probed, RedisNode, Redlock, RunError};
 
 use crate::support::server::Server;
 
@@ -56,15 +57,53 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     assert!(executed(&deliver(&payments, "b", ordered).await.unwrap()));
     let again = deliver(&payments, "b", ordered).await.unwrap();
     assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
-    // Made before, or nobody says when: nobody knows.
-    for (key, ordered) in [("c", Some(early)), ("d", None)] {
-        let parked = deliver(&payments, key, ordered).await.unwrap();
-        let Outcome::Parked(parked) = parked else { panic!("{parked:?}") };
-        assert_eq!(parked.reason, ParkedReason::Forgotten);
-        assert!(parked.to_string().contains("new keys without `created_at`"), "{parked}");
+    // Made before, or nobody says when: nobody has said whether the server is new.
+    let older = [("c", Some(early)), ("d", None)];
+    for (key, ordered) in older {
+        let error = deliver(&payments, key, ordered).await.unwrap_err();
+        assert!(matches!(error, RunError::NotInitialised { .. }), "{error:?}");
+        assert_eq!(error.advice(), Advice::RetryAfter(Duration::from_secs(5)));
+        let text = error.to_string();
+        for part in [&format!("\"payments:{key}\""), &server.addr(), "palisade init", "incidents"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(payments.metrics().parked_forgotten, 0);
     }
     let look = payments.key("d").lookup::<String>().await.unwrap();
     assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
+    // A person says it, and all goes on; what was stored until then stays.
+    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    assert!(done.is_done(), "{done}");
+    for (key, ordered) in older {
+        assert!(executed(&deliver(&payments, key, ordered).await.unwrap()), "nothing was left");
+    }
+    for (key, ordered) in older.into_iter().chain([("b", ordered)]) {
+        let again = deliver(&payments, key, ordered).await.unwrap();
+        assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_uninitialised_server_asks_the_policy_and_the_probe_first() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(1)).build().unwrap();
+    let strict = redlock.idempotency("strict").at_most_once().build().unwrap();
+    let repeats = redlock.idempotency("repeats").at_least_once().build().unwrap();
+    let probed = async |found: Probed<String>| {
+        let call = strict.key("k").probe(|_| std::future::ready(found));
+        call.run(|_| async { Ok::<_, String>("ran".to_owned()) }).await
+    };
+    let lapse = Duration::from_millis(50);
+    let unknown = loop {
+        match probed(Probed::Unknown).await {
+            Err(RunError::NoQuorum { .. }) => tokio::time::sleep(lapse).await,
+            other => break other,
+        }
+    };
+    assert!(matches!(unknown, Err(RunError::NotInitialised { .. })), "{unknown:?}");
+    assert!(executed(&deliver(&repeats, "k", None).await.unwrap()));
+    assert!(executed(&probed(Probed::NotFound).await.unwrap()), "no attempt is left");
 }
 
 #[tokio::test]

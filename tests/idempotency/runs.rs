@@ -288,7 +288,10 @@ async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
         w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
         match w.orders().key("k").run(|_| e.act(secs(1))).await {
             Err(RunError::NoQuorum { error, .. }) => {
-                assert!(error.to_string().contains("new, or emptied; grants begin in"), "{error}");
+                assert!(
+                    error.to_string().contains("its data are lost; grants begin in"),
+                    "{error}"
+                );
             }
             other => panic!("{other:?}"),
         }

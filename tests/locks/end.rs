@@ -105,7 +105,7 @@ fn says_how_long(why: &NoQuorum, started: Instant) {
     assert!((37 * S..39 * S).contains(&left), "{text}");
     assert!(started.elapsed() < 3 * S, "the user's word counts: {text}");
     assert!(text.contains("an `acquire_timeout` of 42s would have outlasted it"), "{text}");
-    assert!(text.contains("no palisade data here: new, or emptied; grants begin in"), "{text}");
+    assert!(text.contains("never initialised: new, or emptied; grants begin in"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -101,8 +101,11 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
         // The connecting task is spawned and never runs.
         let deadline = SystemEnv.now() + ms(1_000);
         assert!(
-            !poll_once(node.call(Batch { terms, not_after: None, ops: Vec::new() }, deadline))
-                .await
+            !poll_once(node.call(
+                Batch { terms, not_after: None, known_since: None, ops: Vec::new() },
+                deadline
+            ))
+            .await
         );
     });
     drop(first);
@@ -361,7 +364,10 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(7));
     let send = |op: Option<Op>| {
         let ops = op.into_iter().collect();
-        node.call(Batch { terms, not_after: None, ops }, SystemEnv.now() + Duration::from_secs(5))
+        node.call(
+            Batch { terms, not_after: None, known_since: None, ops },
+            SystemEnv.now() + Duration::from_secs(5),
+        )
     };
     send(None).await;
     server.cli(&["script", "flush"]);

@@ -80,7 +80,7 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
             if_held: Some(IfHeld::Queue(place)),
         };
         let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
-        let batch = Batch { terms, not_after: None, ops: vec![op] };
+        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
         let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;
         assert!(matches!(replies.items[..], [Ok(Reply::Held { .. })]), "{:?}", replies.items);
     }

@@ -1,10 +1,11 @@
-//! What is said of a server that grants nothing yet: a new or emptied one is called that, with the
-//! way on, and one that was restarted with its data is not.
+//! What is said of a server that grants nothing yet: one that was never initialised is called that,
+//! with the way on; one that was restarted with its data, or lost them, is not.
 
 use std::time::Duration;
 
-use palisade::error::NodeOutcome;
+use palisade::error::{Began, NodeOutcome};
 use palisade::node::NodeEvent;
+use palisade::ops::Deployment;
 use palisade::{AcquireError, RedisNode, Redlock};
 use tokio::time::timeout;
 
@@ -13,45 +14,84 @@ use crate::support::server::Server;
 const TTL: Duration = Duration::from_secs(2);
 
 /// What a user without patience reads, and what operators see.
-async fn refusal(server: &Server) -> (String, bool, bool) {
+async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
     let mut events = redlock.events();
     let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50)).build().unwrap();
     let refused = hasty.acquire().await.expect_err("a server of unknown past grants nothing");
     let AcquireError::NoQuorum(why) = &refused else { panic!("{refused}") };
-    let [(_, NodeOutcome::Quarantined { began_empty: reported, .. })] = why.nodes[..] else {
+    let [(_, NodeOutcome::Quarantined { began: reported, .. })] = why.nodes[..] else {
         panic!("{why}")
     };
     let begun = async {
         loop {
             let event = events.recv().await.expect("the handle lives").1;
-            if let NodeEvent::QuarantineBegun { began_empty, .. } = event {
-                return began_empty;
+            if let NodeEvent::QuarantineBegun { began, .. } = event {
+                return began;
             }
         }
     };
     let heard = timeout(10 * TTL, begun).await.expect("operators hear of it");
-    (refused.to_string(), reported, heard)
+    assert_eq!(reported, heard);
+    (refused.to_string(), heard)
 }
 
 #[tokio::test]
 async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let (text, reported, heard) = refusal(&server).await;
-    assert!(reported && heard);
-    for words in ["no palisade data here: new, or emptied", "grants begin in", "`palisade init`"] {
+    let (text, began) = refusal(&server).await;
+    assert_eq!(began, Began::Empty);
+    for words in ["never initialised: new, or emptied", "grants begin in", "`palisade init`"] {
         assert!(text.contains(words), "{words:?} in {text}");
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
+    // A restart says nothing of what it was before.
     server.restart();
-    let (text, reported, heard) = refusal(&server).await;
-    assert!(!reported && !heard, "its data are there: {text}");
+    assert_eq!(refusal(&server).await.1, Began::Empty);
+
+    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    assert!(done.is_done(), "{done}");
+    server.restart();
+    let (text, began) = refusal(&server).await;
+    assert_eq!(began, Began::Known, "its data are there: {text}");
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 
-    // Emptied, it is as good as new: the two cannot be distinguished.
+    // Emptied, it is as good as new to a program that sees it for the first time.
     server.restart_empty();
-    assert!(refusal(&server).await.1);
+    assert_eq!(refusal(&server).await.1, Began::Empty);
+}
+
+#[tokio::test]
+async fn a_program_that_saw_its_data_says_that_they_are_lost() {
+    let mut server = Server::start(&[]);
+    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    assert!(done.is_done(), "{done}");
+    let node = RedisNode::builder(server.url()).build().unwrap();
+    let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
+    let mutex = redlock.mutex("first").acquire_timeout(10 * TTL).build().unwrap();
+    assert!(mutex.acquire().await.unwrap().release().await.is_ok());
+    let mut events = redlock.events();
+
+    server.restart_empty();
+    // One that knows nothing comes first.
+    assert_eq!(refusal(&server).await.1, Began::Empty);
+    let lost = async {
+        loop {
+            // Connected again, and asked for the lock that nobody grants yet.
+            let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
+            drop(hasty.build().unwrap().acquire().await);
+            while let Ok((_, event)) = events.try_recv() {
+                if let NodeEvent::QuarantineBegun { began, .. } = event {
+                    return began;
+                }
+            }
+        }
+    };
+    assert_eq!(timeout(10 * TTL, lost).await.expect("it is said"), Began::Lost);
+    let (text, began) = refusal(&server).await;
+    assert_eq!(began, Began::Lost, "all are told");
+    assert!(text.contains("its data are lost") && !text.contains("palisade init"), "{text}");
 }

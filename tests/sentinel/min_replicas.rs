@@ -30,7 +30,10 @@ async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
     };
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let within = Duration::from_secs(1);
-    let call = node.call(Batch { terms, not_after: None, ops: vec![op] }, SystemEnv.now() + within);
+    let call = node.call(
+        Batch { terms, not_after: None, known_since: None, ops: vec![op] },
+        SystemEnv.now() + within,
+    );
     // The node keeps its deadline itself; a second more only catches one that hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), call);
     let Replies { mut items, .. } = answer.await.expect("the node answers by its deadline");
@@ -218,7 +221,7 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
         };
         let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
         // Without a deadline by the server's clock, which would refuse it too.
-        let batch = Batch { terms, not_after: None, ops: vec![op] };
+        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
         let thaw = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
             master.resume();

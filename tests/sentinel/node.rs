@@ -40,7 +40,7 @@ fn acquire(name: &str) -> Op {
 async fn call(node: &SentinelNode, op: Op, within: Duration) -> Replies {
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
-    let batch = Batch { terms, not_after: None, ops: vec![op] };
+    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
     // The node keeps its deadline itself; a second more only catches one that hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), node.call(batch, deadline));
     answer.await.expect("the node answers by its deadline")

@@ -47,8 +47,10 @@ async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
         if_held: None,
     };
     let terms = Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(60) };
-    let call =
-        node.call(Batch { terms, not_after: None, ops: vec![op] }, SystemEnv.now() + PATIENCE);
+    let call = node.call(
+        Batch { terms, not_after: None, known_since: None, ops: vec![op] },
+        SystemEnv.now() + PATIENCE,
+    );
     // The node keeps its deadline itself; the rest only catches one that hangs.
     let answer = tokio::time::timeout(PATIENCE * 2, call).await;
     answer.expect("the node answers by its deadline").items.remove(0)

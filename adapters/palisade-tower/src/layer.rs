@@ -172,8 +172,8 @@ impl IdempotencyLayer {
         self.with(|s| s.in_flight_timeout = timeout)
     }
 
-    /// Runs requests without the protection of their key while too few nodes answer. Default: they
-    /// are answered 503 and not run.
+    /// Runs requests without the protection of their key while too few nodes answer, or were never
+    /// initialised. Default: they are answered 503 and not run.
     ///
     /// For routes where a second effect costs less than a refusal. Their responses then carry
     /// `Idempotent-Stored: false`, and the handler has no [`Claim`](crate::Claim).

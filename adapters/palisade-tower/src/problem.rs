@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::key::InvalidKey;
 
-/// Time after which a request is to be sent again whose key's past an operator may yet decide about.
+/// Time after which a request is sent again whose key an operator may yet decide about.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
 /// A request that the layer answers in place of the handler.
@@ -40,6 +40,8 @@ pub(crate) enum Problem {
     TooOld,
     /// Nothing was run.
     Unavailable(Duration),
+    /// Nobody has said whether the servers of the keys are new.
+    NotInitialised(Duration),
     NotRecorded(Duration),
     HandlerFailed,
     /// The program or the record is wrong; the log says how.
@@ -75,9 +77,10 @@ impl Problem {
             }
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::ResponseNotKept(_) | Self::TooOld => StatusCode::GONE,
-            Self::Unavailable(_) | Self::NotRecorded(_) | Self::PastUndecided => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Unavailable(_)
+            | Self::NotInitialised(_)
+            | Self::NotRecorded(_)
+            | Self::PastUndecided => StatusCode::SERVICE_UNAVAILABLE,
             Self::HandlerFailed | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -101,6 +104,7 @@ impl Problem {
             Self::ResponseNotKept(_) => "response-not-kept",
             Self::TooOld => "too-old",
             Self::Unavailable(_) => "unavailable",
+            Self::NotInitialised(_) => "not-initialised",
             Self::NotRecorded(_) => "not-recorded",
             Self::HandlerFailed => "handler-failed",
             Self::Internal => "internal",
@@ -178,7 +182,7 @@ impl Problem {
                 "The request was made so long ago that a record of it may be gone. \
                  Look whether it took effect, and use a new key if it did not. Nothing was run."
             }
-            Self::Unavailable(_) => {
+            Self::Unavailable(_) | Self::NotInitialised(_) => {
                 "Idempotency keys cannot be checked at the moment. Nothing was \
                  run. Send the request again, with the same key."
             }
@@ -200,6 +204,7 @@ impl Problem {
             Self::InProgress(wait)
             | Self::PastUnknown(wait)
             | Self::Unavailable(wait)
+            | Self::NotInitialised(wait)
             | Self::NotRecorded(wait) => Some(*wait),
             Self::PastUndecided => Some(UNDECIDED),
             _ => None,
@@ -259,7 +264,7 @@ impl Problem {
             Self::PastUndecided => "Past of this Idempotency-Key is not decided",
             Self::ResponseNotKept(_) => "Response is not kept",
             Self::TooOld => "Request is too old",
-            Self::Unavailable(_) => "Idempotency keys cannot be checked",
+            Self::Unavailable(_) | Self::NotInitialised(_) => "Idempotency keys cannot be checked",
             Self::NotRecorded(_) => "Outcome is not recorded",
             Self::HandlerFailed => "Request failed",
             Self::Internal => "Idempotency-Key was not processed",

@@ -192,7 +192,7 @@ where
                 tracing::debug!(target: "palisade::tower", %failed, "why it has none");
                 return self.answered(false);
             }
-            RunError::NoQuorum { .. } if open => {
+            RunError::NoQuorum { .. } | RunError::NotInitialised { .. } if open => {
                 if let Some((mut handler, request)) = self.handler.take() {
                     let passed = handler.call(request).await;
                     self.answer = Some(passed.map(|response| response.map(ResponseBody::passed)));
@@ -201,6 +201,7 @@ where
             }
             RunError::NotRecorded(_) if open => return self.answered(false),
             RunError::NoQuorum { .. } => Problem::Unavailable(wait),
+            RunError::NotInitialised { .. } => Problem::NotInitialised(wait),
             RunError::NotRecorded(_) => Problem::NotRecorded(wait),
             RunError::Config { error, .. } if error.field() == "created_at" => {
                 Problem::CreatedLater

@@ -21,6 +21,32 @@ pub(crate) fn handle(server: &Server) -> Redlock {
     Redlock::builder().node(node).node_deadline(second / 8).ttl(second).build().expect("settings")
 }
 
+#[tokio::test]
+async fn a_server_that_nobody_initialised_is_unavailable_and_no_conflict() {
+    let server = fresh(&[]);
+    let node = RedisNode::new(server.url()).expect("a node");
+    let second = Duration::from_secs(1);
+    let redlock = Redlock::builder().node(node).ttl(second).build().expect("settings");
+    let shop = Shop::with(layer(keys(&redlock))).await;
+    let wish = Wish::default();
+    let until = tokio::time::Instant::now() + 30 * second;
+    let got = loop {
+        let got = shop.send("k", &wish).await;
+        assert_eq!(got.status, 503, "{got:?}");
+        if got.problem() != "unavailable" {
+            break got;
+        }
+        assert!(tokio::time::Instant::now() < until, "a quarantine ends");
+        tokio::time::sleep(second / 10).await;
+    };
+    assert_eq!(got.problem(), "not-initialised", "{got:?}");
+    assert_eq!(got.retry_after(), Some(5), "{got:?}");
+    let deployment = palisade::ops::Deployment::new().node(server.url());
+    assert!(palisade::ops::init(&deployment, "").await.expect("settings").is_done());
+    assert_eq!(decided(&shop, "k", &wish).await.status, 201);
+    assert_eq!(shop.ledger.of("alice:k"), 1);
+}
+
 fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }

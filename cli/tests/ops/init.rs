@@ -1,9 +1,11 @@
 //! A new deployment grants and remembers at once; what is not new is refused.
 
-use palisade::ops::{Init, Initialised, init};
-use palisade::{Failed, Outcome, RedisNode, Redlock, SentinelNode};
+use palisade::ops::{Init, Initialised, init, init_lost};
+use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::support::group::cli;
+use super::support::logs::Log;
 use super::*;
 
 /// A report in one line.
@@ -62,17 +64,129 @@ async fn a_new_server_that_an_application_found_first_is_marked_while_it_waits()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_grants_already_is_not_new() {
+async fn a_server_that_programs_used_before_it_was_marked_is_marked_later() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     let brief = Duration::from_secs(1);
     let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
     let guard =
         redlock.mutex("job").acquire_timeout(SOON).build().unwrap().acquire().await.unwrap();
+    let token = guard.fencing_token();
+    let repeats = redlock.idempotency("repeats").at_least_once().build().unwrap();
+    let run = async || repeats.key("7").run(|_| async { Ok::<_, Failed>(42) }).await.unwrap();
+    assert!(run().await.is_executed());
+    let strict = redlock.idempotency("orders").at_most_once().build().unwrap();
+    let refused = strict.key("7").run(|_| async { Ok::<_, Failed>(42) }).await;
+    assert!(matches!(refused, Err(RunError::NotInitialised { .. })), "{refused:?}");
+    let field = |from: usize, to: usize| {
+        server.cli(&["GET", "palisade:generation"])[from - 1..to].to_owned()
+    };
+    let kept = field(42, 81);
+    let done = begun(&lone(&server), "").await;
+    assert!(done.is_done(), "{done}");
+    assert!(done.to_string().contains("programs have used it already"), "{done}");
+    assert_eq!((field(42, 81), &*field(111, 111)), (kept, "n"), "its quarantine and floor stay");
     assert!(guard.release().await.is_ok());
-    server.cli(&["DEL", "{job}:fence"]);
+    let again = run().await;
+    assert!(matches!(again, Outcome::Replayed(42)), "{again:?}");
+    serves(&redlock).await;
+    let next = redlock.mutex("job").build().unwrap().try_acquire().await.unwrap().acquired();
+    assert!(next.expect("free").fencing_token() > token);
+    assert!(begun(&lone(&server), "").await.is_done(), "a second time");
+}
+
+/// A record that is older than the data of its server: somebody deleted its marker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
+    let server = Server::start(&[]);
+    assert!(begun(&lone(&server), "").await.is_done());
+    let brief = Duration::from_secs(1);
+    let handle = || {
+        let node = RedisNode::new(server.url()).unwrap();
+        Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap()
+    };
+    serves(&handle()).await;
+    server.cli(&["DEL", "palisade:generation", "{job}:fence"]);
+    let redlock = handle();
+    let mutex = redlock.mutex("other").acquire_timeout(SOON).build().unwrap();
+    drop(mutex.acquire().await.unwrap());
     let refused = begun(&lone(&server), "").await;
-    assert!(refused.to_string().contains("its first quarantine is over"), "{refused}");
+    assert_eq!(refused.exit_code(), 2, "{refused}");
+    assert!(refused.to_string().contains("\"idem:orders:7\""), "{refused}");
+}
+
+#[tokio::test]
+async fn data_lost_under_a_program_are_not_taken_for_a_new_deployment() {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let mut server = Server::start(&[]);
+    assert!(begun(&lone(&server), "").await.is_done());
+    let node = RedisNode::new(server.url()).unwrap();
+    let brief = Duration::from_secs(1);
+    let redlock = Redlock::builder().node(node).ttl(brief).max_ttl(brief).build().unwrap();
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+    let ran = std::cell::Cell::new(0);
+    let run = async |key: &str| {
+        let end = std::time::Instant::now() + SOON;
+        loop {
+            let handler = |_| {
+                ran.set(ran.get() + 1);
+                async { Ok::<_, Failed>(42) }
+            };
+            match orders.key(key).run(handler).await {
+                Ok(outcome) => return outcome,
+                Err(e) => {
+                    assert!(!e.to_string().contains("palisade init"), "{e}");
+                    assert!(std::time::Instant::now() < end, "{e}");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(run("7").await.is_executed());
+    server.restart_empty();
+    for key in ["7", "8"] {
+        let outcome = run(key).await;
+        assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
+    }
+    assert_eq!(ran.get(), 1, "nothing ran twice");
+    assert!(!log.lines(&["its data are lost"]).is_empty(), "{}", log.text());
+    assert_eq!(log.lines(&["palisade init"]), [""; 0], "no line advises it");
+
+    let url = server.url();
+    let out = palisade(&["init", "--node", &url]);
+    assert_eq!(out.status.code(), Some(2), "{}", words(&out));
+    assert!(unwrapped(&out).contains("lost its data"), "{}", words(&out));
+    assert!(unwrapped(&out).contains("--lost-everything"), "{}", words(&out));
+    assert!(matches!(run("8").await, Outcome::Parked(_)), "nothing was changed");
+    let out = palisade(&["init", "--lost-everything", "--node", &url]);
+    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert!(unwrapped(&out).contains("keys used before count as new"), "{}", words(&out));
+    assert!(run("8").await.is_executed());
+    assert!(run("7").await.is_executed(), "as it says");
+}
+
+#[tokio::test]
+async fn a_replaced_server_is_marked_for_who_lost_everything_and_keeps_its_quarantine() {
+    let (first, replaced) = (Server::start(&[]), Server::start(&[]));
+    assert!(begun(&lone(&first), "").await.is_done());
+    let both = lone(&first).node(replaced.url());
+    let refused = begun(&both, "").await.to_string();
+    assert!(refused.contains("--lost-everything"), "{refused}");
+    // Without a program nobody knows how long its quarantine is.
+    let done = init_lost(&both).await.unwrap();
+    assert!(done.to_string().contains("no program has connected to it yet"), "{done}");
+    let mut builder = Redlock::builder().allow_even_nodes();
+    for server in [&first, &replaced] {
+        builder = builder.node(RedisNode::new(server.url()).unwrap());
+    }
+    let redlock = builder.build().unwrap();
+    let mutex = redlock.mutex("job").build().unwrap();
+    assert!(mutex.try_acquire().await.is_err(), "two of two are needed");
+    let done = init_lost(&both).await.unwrap();
+    assert!(done.is_done(), "{done}");
+    assert!(matches!(done.nodes[0].1, Init::Already { .. }), "{done}");
+    assert!(matches!(done.nodes[1].1, Init::Marked { .. }), "{done}");
+    assert!(mutex.try_acquire().await.is_err(), "leases that it forgot may be held");
 }
 
 #[tokio::test]

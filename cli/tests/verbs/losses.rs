@@ -276,6 +276,26 @@ fn off_a_terminal_a_waiting_lock_says_for_whom_and_trouble_is_logged_to_its_end(
 }
 
 #[test]
+fn on_a_server_that_nobody_initialised_a_lock_says_at_once_how_long_it_waits_and_why() {
+    let ground = Ground::new();
+    ground.server.cli(&["FLUSHALL"]);
+    let mut command = ground.command(&["lock", "a", "--", "true"]);
+    command.env("PALISADE_TTL", "30s").env("PALISADE_MAX_TTL", "30s");
+    command.stderr(std::fs::File::create(ground.file("err")).unwrap());
+    let mut waiting = command.spawn().expect("it can be run");
+    let errors = ground.file("err");
+    until("it says why", SOON, || text(&errors).contains("waiting"));
+    let said = text(&errors);
+    for words in ["lock \"a\": no quorum", "never initialised", "grants begin in", "palisade init"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(waiting.try_wait().expect("a child").is_none(), "it waits: {said}");
+    let _ = waiting.kill();
+    let _ = waiting.wait();
+}
+
+#[test]
 fn a_different_ttl_in_two_processes_is_reported() {
     let ground = Ground::new();
     let long = ["lock", "a", "--max-ttl", "6s", "-c", "touch held; sleep 60"];

@@ -40,7 +40,7 @@ fn batch(releases: bool, owner: u128) -> Option<Arc<Batch>> {
     };
     let second = Duration::from_secs(1);
     let terms = Terms { max_ttl: second, clock_error: second };
-    Some(Arc::new(Batch { terms, not_after: None, ops: vec![op] }))
+    Some(Arc::new(Batch { terms, not_after: None, known_since: None, ops: vec![op] }))
 }
 
 fn send(wire: &Wire, text: &str, batch: Option<Arc<Batch>>) -> Reply {

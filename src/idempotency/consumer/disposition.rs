@@ -147,7 +147,9 @@ impl Rules {
             RunError::Handler { failed, .. } => {
                 self.after_failure(failures, failed.retry_after(), &format!("{e}: {failed}"))
             }
-            RunError::NoQuorum { .. } | RunError::NotRecorded(_) => match e.advice() {
+            RunError::NoQuorum { .. }
+            | RunError::NotInitialised { .. }
+            | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
                 // No other message would fare better.
                 Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {

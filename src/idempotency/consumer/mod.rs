@@ -12,10 +12,12 @@
 //!            ├─ result is there ─▶ acknowledge                a duplicate
 //!            ├─ in flight elsewhere ─▶ comes again when that lease is over
 //!            ├─ forgotten, undecided ─▶ comes again           held until an operator decides
+//!            ├─ not initialised ─▶ comes again                all wait until a person has acted
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 
 mod disposition;
+mod gate;
 pub mod headers;
 mod hold;
 mod rules;

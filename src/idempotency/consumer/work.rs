@@ -13,8 +13,9 @@ use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::gate::{Gate, Past};
 use super::hold::Holding;
 use super::{DeadLetter, DeadLetterReason, Delivery, Disposition, Rules, Source};
 use crate::error::ConfigError;
@@ -92,8 +93,13 @@ enum End<E> {
     Broken(E),
 }
 
-/// Disposition of one delivery, and whether the broker confirmed it.
-type Settled = (Disposition, bool);
+/// What became of one delivery.
+struct Settled {
+    disposition: Disposition,
+    /// The broker confirmed it.
+    confirmed: bool,
+    past: Past,
+}
 
 impl Worker {
     /// Runs messages under the keys of this namespace, by these rules.
@@ -233,10 +239,11 @@ impl Worker {
     {
         let mut tasks = JoinSet::new();
         let mut ended = Ended::default();
+        let mut gate = Gate::default();
         let mut stop = pin!(stop);
         let why = loop {
             let (fetched, end) =
-                self.next(&mut source, &mut tasks, &mut ended, stop.as_mut()).await;
+                self.next(&mut source, &mut tasks, (&mut ended, &mut gate), stop.as_mut()).await;
             match (fetched, end) {
                 (Err(e), _) => break End::Broken(e),
                 (Ok(deliveries), end) => {
@@ -257,7 +264,7 @@ impl Worker {
         };
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                let _ = ended.note(done);
+                let _ = ended.note(done, &mut gate);
             }
         };
         let _ = timeout(self.rules.grace, drained).await;
@@ -276,30 +283,40 @@ impl Worker {
         &self,
         source: &mut S,
         tasks: &mut JoinSet<Settled>,
-        ended: &mut Ended,
+        (ended, gate): (&mut Ended, &mut Gate),
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
     ) -> (Result<Vec<S::Delivery>, S::Error>, Option<End<S::Error>>) {
-        while tasks.len() >= self.rules.concurrency {
+        loop {
+            let closed = gate.closed_until();
+            if closed.is_none() && tasks.len() < self.rules.concurrency {
+                break;
+            }
             tokio::select! {
                 biased;
                 () = stop.as_mut() => return (Ok(Vec::new()), Some(End::Asked)),
-                Some(done) = tasks.join_next() => {
-                    if let Some(why) = ended.note(done) {
+                Some(done) = tasks.join_next(), if !tasks.is_empty() => {
+                    if let Some(why) = ended.note(done, gate) {
                         return (Ok(Vec::new()), Some(End::Stopped(why)));
                     }
                 }
+                () = sleep_until(closed.unwrap_or_else(Instant::now)), if closed.is_some() => {}
             }
         }
         let mut end = None;
-        let mut fetch = pin!(source.fetch(self.rules.concurrency - tasks.len()));
+        let mut fetch = pin!(source.fetch(gate.room(self.rules.concurrency - tasks.len())));
         loop {
             tokio::select! {
                 biased;
                 () = stop.as_mut(), if end.is_none() => end = Some(End::Asked),
                 // Polled to its end: what it took is known here, and can be given back.
-                fetched = &mut fetch => return (fetched, end),
+                fetched = &mut fetch => {
+                    if fetched.as_ref().is_ok_and(|fetched| !fetched.is_empty()) {
+                        gate.fetched();
+                    }
+                    return (fetched, end);
+                }
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => {
-                    if let Some(why) = ended.note(done) {
+                    if let Some(why) = ended.note(done, gate) {
                         end = Some(End::Stopped(why));
                     }
                 }
@@ -310,8 +327,8 @@ impl Worker {
 
 impl Ended {
     /// Counts; says why the consumer has to stop, if it has.
-    fn note(&mut self, done: Result<Settled, JoinError>) -> Option<String> {
-        let (disposition, confirmed) = match done {
+    fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
+        let Settled { disposition, confirmed, past } = match done {
             Ok(settled) => settled,
             Err(e) => {
                 tracing::error!(target: "palisade::consumer", error = %e, "a delivery was dropped");
@@ -319,6 +336,7 @@ impl Ended {
                 return None;
             }
         };
+        gate.judge(&past);
         match &disposition {
             _ if !confirmed => self.unsettled += 1,
             Disposition::Ack => self.acked += 1,
@@ -346,9 +364,9 @@ where
     // A panic of what the user or the broker's client does with the message is a failure of it: no
     // panic may leave a delivery unsettled. Nothing that was half done is looked at again.
     let judged = AssertUnwindSafe(judge(&of, &rules, &delivery, before, start));
-    let (disposition, failures) = judged.catch_unwind().await.unwrap_or_else(|panic| {
+    let (disposition, failures, past) = judged.catch_unwind().await.unwrap_or_else(|panic| {
         let what = format!("its delivery panicked: {}", panic_text(&*panic));
-        (rules.after_failure(before, None, &what), before.saturating_add(1))
+        (rules.after_failure(before, None, &what), before.saturating_add(1), Past::Unsaid)
     });
     #[cfg(feature = "test-util")]
     if disposition == Disposition::Ack {
@@ -359,17 +377,18 @@ where
     if confirmed && disposition == Disposition::Ack {
         rules.pass(super::Arrow::Acknowledged);
     }
-    (disposition, confirmed)
+    Settled { disposition, confirmed, past }
 }
 
-/// Returns the disposition of the delivery, and the number of failures of its handler.
+/// Returns the disposition of the delivery, the number of failures of its handler, and what its
+/// call showed.
 async fn judge<D, T, R, RF>(
     of: &Holding,
     rules: &Rules,
     delivery: &Arc<D>,
     before: u32,
     start: R,
-) -> (Disposition, u32)
+) -> (Disposition, u32, Past)
 where
     D: Delivery,
     R: FnOnce(Call, Arc<D>) -> RF,
@@ -379,7 +398,7 @@ where
         Ok(call) => call,
         Err(why) => {
             let why = DeadLetter::new(DeadLetterReason::Unreadable, why);
-            return (Disposition::Park(why), before);
+            return (Disposition::Park(why), before, Past::Unsaid);
         }
     };
     let key = Arc::clone(&call.key);
@@ -402,7 +421,7 @@ where
     if let Disposition::Park(letter) = &mut disposition {
         letter.key = check_name("key", &key).is_ok().then(|| key.to_string());
     }
-    (disposition, before.saturating_add(u32::from(failed)))
+    (disposition, before.saturating_add(u32::from(failed)), Past::of(&came_to))
 }
 
 fn call<D: Delivery>(of: &Idempotency, rules: &Rules, delivery: &D) -> Result<Call, String> {
@@ -438,7 +457,7 @@ async fn beat<D: Delivery>(delivery: &D) -> Infallible {
 async fn give_back<D: Delivery>(delivery: D) -> Settled {
     let again = Disposition::Retry(Duration::ZERO);
     let confirmed = settle(&delivery, &again, delivery.failures()).await;
-    (again, confirmed)
+    Settled { disposition: again, confirmed, past: Past::Unsaid }
 }
 
 /// True if the broker confirmed it. If not the message comes again, and its record answers it.

@@ -34,6 +34,8 @@ pub(crate) struct Bench {
     env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
+    /// As [`Batch::known_since`].
+    known_since: Option<u64>,
 }
 
 impl Bench {
@@ -49,7 +51,8 @@ impl Bench {
         } else {
             (LONG, Duration::from_secs(1))
         };
-        Self { case, node, env: SystemEnv, hooks, terms: Terms { max_ttl, clock_error } }
+        let terms = Terms { max_ttl, clock_error };
+        Self { case, node, env: SystemEnv, hooks, terms, known_since: None }
     }
 
     /// Waits until the node grants.
@@ -70,16 +73,22 @@ impl Bench {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
+    /// The same bench as a client that first saw a marker here at this time of the node's clock.
+    pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
+        Self { known_since, ..self }
+    }
+
     pub(super) async fn send(&self, ops: Vec<Op>) -> Replies {
         self.send_until(ops, None).await
     }
 
     /// Sends what must not take effect after this.
     pub(super) async fn send_until(&self, ops: Vec<Op>, not_after: Option<NotAfter>) -> Replies {
-        let (n, terms) = (ops.len(), self.terms);
+        let (n, terms, known_since) = (ops.len(), self.terms, self.known_since);
         for _ in 1..POLLS {
             let deadline = self.env.now() + Duration::from_secs(10);
-            let batch = Batch { terms, not_after: not_after.clone(), ops: ops.clone() };
+            let (not_after, ops) = (not_after.clone(), ops.clone());
+            let batch = Batch { terms, not_after, known_since, ops };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
             // After a restart a node may still report for a moment that it could not connect, or

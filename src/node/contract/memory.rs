@@ -8,7 +8,7 @@ use super::bench::{Bench, KEEP, LONG};
 use super::crash::after;
 use super::ops::{claim_terms, complete, lookup, lookup_born};
 use super::{Case, list};
-use crate::op::{Claim, Op, Reply};
+use crate::op::{Began, Claim, Op, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
         RestartKeeping: keys_born_after_a_loss_are_remembered,
         RestartKeeping: a_loss_is_no_longer_than_was_proved,
         RestartEmpty: a_loss_of_everything_is_never_accepted,
+        RestartEmpty: an_empty_node_is_fresh_until_a_client_remembers_its_data,
+        RestartEmpty: a_client_that_connects_again_reports_that_data_are_lost,
         RestartKeeping: a_longer_quarantine_outlives_a_new_history,
         RestartKeeping: a_result_is_reported_in_quarantine,
     ]
@@ -119,6 +121,52 @@ async fn a_loss_of_everything_is_never_accepted(b: Bench) {
     b.settle().await;
     let rest = unsure(&b, Duration::MAX).await;
     b.check(!rest.is_zero(), "a loss of everything is not accepted", &rest);
+}
+
+/// Claims a key that was never used; the node is not sure of it, and says why.
+async fn is_fresh(b: &Bench) -> bool {
+    let op = super::ops::claim(&b.key(), b.owners().0, LONG);
+    match b.ask(op).await {
+        Reply::Claimed { unsure, fresh, .. } if !unsure.is_zero() => fresh,
+        other => b.broken("an empty node is not sure of an unused key", &other),
+    }
+}
+
+async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
+    let known = b.facts().await.node_micros;
+    // What came before these data must have another time.
+    sleep(Duration::from_millis(5)).await;
+    let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
+    b.check(facts.began == Began::Empty, "an empty node may be new", &facts);
+    b.settle().await;
+    b.check(is_fresh(&b).await, "a node that may be new says so", &facts);
+    if b.hooks.restart_keeping.is_some() {
+        let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
+        b.check(facts.began == Began::Empty, "a restart tells nobody what it is", &facts);
+        b.settle().await;
+    }
+    // Who saw it for the first time since it is empty knows no more.
+    let now = b.facts().await.node_micros;
+    let b = b.knowing(Some(now));
+    let facts = b.facts().await;
+    b.check(facts.began == Began::Empty, "its own data are no earlier ones", &facts);
+    let b = b.knowing(Some(known));
+    let facts = b.facts().await;
+    b.check(facts.began == Began::Lost, "a client remembers data that are gone", &facts);
+    let b = b.knowing(None);
+    let facts = b.facts().await;
+    b.check(facts.began == Began::Lost, "what one client knew is kept", &facts);
+    b.check(!is_fresh(&b).await, "a node that lost its data is not new", &facts);
+}
+
+async fn a_client_that_connects_again_reports_that_data_are_lost(b: Bench) {
+    let known = b.facts().await.node_micros;
+    let b = b.knowing(Some(known));
+    sleep(Duration::from_millis(5)).await;
+    let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
+    b.check(facts.began == Began::Lost, "a client that knew of data is there first", &facts);
+    b.settle().await;
+    b.check(!is_fresh(&b).await, "a node that lost its data is not new", &facts);
 }
 
 async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {

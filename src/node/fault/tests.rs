@@ -50,7 +50,7 @@ fn scene() -> Scene {
 
 fn batch(ops: Vec<Op>) -> Batch {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
-    Batch { terms, not_after: None, ops }
+    Batch { terms, not_after: None, known_since: None, ops }
 }
 
 fn acquire(by: u128) -> Op {

@@ -209,13 +209,14 @@ fn old_news(holder: Option<&Holder>, facts: Option<&Facts>, terms: &Terms) -> Op
     let rest = holder.and_then(|h| h.remaining);
     let written_since = rest.is_some_and(|rest| rest + age > longest);
     let id = facts.history();
-    let (remaining, began_empty) = (facts.quarantine, facts.began_empty);
-    (!written_since).then_some(Reply::Quarantined { remaining, id, began_empty })
+    let (remaining, began) = (facts.quarantine, facts.began);
+    (!written_since).then_some(Reply::Quarantined { remaining, id, began })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Began;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -235,7 +236,7 @@ mod tests {
             quarantine_raised: false,
             new_history: false,
             marker_missing: false,
-            began_empty: false,
+            began: Began::Known,
             losses: [].into(),
         };
         let holder = |rest| Holder { owner: None, fence: 1, remaining: Some(rest), meta: None };

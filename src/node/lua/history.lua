@@ -1,7 +1,8 @@
 -- Validates the marker and rewrites it if it is outdated (slow path).
 -- KEYS[1]  palisade:generation, the marker, each field of fixed width, one space between:
 --          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
---          97 waited_ms 13   111 how the history began: n known data, e empty
+--          97 waited_ms 13   111 how the data began: n known, e empty,
+--          l empty although a client knows of earlier ones
 --          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
 --          128 note_ms 13   then up to eight losses, each from_ms 13, -, to_ms 13
 --          since: when it began (0: this server never lost anything); q: the quarantine's length;
@@ -20,8 +21,9 @@
 local function history(marker, replid, now_us, now_ms)
   local call, find, sub, format, match =
     redis.call, string.find, string.sub, string.format, string.match
-  local q, first_q, clock_error, trust = match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d)')
-  q, clock_error = tonumber(q), tonumber(clock_error)
+  local q, first_q, clock_error, trust, knows =
+    match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d) %d+ (%d+)')
+  q, clock_error, knows = tonumber(q), tonumber(clock_error), tonumber(knows)
   local since, floor, seen_q, agreed, waited, began, settling
   local note, losses = 0, ''
   local bits, write = 0, false
@@ -32,7 +34,7 @@ local function history(marker, replid, now_us, now_ms)
   local latest = now_ms + apart + 1000
   if type(marker) == 'string' and #marker >= 140 and #marker <= 364 and #marker % 28 == 0 then
     local a, b, c, d, e, f, kind, g, h = match(marker,
-      '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[ne] ([-cs])()%d+ ()%d+')
+      '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[nel] ([-cs])()%d+ ()%d+')
     if a == 42 and b == 56 and c == 73 and d == 83 and e == 97 and f == 111 and g == 114
       and h == 128
     then
@@ -76,7 +78,8 @@ local function history(marker, replid, now_us, now_ms)
       q = seen_q
     end
   else
-    write, bits, began = true, known and 1 or 3, known and 'n' or 'e'
+    write, bits = true, known and 1 or 3
+    began = known and began or knows > 0 and 'l' or 'e'
     if marker == '' and trust == '1' and call('EXISTS', KEYS[1]) == 0 then
       since, floor, began, losses = 0, 0, 'n', ''
     else
@@ -91,6 +94,10 @@ local function history(marker, replid, now_us, now_ms)
       since, floor = now_ms, now_us + 2 * clock_error + q * 1000
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
+  end
+  -- The first client to connect knew of no data; this one saw some before these began.
+  if began == 'e' and knows > 0 and knows < (tonumber(sub(losses, 16, 28)) or 0) then
+    write, began = true, 'l'
   end
   if write or now_ms > note + 1000 or now_ms < note then
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',

@@ -66,6 +66,7 @@ impl MemoryNodeBuilder {
             lives: 0,
             windows: Windows { read: self.window, longest: self.window },
             data: Data::default(),
+            is_known: false,
         };
         if !self.quarantined {
             state.data.marker = Some(Marker::born(state.history_id()));

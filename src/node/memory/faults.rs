@@ -20,6 +20,12 @@ impl MemoryNode {
         self.reborn(|state| state.data = Data::default());
     }
 
+    /// As [`restart_empty`](Self::restart_empty), under other clients that saw the data.
+    pub(crate) fn lose_data(&self) {
+        self.restart_empty();
+        self.state().is_known = true;
+    }
+
     /// The process dies and comes back with all its data (nothing was lost, but nobody can know).
     pub fn restart_keeping(&self) {
         self.reborn(|_| ());

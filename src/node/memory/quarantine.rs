@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::recall::Recall;
-use crate::op::{Loss, QuarantineId, Reply, Terms};
+use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
 /// The node-wide marker.
@@ -22,8 +22,8 @@ pub(super) struct Marker {
     pub(super) quarantine: Duration,
     /// The length is kept until this time without further requests for it.
     pub(super) agreed: u64,
-    /// This history began without any marker.
-    pub(super) began_empty: bool,
+    /// Origin of the data.
+    pub(super) began: Began,
     /// A planned handover goes on.
     pub(super) handover: Option<Handover>,
     /// The wall clock when a batch last noted it, in milliseconds; 0: never.
@@ -82,7 +82,7 @@ impl Marker {
             floor: 0,
             quarantine: Duration::ZERO,
             agreed: 0,
-            began_empty: false,
+            began: Began::Known,
             handover: None,
             note: 0,
             losses: Losses::default(),
@@ -161,6 +161,16 @@ impl Marker {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
     }
 
+    /// Takes note that a client saw other data here, at this time by the node's clock (µs): before
+    /// these began, which was just now if they are `new`.
+    fn remember(&mut self, known_since: Option<u64>, new: bool) {
+        let began = self.losses.0[0].map_or(0, |loss| loss.to);
+        let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
+        if self.began == Began::Empty && earlier {
+            self.began = Began::Lost;
+        }
+    }
+
     fn left(&self, now: u64) -> Duration {
         if self.since == 0 {
             return Duration::ZERO;
@@ -228,7 +238,7 @@ pub(super) struct Header {
     pub(super) new_history: bool,
     /// There was no marker at all.
     pub(super) marker_missing: bool,
-    pub(super) began_empty: bool,
+    pub(super) began: Began,
     /// The batch came too late to take effect.
     pub(super) late: bool,
     /// Leases given before a handover may have ended early.
@@ -246,13 +256,14 @@ impl Header {
         nature: Nature,
         clock: Clock,
         terms: Terms,
-        not_after: Option<u64>,
+        (not_after, known_since): (Option<u64>, Option<u64>),
     ) -> Self {
         let Nature { history_id, windows } = nature;
         let q = terms.max_ttl + windows.read;
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
+        m.remember(known_since, marker_missing);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -290,7 +301,7 @@ impl Header {
             quarantine_raised,
             new_history: known.is_none(),
             marker_missing,
-            began_empty: m.began_empty,
+            began: m.began,
             late,
             settling,
             losses: m.losses,
@@ -307,8 +318,8 @@ impl Header {
 
     /// The answer of a node that grants nothing yet.
     pub(super) fn quarantined(&self) -> Reply {
-        let (remaining, began_empty) = (self.quarantine, self.began_empty);
-        Reply::Quarantined { remaining, id: self.id(), began_empty }
+        let (remaining, began) = (self.quarantine, self.began);
+        Reply::Quarantined { remaining, id: self.id(), began }
     }
 
     /// Returns true if an extension counts: outside quarantine, or within it if its holder names
@@ -364,7 +375,8 @@ impl Header {
 
     /// Returns this node's losses and clock, to judge whether it has every claim of a key.
     pub(super) fn recall(&self) -> Recall {
-        Recall::new(self.losses.list(), self.window, self.terms.clock_error, self.micros / 1_000)
+        let (losses, error) = (self.losses.list(), self.terms.clock_error);
+        Recall::new(losses, self.began, self.window, error, self.micros / 1_000)
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
@@ -415,7 +427,7 @@ fn begin(
         floor: clock.micros.saturating_add(micros(lead)),
         quarantine,
         agreed: clock.now.saturating_add(nanos(quarantine)),
-        began_empty: before.is_none(),
+        began: before.map_or(Began::Empty, |m| m.began),
         handover: None,
         note: now,
         losses,

@@ -118,6 +118,7 @@ impl Entry {
             steps: self.steps.clone(),
             unsure: h.recall().unsure(c.born, c.retention, c.accepted),
             losses: h.recall().concerning(c.born, c.retention, c.accepted),
+            fresh: h.recall().is_fresh(c.born, c.retention),
         }
     }
 

@@ -44,12 +44,13 @@ fn node() -> (MemoryNode, Arc<Hand>) {
 }
 
 fn ask(node: &MemoryNode, op: Op) -> Reply {
-    let mut replies = node.execute(&Batch { terms: TERMS, not_after: None, ops: vec![op] });
+    let mut replies =
+        node.execute(&Batch { terms: TERMS, not_after: None, known_since: None, ops: vec![op] });
     replies.items.remove(0).unwrap()
 }
 
 fn facts(node: &MemoryNode, terms: Terms) -> Facts {
-    node.execute(&Batch { terms, not_after: None, ops: vec![] }).facts.unwrap()
+    node.execute(&Batch { terms, not_after: None, known_since: None, ops: vec![] }).facts.unwrap()
 }
 
 fn owner(n: u128) -> OwnerToken {
@@ -281,7 +282,12 @@ fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     const APART: Duration = Duration::from_secs(10);
     const NANO: Duration = Duration::from_nanos(1);
     let ask = |node: &MemoryNode, op: Op| {
-        let mut replies = node.execute(&Batch { terms: TERMS, not_after: None, ops: vec![op] });
+        let mut replies = node.execute(&Batch {
+            terms: TERMS,
+            not_after: None,
+            known_since: None,
+            ops: vec![op],
+        });
         replies.items.remove(0).unwrap()
     };
     let (node, hand) = node();

@@ -58,7 +58,7 @@ pub(crate) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let facts = facts(&seen, node_micros, bits, identity);
     let now = facts.node_micros / 1_000;
-    let recall = Recall::new(Arc::clone(&facts.losses), window, clock_error, now);
+    let recall = Recall::new(Arc::clone(&facts.losses), facts.began, window, clock_error, now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let first = from.code()?;
@@ -113,7 +113,7 @@ fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts
         quarantine_asked: quarantine_len,
         new_history: bits & 1 != 0,
         marker_missing: bits & 2 != 0,
-        began_empty: seen.began_empty,
+        began: seen.began,
         losses: Arc::clone(&seen.losses),
         quarantine_raised: bits & 4 != 0,
     }
@@ -149,8 +149,8 @@ fn reply(
             QUARANTINED,
         ) => {
             let id = QuarantineId { history: facts.history_id, since: facts.since };
-            let began_empty = facts.began_empty;
-            Reply::Quarantined { remaining: facts.quarantine, id, began_empty }
+            let began = facts.began;
+            Reply::Quarantined { remaining: facts.quarantine, id, began }
         }
         (Op::Acquire { .. }, HELD | FOREIGN) => {
             Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
@@ -170,7 +170,8 @@ fn reply(
         (Op::Claim(c), 1..) => {
             let unsure = recall.unsure(c.born, c.retention, c.accepted);
             let losses = recall.concerning(c.born, c.retention, c.accepted);
-            from.claimed(code.unsigned_abs(), unsure, losses)?
+            let fresh = recall.is_fresh(c.born, c.retention);
+            from.claimed(code.unsigned_abs(), unsure, (losses, fresh))?
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
@@ -372,11 +373,11 @@ impl Reader {
         &mut self,
         fence: u64,
         unsure: Duration,
-        losses: Vec<Loss>,
+        (losses, fresh): (Vec<Loss>, bool),
     ) -> Result<Reply, NodeError> {
         let attempt = self.attempt()?;
         let (record, steps) = (self.maybe_record()?, self.maybe_steps()?);
-        Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses })
+        Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh })
     }
 }
 

@@ -83,12 +83,13 @@ pub(crate) fn batch(
     );
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {} {} {} {fence_life} {} {}",
+        "{needed} {age} {} {} {} {fence_life} {} {} {}",
         asked_quarantine(terms, group_terms),
         millis(terms.max_ttl.saturating_add(group_terms.longest_window())),
         micros(terms.clock_error),
         u8::from(group_terms.trust_fresh),
         not_after.unwrap_or(0),
+        batch.known_since.map_or(0, |micros| (micros / 1_000).max(1)),
     ));
     for run in runs(&batch.ops) {
         run_args(&mut cmd, run, fence_life, awaited);

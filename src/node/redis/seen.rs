@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::encode::{self, GroupTerms};
 use super::facts::history_id;
-use crate::op::{Batch, Loss, Op};
+use crate::op::{Batch, Began, Loss, Op};
 
 /// Length of a marker without losses.
 const SHORTEST: usize = 140;
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
     waited: u64,
     /// In µs.
     floor: u64,
-    pub(super) began_empty: bool,
+    pub(super) began: Began,
     /// A planned handover goes on (quarantine 11).
     is_around_a_handover: bool,
     /// The server's clock when the marker was written, in ms.
@@ -58,9 +58,10 @@ impl Seen {
         let fits = (SHORTEST..=SHORTEST + LOSSES * LOSS).contains(&text.len())
             && text.len().is_multiple_of(LOSS)
             && replid.bytes().all(|b| b.is_ascii_hexdigit());
-        let began_empty = match text.as_bytes().get(110)? {
-            b'e' => true,
-            b'n' => false,
+        let began = match text.as_bytes().get(110)? {
+            b'n' => Began::Known,
+            b'e' => Began::Empty,
+            b'l' => Began::Lost,
             _ => return None,
         };
         let losses = (SHORTEST..text.len())
@@ -75,7 +76,7 @@ impl Seen {
             quarantine: number(73, 81)?,
             agreed: number(83, 95)?,
             waited: number(97, 109)?,
-            began_empty,
+            began,
             is_around_a_handover: text.as_bytes().get(112)? != &b'-',
             note: number(128, 140)?,
             losses: losses.collect::<Option<_>>()?,
@@ -115,6 +116,12 @@ impl Seen {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
         // The marker's validity was checked with one E; another E needs a new check.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
+            return None;
+        }
+        // The script writes that data were lost which this client had seen.
+        let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
+        let knew = batch.known_since.map(|micros| micros / 1_000);
+        if empty_since.is_some_and(|loss| knew.is_some_and(|at| at < loss.to)) {
             return None;
         }
         // Until when the length need not be agreed on again (quarantine 7).
@@ -177,7 +184,7 @@ mod tests {
             if_held: None,
         };
         let ops = proposals.iter().map(acquire).collect();
-        let batch = Batch { terms: TERMS, not_after: None, ops };
+        let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
         seen.window(&batch, not_after, GroupTerms::ALONE)
     }
 
@@ -210,7 +217,7 @@ mod tests {
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
         assert_eq!(window(&seen(3_600_000, 30_000, 50_000, "n s1790000000000"), None, &[]), None);
         let other = Terms { clock_error: Duration::from_secs(2), ..TERMS };
-        let batch = Batch { terms: other, not_after: None, ops: Vec::new() };
+        let batch = Batch { terms: other, not_after: None, known_since: None, ops: Vec::new() };
         assert_eq!(
             seen(3_600_000, 30_000, 50_000, "n -0000000000000").window(
                 &batch,
@@ -222,11 +229,28 @@ mod tests {
     }
 
     #[test]
+    fn who_saw_other_data_has_the_script_write_that_they_are_lost() {
+        let began = NOW / 1_000 - 3_600_000;
+        let of = |letter| {
+            let text = seen(3_600_000, 30_000, 50_000, &format!("{letter} -0000000000000")).text;
+            let text = format!("{text} {:013}-{began:013}", 0);
+            Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap()
+        };
+        let expects = |letter, known_since| {
+            let batch = Batch { terms: TERMS, not_after: None, known_since, ops: Vec::new() };
+            of(letter).window(&batch, None, GroupTerms::ALONE).is_some()
+        };
+        let (before, since) = (Some(began * 1_000 - 1), Some(began * 1_000));
+        assert!(expects('e', None) && expects('e', since) && !expects('e', before));
+        assert!(expects('l', before) && expects('n', before));
+    }
+
+    #[test]
     fn a_record_is_written_only_with_a_note_of_the_last_second() {
         let mut old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         old.note = NOW / 1_000 - 400;
         let until = |ops: Vec<Op>| {
-            let batch = Batch { terms: TERMS, not_after: None, ops };
+            let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
             old.window(&batch, None, GroupTerms::ALONE).map(|(_, until)| until - NOW)
         };
         let key = crate::op::RecordKey::from("k");

@@ -123,7 +123,8 @@ impl Session {
         terms: Terms,
         group_terms: GroupTerms,
     ) -> Result<(), NodeError> {
-        let nothing = Arc::new(Batch { terms, not_after: None, ops: Vec::new() });
+        let nothing =
+            Arc::new(Batch { terms, not_after: None, known_since: None, ops: Vec::new() });
         let Some(sent) = self.send(nothing, group_terms) else { return Ok(()) };
         let facts = sent.answer().await?.facts;
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;

@@ -1,27 +1,55 @@
--- Marks a server on which nothing was ever granted: it is unused, or its clients found no marker
--- and are still in the first quarantine. The caller checks whether it has keys. KEYS 1
--- palisade:generation ARGV 1 'look' or 'mark' Returns {'ok', replid} |
--- {'marked', note} where nothing has to be done | {'no', why}
+-- Marks a server as new. On one on which nothing was ever granted the marker is that of a server
+-- that never lost anything: it is unused, or its clients found no marker and are in the first
+-- quarantine. On one whose data began empty and that was used since, quarantine and floor stay as
+-- they are; what was before these data, which is nothing, does not count as lost any more.
+-- KEYS 1 palisade:generation
+-- ARGV 1 'look' or 'mark'   2 '1' also if data are known to be lost
+-- Returns {'ok', when its data began in ms; empty if nothing was granted yet} | {'marked', note}
+-- where nothing has to be done | {'lost', why} | {'no', why} | {'changed', why}: not now
+-- The caller checks its keys.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}
 end
 local replid = string.match(info, 'master_replid:(%x+)')
 local marker = redis.call('GET', KEYS[1])
+local sub = string.sub
+local began = marker and sub(marker, 111, 111)
+if marker and began ~= 'e' and began ~= 'l' then
+  return {'marked', 'it was initialised or used before'}
+end
+if began == 'l' and ARGV[2] ~= '1' then
+  return {'lost', 'a program that saw its data before found them gone'}
+end
+if ARGV[2] == '1' and not marker then
+  return {'changed', 'no program has connected to it yet: let one connect, and run this again'}
+end
+local used = ''
 if marker then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local since, q = tonumber(string.sub(marker, 42, 54)), tonumber(string.sub(marker, 73, 81))
-  local began_here = string.sub(marker, 1, 40) == replid and string.sub(marker, 111, 111) == 'e'
-  if not (began_here and since and q) then
-    return {'marked', 'it was initialised or used before'}
+  local since, q = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 73, 81))
+  if sub(marker, 1, 40) ~= replid or sub(marker, 113, 113) ~= '-' or not since then
+    return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
+      .. 'let one connect, and run this again'}
   end
-  if now >= since + q then
-    return {'marked', 'its first quarantine is over, so it already grants; only keys without '
-      .. 'created_at may count as forgotten for one retention'}
+  if #marker > 140 + 28 * 7 then
+    return {'changed', 'it was restarted too often since to tell one loss from another'}
+  end
+  local first = sub(marker, 156, 168)
+  -- Nothing was granted in the first quarantine of a new server. Where others have data, leases
+  -- that this one forgot may be held.
+  if ARGV[2] == '1' or #marker ~= 168 or tonumber(first) ~= since or now >= since + q then
+    used = first
   end
 end
-if ARGV[1] == 'look' then return {'ok', replid} end
-local never = string.format('%013d %016d %09d %013d %013d n -%013d %013d', 0, 0, 0, 0, 0, 0, 0)
-redis.call('SET', KEYS[1], replid .. ' ' .. never)
-return {'ok', replid}
+if ARGV[1] == 'look' then return {'ok', used} end
+if used ~= '' then
+  -- Without the first loss, which is that of all before.
+  redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
+    .. sub(marker, 169))
+else
+  local never = string.format('%013d %016d %09d %013d %013d n -%013d %013d', 0, 0, 0, 0, 0, 0, 0)
+  redis.call('SET', KEYS[1], replid .. ' ' .. never)
+end
+return {'ok', used}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Denied, Record, Refusal, Step};
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Loss, Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
+use crate::op::{Began, Loss, Op, QuarantineId, RecordState, Reply, StoredRecord, StoredSteps};
 use crate::quorum::complete::{Complete, Found, Look};
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
@@ -42,11 +42,11 @@ fn show(record: &StoredRecord) -> String {
 fn reply(text: &str) -> Result<Reply, NodeError> {
     let (word, value) = text.split_once('=').unwrap_or((text, "0"));
     Ok(match word {
-        "grant" | "forgot" | "forgot-long" => {
+        "grant" | "forgot" | "forgot-long" | "fresh" => {
             let mut parts = value.split('/');
             let unsure = match word {
                 "grant" => "0",
-                "forgot" => "500",
+                "forgot" | "fresh" => "500",
                 _ => "900",
             };
             let loss = (unsure != "0").then(|| Loss { from: 0, to: num(unsure) });
@@ -57,13 +57,14 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
                 steps: parts.next().map(steps),
                 unsure: ms(unsure),
                 losses: loss.into_iter().collect(),
+                fresh: word == "fresh",
             }
         }
         "stored" => Reply::Completed(record(value)),
         "inflight" => Reply::InFlight { remaining: ms(value) },
         "quarantined" => {
             let id = QuarantineId { history: 1, since: 1 };
-            Reply::Quarantined { remaining: ms(value), id, began_empty: false }
+            Reply::Quarantined { remaining: ms(value), id, began: Began::Known }
         }
         "mismatch" => Reply::Mismatch,
         "old" => Reply::TooOld,
@@ -86,13 +87,19 @@ fn reported(step: Step) -> String {
     match decided {
         Ok(p) => {
             let adopt = p.adopt.map_or(String::new(), |r| format!(" adopt {}", show(&r)));
-            let forgotten = p
-                .forgotten
-                .map_or(String::new(), |f| format!(" forgotten {}", f.remaining.as_millis()));
+            let forgotten = p.forgotten.map_or(String::new(), |f| {
+                let fresh = if f.fresh.is_empty() {
+                    String::new()
+                } else {
+                    format!(" fresh {:?}", f.fresh)
+                };
+                format!(" forgotten {}{fresh}", f.remaining.as_millis())
+            });
             let steps = p
                 .steps
                 .map_or(String::new(), |s| format!(" steps {}{}", s.token, value(Some(&s.list))));
-            format!("promised {} attempt {}{adopt}{steps}{forgotten}", p.token, p.attempt)
+            let past = format!("{adopt}{steps}{forgotten}");
+            format!("promised {} attempt {}{past}", p.token, p.attempt)
         }
         Err(Denied::Replay(kept)) => format!("replay {}", value(kept.as_deref())),
         Err(Denied::Repair(seen)) => format!("repair {}", show(&seen)),

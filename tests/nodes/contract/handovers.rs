@@ -60,6 +60,7 @@ async fn wrong_handovers_are_caught() {
                     steps: None,
                     unsure: Duration::ZERO,
                     losses: Vec::new(),
+                    fresh: false,
                 };
             }
         },
@@ -100,6 +101,7 @@ async fn a_node_that_settles_is_not_closed_again() {
     let batch = Batch {
         terms: Terms { max_ttl: Duration::from_secs(1), clock_error: Duration::from_millis(50) },
         not_after: None,
+        known_since: None,
         ops: Vec::new(),
     };
     let touch = async || {

@@ -191,6 +191,55 @@ impl LockNode for Eager {
     }
 }
 
+/// A node that does not listen to what its clients remember.
+struct Deaf(MemoryNode);
+
+impl LockNode for Deaf {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        self.0.call(Batch { known_since: None, ..batch }, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        "deaf".into()
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_calls_lost_data_new_is_caught() {
+    for by in [
+        "an_empty_node_is_fresh_until_a_client_remembers_its_data",
+        "a_client_that_connects_again_reports_that_data_are_lost",
+    ] {
+        let inner = memory();
+        let hooks = hooks(&inner);
+        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+        let run = tokio::spawn(async move { case.run(Arc::new(Deaf(inner)), &hooks).await }).await;
+        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
+        assert!(text.contains("deaf") && text.contains(by), "{text}");
+    }
+    for fresh in [true, false] {
+        let by = "an_empty_node_is_fresh_until_a_client_remembers_its_data";
+        let tell: fn(&Op, &mut Reply) = if fresh { says_fresh } else { says_known };
+        caught("says one thing of all data", as_is, tell, by).await;
+    }
+}
+
+fn says_fresh(_: &Op, reply: &mut Reply) {
+    if let Reply::Claimed { fresh, .. } = reply {
+        *fresh = true;
+    }
+}
+
+fn says_known(_: &Op, reply: &mut Reply) {
+    if let Reply::Claimed { fresh, .. } = reply {
+        *fresh = false;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [

@@ -50,7 +50,8 @@ async fn wrong_rules_about_records_are_caught() {
             {
                 let unsure = Duration::ZERO;
                 let (record, steps, losses) = (None, None, Vec::new());
-                *reply = Reply::Claimed { fence: 9, attempt: 2, record, steps, unsure, losses };
+                let (fence, attempt, fresh) = (9, 2, false);
+                *reply = Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh };
             }
         },
         "a_running_lease_keeps_others_off",

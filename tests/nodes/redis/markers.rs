@@ -112,7 +112,7 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
     for (what, marker) in forged {
         let (got, left) = met(&server, &node, &marker).await;
         assert!(got.marker_missing && got.new_history, "{what} was believed: {got:?}");
-        assert!(got.began_empty && !got.quarantine.is_zero(), "{what}: {got:?}");
+        assert!(got.began == Began::Empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
         assert!(left.starts_with(&replid) && left.len() == 168, "{what}: {left}");
         // It has healed.

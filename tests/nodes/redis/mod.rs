@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Claim, Facts, IfHeld, Op, Place, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, Began, Claim, Facts, IfHeld, Op, Place, Replies, Reply, Terms};
 use palisade::node::spi::{Env as _, SystemEnv};
 use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
 use palisade::{FencingToken, node::spi::OwnerToken};
@@ -73,7 +73,8 @@ fn claim(key: &str, owner: OwnerToken) -> Claim {
 }
 
 async fn batch(node: &RedisNode, terms: Terms, ops: Vec<Op>, limit: Duration) -> Replies {
-    node.call(Batch { terms, not_after: None, ops }, SystemEnv.now() + limit).await
+    node.call(Batch { terms, not_after: None, known_since: None, ops }, SystemEnv.now() + limit)
+        .await
 }
 
 async fn one(node: &RedisNode, terms: Terms, op: Op) -> Result<Reply, NodeError> {

@@ -130,7 +130,7 @@ async fn a_marker_that_nobody_of_us_wrote_is_a_lost_one() {
         let got = batch(&node, LONG, vec![acquire("l", owner())], TTL).await;
         assert_quarantined(got.items[0].clone());
         let facts = got.facts.unwrap();
-        assert!(facts.marker_missing && facts.began_empty, "{wrong:?}: {facts:?}");
+        assert!(facts.marker_missing && facts.began == Began::Empty, "{wrong:?}: {facts:?}");
         server.cli(&["set", "palisade:generation", &good]);
         fence(one(&node, LONG, acquire("m", owner())).await);
         server.cli(&["del", "m"]);

@@ -386,7 +386,8 @@ impl Node {
 
     /// The value of a lock's or a record's key on the master now.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
-        let batch = Batch { terms: settings.terms(), not_after: None, ops: vec![op] };
+        let batch =
+            Batch { terms: settings.terms(), not_after: None, known_since: None, ops: vec![op] };
         let memory = {
             let state = self.state();
             state.servers[state.master].memory.clone()

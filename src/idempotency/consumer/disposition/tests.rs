@@ -87,6 +87,11 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("lapsed", parked(ParkedReason::Lapsed), "park lapsed"),
         ("forgotten, decided", parked(ParkedReason::Forgotten), "park forgotten"),
         ("forgotten, undecided", undecided(), "retry 250"),
+        (
+            "not initialised",
+            Err(RunError::NotInitialised { key: key(), nodes: vec!["a".into()] }),
+            "retry 5000",
+        ),
         ("bad key", Err(RunError::Config { key: key(), error: config }), "park unreadable"),
         ("codec", Err(RunError::Codec { key: key(), error: codec() }), "park codec"),
         ("failed without effect", failed(Failed::no_effect("x")), "retry 250"),

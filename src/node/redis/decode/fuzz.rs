@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, Enlist, IfHeld};
+use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
 
 /// `a` and `d` may be in runs.
 const KINDS: &str = "ARXDIECrxcsuLaaadd";
@@ -158,6 +158,7 @@ fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> 
             steps,
             unsure: UNSURE,
             losses: Vec::new(),
+            fresh: false,
         })
         .boxed()
 }
@@ -186,7 +187,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let quarantined = || {
         let remaining = Duration::from_millis(70);
         let id = QuarantineId { history: 255, since: 5 };
-        Just(Reply::Quarantined { remaining, id, began_empty: false }).boxed()
+        Just(Reply::Quarantined { remaining, id, began: Began::Known }).boxed()
     };
     let completed = || stored().prop_map(Reply::Completed).boxed();
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();

@@ -82,22 +82,18 @@ fn began_empty(
         "keys without created_at count as forgotten for another {} (with a retention of 24 h)",
         hours(rest)
     );
-    match kept.quarantine_left() {
-        Some(left) if !in_use => {
-            let says = format!(
-                "it began without palisade data and grants nothing for another {left:.0?}; if the \
-                 whole deployment is new, initialise it before then; otherwise {forgets}"
-            );
-            let mend = format!("palisade init {}", named(facts, &subject, server));
-            Finding::warning(subject, says, read).mend([mend])
-        }
-        left => {
-            let waits = left.map(|left| format!(" grants nothing for another {left:.0?}, and"));
-            let waits = waits.unwrap_or_default();
-            let says = format!("it began without palisade data:{waits} {forgets}");
-            Finding::warning(subject, says, read)
-        }
+    let waits = kept.quarantine_left();
+    let waits = waits.map(|left| format!(" and grants nothing for another {left:.0?}"));
+    let began = format!("it began without palisade data{}", waits.unwrap_or_default());
+    if in_use {
+        return Finding::warning(subject, format!("{began}; {forgets}"), read);
     }
+    let says = format!(
+        "{began}; if the whole deployment is new, initialise it; until then calls with keys that \
+         may be older are refused, and without it {forgets}"
+    );
+    let mend = format!("palisade init {}", named(facts, &subject, server));
+    Finding::warning(subject, says, read).mend([mend])
 }
 
 #[cfg(test)]
@@ -164,7 +160,7 @@ mod tests {
         assert!(found.says.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.says.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        assert_eq!(found.mend, [""; 0]);
+        assert!(found.mend[0].starts_with("palisade init"), "{found:?}");
         let old = kept(Some(25 * 60 * 60));
         with("not-initialised", |f| two(f, [old.clone(), old]), |_| {});
     }

@@ -27,7 +27,7 @@ impl Node {
             return None;
         }
         let terms = Terms { max_ttl: self.least_lease, clock_error: self.error };
-        let look = Batch { terms, not_after: None, ops: Vec::new() };
+        let look = Batch { terms, not_after: None, known_since: None, ops: Vec::new() };
         let facts = at_once(&server.memory, look).facts?;
         if !facts.quarantine.is_zero() || !server.memory.close(span) {
             return None;

@@ -1,0 +1,99 @@
+//! The pause of a consumer on a deployment that was never initialised (consumers 13). That is no
+//! property of a message, so messages stay with their broker: one at a time is tried, until a
+//! person has said what the servers are.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::idempotency::{Outcome, RunError};
+
+/// Pause between two tries while the gate is shut.
+pub(super) const EVERY: Duration = Duration::from_secs(5);
+/// Interval of the log while the gate is shut.
+const REPORT: Duration = Duration::from_secs(60);
+
+/// What the call of a delivery showed of the deployment.
+#[derive(Debug)]
+pub(super) enum Past {
+    /// Nothing: the nodes did not answer, or it was not called.
+    Unsaid,
+    /// Nobody has said what the nodes are (`RunError::NotInitialised`, in words).
+    Uninitialised(String),
+    /// The nodes could be asked for the key.
+    Asked,
+}
+
+impl Past {
+    pub(super) fn of<T>(came_to: &Result<Outcome<T>, RunError>) -> Self {
+        match came_to {
+            Err(e @ RunError::NotInitialised { .. }) => Self::Uninitialised(e.to_string()),
+            Err(
+                RunError::Config { .. }
+                | RunError::Codec { .. }
+                | RunError::NoQuorum { .. }
+                | RunError::NotRecorded(_),
+            )
+            | Ok(Outcome::InFlight { .. }) => Self::Unsaid,
+            Ok(_) | Err(RunError::Handler { .. }) => Self::Asked,
+        }
+    }
+}
+
+/// Whether, and when, the consumer takes messages.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// Time of the next try; `None` while the gate is open.
+    again: Option<Instant>,
+    /// Last time at which it was logged that the gate is shut.
+    reported: Option<Instant>,
+    /// The end of what was logged last is still to be logged.
+    is_end_due: bool,
+}
+
+impl Gate {
+    /// Returns the time before which nothing may be fetched.
+    pub(super) fn closed_until(&self) -> Option<Instant> {
+        self.again.filter(|again| Instant::now() < *again)
+    }
+
+    /// Returns the number of messages to fetch where there is room for `free`.
+    pub(super) fn room(&self, free: usize) -> usize {
+        if self.again.is_some() { 1 } else { free }
+    }
+
+    /// Takes note that messages were fetched: the next one is not tried before these are judged.
+    pub(super) fn fetched(&mut self) {
+        if let Some(again) = &mut self.again {
+            *again = Instant::now() + EVERY;
+        }
+    }
+
+    /// Shuts or opens by what a message showed.
+    pub(super) fn judge(&mut self, past: &Past) {
+        match past {
+            Past::Unsaid => {}
+            Past::Uninitialised(why) => self.shut(why),
+            Past::Asked => self.open(),
+        }
+    }
+
+    fn shut(&mut self, why: &str) {
+        let now = Instant::now();
+        self.again = Some(now + EVERY);
+        if self.reported.is_none_or(|reported| now >= reported + REPORT) {
+            self.reported = Some(now);
+            self.is_end_due = true;
+            tracing::warn!(
+                target: "palisade::consumer", why, again_ms = EVERY.as_millis() as u64,
+                "no messages are taken: the deployment is not initialised"
+            );
+        }
+    }
+
+    fn open(&mut self) {
+        if self.again.take().is_some() && std::mem::take(&mut self.is_end_due) {
+            tracing::info!(target: "palisade::consumer", "messages are taken again");
+        }
+    }
+}

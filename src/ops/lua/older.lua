@@ -1,0 +1,11 @@
+-- Finds a record that was written before the data of its server began: its promise is older.
+-- KEYS    keys that may be records
+-- ARGV    1 when the data began, in ms
+-- Returns the first of those keys, or an empty text
+for _, key in ipairs(KEYS) do
+  local promise = redis.pcall('HGET', key, 'fence')
+  if type(promise) == 'string' and (tonumber(promise) or math.huge) < ARGV[1] * 1000 then
+    return key
+  end
+end
+return ''

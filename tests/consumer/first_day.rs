@@ -1,0 +1,114 @@
+//! A deployment that was never initialised makes no dead letters: messages wait for a person.
+
+use std::sync::atomic::AtomicUsize;
+
+use palisade::RedisNode;
+use palisade::ops::Deployment;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::*;
+use crate::support::logs::Log;
+use crate::support::server::Server;
+
+const MESSAGES: usize = 79;
+const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
+
+/// A consumer that books each message once, until it is stopped.
+struct Consumer {
+    booked: Arc<AtomicUsize>,
+    stop: Arc<Notify>,
+    task: tokio::task::JoinHandle<palisade::idempotency::consumer::Ended>,
+}
+
+fn consumer(orders: &Idempotency, broker: &Broker) -> Consumer {
+    let worker = Worker::new(orders.clone(), Rules::default()).unwrap();
+    let (booked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (books, stopped) = (Arc::clone(&booked), Arc::clone(&stop));
+    let (source, _) = broker.connect();
+    let handler = move |_: Context, _: Arc<Handed>| {
+        books.fetch_add(1, SeqCst);
+        async { Ok::<_, Failed>(()) }
+    };
+    let task = tokio::spawn(async move {
+        let run = worker.run(source, handler, async move { stopped.notified().await });
+        run.await.expect("nothing ends it")
+    });
+    Consumer { booked, stop, task }
+}
+
+fn full() -> Broker {
+    let broker = Broker::default();
+    for n in 0..MESSAGES {
+        broker.publish(&format!("order-{n}"), "body");
+    }
+    broker
+}
+
+/// How often any message was given back.
+fn given_back(broker: &Broker) -> usize {
+    let log = broker.log();
+    assert!(log.iter().all(|(_, how)| matches!(how, Disposition::Retry(_))), "{log:?}");
+    log.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_minute() {
+    let log = Log::of_this_thread(LevelFilter::INFO);
+    let w = World::new(1);
+    w.nodes[0].restart_empty();
+    let keep = Duration::from_secs(3_600);
+    let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
+    let broker = full();
+    let consumer = consumer(&orders, &broker);
+    // The quarantine, in which no node answers for any key.
+    while log.lines(&CLOSED).is_empty() {
+        sleep(Duration::from_secs(1)).await;
+    }
+    let (began, before) = (Instant::now(), given_back(&broker));
+    sleep(Duration::from_secs(600)).await;
+    let tries = given_back(&broker) - before;
+    let most = 600 / 5 + Rules::default().max_in_hand();
+    assert!((100..=most).contains(&tries), "{tries}");
+    let lines = log.lines(&CLOSED);
+    assert!((10..=11).contains(&lines.len()), "{lines:?}");
+    assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
+    // One retention later no earlier key matters any more.
+    while broker.left() > 0 {
+        assert!(began.elapsed() < 2 * keep);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (MESSAGES, 0));
+    assert_eq!(log.lines(&["messages are taken again"]).len(), 1);
+    consumer.stop.notify_one();
+    let ended = consumer.task.await.unwrap();
+    assert_eq!((ended.acked, ended.parked), (MESSAGES as u64, 0));
+}
+
+#[tokio::test]
+async fn on_a_new_redis_nothing_is_a_dead_letter_and_after_init_all_are_booked() {
+    let server = Server::start(&[]);
+    let node = RedisNode::new(server.url()).unwrap();
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(1)).build().unwrap();
+    let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
+    let broker = full();
+    let consumer = consumer(&orders, &broker);
+    let patience = Duration::from_secs(60);
+    let refused = async {
+        while orders.metrics().not_initialised == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(patience, refused).await.expect("the first message is refused");
+    assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
+    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    assert!(done.is_done(), "{done}");
+    let all = async {
+        while broker.left() > 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(patience, all).await.expect("they go on by themselves");
+    assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (MESSAGES, 0));
+    consumer.stop.notify_one();
+    assert_eq!(consumer.task.await.unwrap().parked, 0);
+}
