@@ -289,7 +289,7 @@ async fn always(args: &Args, callers: usize) -> Spread {
     let lab = |fsync| Arc::new(Lab::with(&["--appendonly", "yes", "--appendfsync", fsync]));
     let labs = [lab("everysec"), lab("always")];
     let (mut ratios, mut next) = (Vec::new(), 0);
-    for round in 0..args.rounds + 1 {
+    for round in 0..=args.rounds {
         let mut rates = [0.0; 2];
         for (lab, rate) in labs.iter().zip(&mut rates) {
             let stop = Instant::now() + Duration::from_secs_f64(args.seconds);
