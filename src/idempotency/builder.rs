@@ -145,8 +145,8 @@ impl IdempotencyBuilder {
     /// cannot recognise a repeat.
     ///
     /// Nodes that are new or lost data make every key without
-    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention, or until
-    /// an operator decides about the loss for all of them at once (`palisade idem decide`).
+    /// [`created_at`](Call::created_at) one whose past is not known, for a whole retention, or
+    /// until an operator decides about the loss for all of them at once (`palisade idem decide`).
     pub fn at_most_once(mut self) -> Self {
         self.preset = Some(Policy::AT_MOST_ONCE);
         self

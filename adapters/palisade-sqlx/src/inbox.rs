@@ -51,8 +51,8 @@ where
 /// for it in [`once`].
 ///
 /// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log. So is
-/// a row older than the retention: it may be of an earlier use of the key, or of the attempt that is
-/// asked for, if the probe had no answer for that long.
+/// a row older than the retention: it may be of an earlier use of the key, or of the attempt that
+/// is asked for, if the probe had no answer for that long.
 ///
 /// # Cancellation safety
 /// Reads only.
