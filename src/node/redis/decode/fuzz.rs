@@ -88,6 +88,11 @@ fn marker(history: &str) -> Value {
     ))
 }
 
+/// The loss that the header's marker names.
+fn lost() -> Vec<Loss> {
+    vec![Loss { from: 0, to: 5 }]
+}
+
 /// A reply as the script would have said it: the oracle, written from the heads of the scripts.
 fn said(reply: &Reply) -> Vec<Value> {
     let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
@@ -157,7 +162,7 @@ fn claimed(record: BoxedStrategy<Option<StoredRecord>>) -> BoxedStrategy<Reply> 
             record,
             steps,
             unsure: UNSURE,
-            losses: Vec::new(),
+            losses: lost(),
             fresh: false,
         })
         .boxed()
@@ -233,7 +238,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             (fence(), any::<u32>(), option(span().boxed()), proptest::option::of(stored()))
                 .prop_map(|(fence, attempt, lease, record)| {
                     let state = Some(RecordState { fence, attempt, lease, record });
-                    Reply::Record { state, unsure: UNSURE, losses: Vec::new() }
+                    Reply::Record { state, unsure: UNSURE, losses: lost() }
                 }),
             plain(&[Reply::Mismatch]),
         ]
