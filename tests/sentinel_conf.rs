@@ -10,6 +10,7 @@ const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",
     "co-located",
+    "data-loss",
     "even-nodes",
     "minority-side",
     "nodes-together",
