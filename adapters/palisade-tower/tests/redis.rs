@@ -51,12 +51,13 @@ fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }
 
-/// Sends the order again until the server has come to a decision.
+/// Sends the order again until the server has come to a decision, or waits for a person's.
 async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {
         let got = shop.send(key, wish).await;
-        if got.status != 503 && !(got.status == 409 && got.problem() == "in-progress") {
+        let waits = got.status == 503 && got.problem() != "past-undecided";
+        if !waits && !(got.status == 409 && got.problem() == "in-progress") {
             return got;
         }
         assert!(got.retry_after().is_some(), "{got:?}");
