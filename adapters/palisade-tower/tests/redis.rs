@@ -56,8 +56,12 @@ async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {
         let got = shop.send(key, wish).await;
-        let waits = got.status == 503 && got.problem() != "past-undecided";
-        if !waits && !(got.status == 409 && got.problem() == "in-progress") {
+        let passes = match got.status {
+            503 => got.problem() != "past-undecided",
+            409 => got.problem() == "in-progress",
+            _ => false,
+        };
+        if !passes {
             return got;
         }
         assert!(got.retry_after().is_some(), "{got:?}");
