@@ -142,7 +142,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
             // Its length alone is too much, so this program ends the connection, not the server.
             let is_too_long = phase == Phase::Batch && kind.name == "a text without end";
             let said = e.to_string();
-            if is_too_long && said.contains("connection lost") {
+            if is_too_long && said.contains("connection lost") && !said.contains("answer of more") {
                 return Err(format!("{what}: does not name the limit: {said}"));
             }
             JUDGE.error(&what, &e);

@@ -275,6 +275,10 @@ impl Orders {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
+                // Until a person marks the servers; without that for a retention.
+                Err(RunError::NotInitialised { .. }) => {
+                    break End::Parked(Duration::from_secs(24 * 3_600));
+                }
                 Ok(Outcome::InFlight { .. })
                 | Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => sleep(AGAIN).await,
                 other => return Err(format!("{key}: {other:?}")),
