@@ -232,19 +232,6 @@ impl Op {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
-    /// Returns true if it may change an idempotency record.
-    pub(crate) fn writes_record(&self) -> bool {
-        matches!(
-            self,
-            Self::Claim(_)
-                | Self::RaiseClaim { .. }
-                | Self::ExtendClaim { .. }
-                | Self::Complete { .. }
-                | Self::Steps { .. }
-                | Self::Unclaim { .. }
-        )
-    }
-
     /// Returns true if the answer may contain a stored result.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(

@@ -218,7 +218,7 @@ impl IdempotencyBuilder {
     ///
     /// After a restart, a failover, or from a backup, a server may lack the writes of its last
     /// moments. The upper bound runs from the last surviving note of its clock to the first request
-    /// after the restart. The note is at most 1 s old while records are written, and at most 5 s
+    /// after the restart. The note is at most 1 s old when anything is written, and at most 3 s
     /// while a handle is idle. So the time for which the server was down counts. In a Sentinel
     /// group the time for which a master that was replaced may have gone on is part of it, too.
     /// Without this setting one second that was lost makes every key without

@@ -13,7 +13,7 @@
 --          the history goes on from the one before; only leases given there may end early by this
 --          clock, by twice E, until then.
 --          note: the server's clock when this was written last, at most a second ago whenever
---          a record is written. What a restart, a backup or a promotion brings back is a prefix of
+--          anything is written. What a restart, a backup or a promotion brings back is a prefix of
 --          a server's writes, so with a note all that was written before it is there. A loss: what
 --          was written between the note that came back (0: none did) and the next history.
 -- ARGV[4]  see batch.lua

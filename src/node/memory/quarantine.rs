@@ -60,7 +60,7 @@ impl Losses {
 
 /// Most losses that a marker lists.
 const LOSSES: usize = 8;
-/// Largest age of the note when a record is written, in milliseconds.
+/// Largest age of the note when a batch has taken effect, in milliseconds.
 const NOTED: u64 = 1_000;
 
 /// The state of a planned handover, and until when.

@@ -19,7 +19,7 @@ const SHORTEST: usize = 140;
 const LOSS: usize = 28;
 /// Most losses.
 const LOSSES: usize = 8;
-/// Largest age of the note of the server's clock when a record is written, in ms.
+/// Largest age of the note of the server's clock when a batch has taken effect, in ms.
 const NOTED: u64 = 1_000;
 
 /// A marker, and when it was there.
@@ -136,11 +136,8 @@ impl Seen {
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // What is written to records later than this has a newer note before it (quarantine 13). A
-        // batch without ops is sent to refresh the note.
-        if batch.ops.is_empty() || batch.ops.iter().any(Op::writes_record) {
-            until = until.min((self.note + NOTED) * 1_000);
-        }
+        // What is written later than this has a newer note before it (quarantine 13).
+        until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } = op {
                 from = from.max(proposal.saturating_sub(error));
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_written_only_with_a_note_of_the_last_second() {
+    fn no_batch_takes_effect_with_a_note_older_than_a_second() {
         let mut old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         old.note = NOW / 1_000 - 400;
         let until = |ops: Vec<Op>| {
@@ -259,7 +256,7 @@ mod tests {
         assert_eq!(until(vec![Op::Unclaim { key, owner, end }]), Some(600_000));
         assert_eq!(until(Vec::new()), Some(600_000));
         let keys = crate::name::LockKeys::new("k");
-        assert_eq!(until(vec![Op::Release { keys, owner, meta: false }]), Some(20_000_000));
+        assert_eq!(until(vec![Op::Release { keys, owner, meta: false }]), Some(600_000));
     }
 
     #[test]
