@@ -7,8 +7,13 @@ use std::time::{Duration, Instant};
 use crate::Mutant;
 use crate::copy::Copy;
 
-/// Longer than any suite takes on a busy machine: a change that makes one hang is found.
-const LONGEST: Duration = Duration::from_secs(240);
+/// How many times as long as without a change a suite may take: one that a change makes hang has
+/// noticed it.
+const PATIENCE: u32 = 5;
+/// A quick suite may wait for the other programs of the machine.
+const SHORTEST: Duration = Duration::from_secs(120);
+/// Longest build; the first one compiles the dependencies.
+const BUILD: Duration = Duration::from_secs(1_800);
 
 /// Result of a change.
 pub(crate) enum Verdict {
@@ -16,17 +21,20 @@ pub(crate) enum Verdict {
     DoesNotBuild,
     /// The suite that failed.
     Found(&'static str),
+    /// The suite that did not end.
+    Hangs(&'static str),
     /// All suites passed.
     Unnoticed,
 }
 
 impl Verdict {
-    pub(crate) fn word(&self, mutant: &Mutant) -> &'static str {
+    pub(crate) fn word(&self, mutant: &Mutant) -> String {
         match self {
-            Self::DoesNotBuild => "no build",
-            Self::Found(suite) => suite,
-            Self::Unnoticed if mutant.is_equivalent() => "equal",
-            Self::Unnoticed => "SURVIVED",
+            Self::DoesNotBuild => "no build".into(),
+            Self::Found(suite) => (*suite).into(),
+            Self::Hangs(suite) => format!("{suite} hangs"),
+            Self::Unnoticed if mutant.is_equivalent() => "equal".into(),
+            Self::Unnoticed => "SURVIVED".into(),
         }
     }
 }
@@ -45,6 +53,12 @@ impl Suite {
         all.extend(self.args);
         all
     }
+
+    fn builds(&self, copy: &Copy) -> Result<bool, String> {
+        let mut args = self.cargo_args();
+        args.push("--no-run");
+        Ok(cargo(copy.dir(), &args, BUILD)?.is_some_and(|status| status.success()))
+    }
 }
 
 /// In this order.
@@ -58,47 +72,50 @@ const SUITES: [Suite; 4] = [
     Suite { name: "sim", args: &["--release", "-p", "sim", "--test", "slice"] },
 ];
 
-/// Builds the suites without any change; the first time that takes minutes.
-pub(crate) fn build(copy: &Copy) -> Result<(), String> {
-    for suite in &SUITES {
-        let mut args = suite.cargo_args();
-        args.push("--no-run");
-        if !cargo(copy.dir(), &args, Duration::MAX)?.is_some_and(|s| s.success()) {
-            return Err(format!("`{}` does not build without any change", suite.name));
-        }
-    }
-    Ok(())
-}
+/// The suites, and how long each may take on this machine.
+pub(crate) struct Suites([Duration; SUITES.len()]);
 
-/// Runs the suites until one fails.
-pub(crate) fn judge(copy: &Copy, mutant: &Mutant) -> Result<Verdict, String> {
-    // A script is text to the compiler.
-    if !is_script(mutant) {
-        let mut args = SUITES[0].cargo_args();
-        args.push("--no-run");
-        if !cargo(copy.dir(), &args, LONGEST)?.is_some_and(|s| s.success()) {
-            return Ok(Verdict::DoesNotBuild);
+impl Suites {
+    /// Builds the suites without any change, which takes minutes the first time, and runs them.
+    pub(crate) fn new(copy: &Copy) -> Result<Self, String> {
+        for suite in &SUITES {
+            if !suite.builds(copy)? {
+                return Err(format!("`{}` does not build without any change", suite.name));
+            }
         }
+        let mut longest = [SHORTEST; SUITES.len()];
+        for (suite, longest) in SUITES.iter().zip(&mut longest) {
+            let began = Instant::now();
+            // What does not pass without a change shows nothing.
+            if !cargo(copy.dir(), &suite.cargo_args(), Duration::MAX)?.is_some_and(|s| s.success())
+            {
+                return Err(format!("`{}` fails without any change", suite.name));
+            }
+            *longest = SHORTEST.max(began.elapsed() * PATIENCE);
+        }
+        Ok(Self(longest))
     }
-    Ok(failing(copy, Some(mutant))?.map_or(Verdict::Unnoticed, Verdict::Found))
-}
 
-/// Returns the first suite that fails, or hangs.
-pub(crate) fn failing(
-    copy: &Copy,
-    mutant: Option<&Mutant>,
-) -> Result<Option<&'static str>, String> {
-    let is_script = mutant.is_some_and(is_script);
-    for suite in &SUITES {
-        // No script runs there.
-        if is_script && ["unit", "sim"].contains(&suite.name) {
-            continue;
+    /// Runs the suites with the change until one fails or does not end.
+    pub(crate) fn judge(&self, copy: &Copy, mutant: &Mutant) -> Result<Verdict, String> {
+        let is_script = is_script(mutant);
+        for (suite, &longest) in SUITES.iter().zip(&self.0) {
+            // No script runs there.
+            if is_script && ["unit", "sim"].contains(&suite.name) {
+                continue;
+            }
+            // A script is text to the compiler.
+            if !is_script && !suite.builds(copy)? {
+                return Ok(Verdict::DoesNotBuild);
+            }
+            match cargo(copy.dir(), &suite.cargo_args(), longest)? {
+                Some(status) if status.success() => {}
+                Some(_) => return Ok(Verdict::Found(suite.name)),
+                None => return Ok(Verdict::Hangs(suite.name)),
+            }
         }
-        if !cargo(copy.dir(), &suite.cargo_args(), LONGEST)?.is_some_and(|s| s.success()) {
-            return Ok(Some(suite.name));
-        }
+        Ok(Verdict::Unnoticed)
     }
-    Ok(None)
 }
 
 fn is_script(mutant: &Mutant) -> bool {
