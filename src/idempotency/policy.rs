@@ -89,8 +89,12 @@ mod tests {
         let (lost, none) = (true, false);
         let doubt = |lapsed, lost: bool| {
             let remaining = Duration::from_secs(1);
-            let forgotten =
-                lost.then(|| Forgetting { remaining, losses: Vec::new(), fresh: Vec::new() });
+            let forgotten = lost.then(|| Forgetting {
+                remaining,
+                losses: Vec::new(),
+                fresh: Vec::new(),
+                unheard: false,
+            });
             Doubt { lapsed, forgotten }
         };
         let policy = |lapsed, forgotten| Policy { lapsed, forgotten };

@@ -317,6 +317,16 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         let ended = waiting.as_ref().map(Waiting::ended);
         let refusal = match core.claim(&terms, false).await {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
+            // A node that gave no answer may know what another one forgot: one that only stumbled
+            // answers soon.
+            Ok((held, promise))
+                if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
+                    && call.policy.forgotten == Forgotten::Park
+                    && core.env.now() < contended_end =>
+            {
+                held.give_back().await;
+                Refusal::Contended { retry_after: Duration::ZERO }
+            }
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {

@@ -74,6 +74,8 @@ pub struct Forgetting {
     /// The nodes without which too few know, because their data began empty and nobody said that
     /// they are new. Empty if there would be too few with them, too.
     pub fresh: Vec<usize>,
+    /// Enough would know if the nodes that gave no answer do.
+    pub unheard: bool,
 }
 
 /// Why a claim was not granted.
@@ -301,7 +303,8 @@ impl Record {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
                         // What nobody can name, nobody can decide about.
-                        return Forgetting { remaining, losses: Vec::new(), fresh: self.fresh() };
+                        all.clear();
+                        break;
                     }
                     all.extend_from_slice(losses);
                 }
@@ -310,7 +313,11 @@ impl Record {
         }
         all.sort_unstable_by_key(|loss| (loss.to, loss.from));
         all.dedup();
-        Forgetting { remaining, losses: all, fresh: self.fresh() }
+        let remember =
+            self.count(|v| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero()));
+        let missing = self.count(|v| matches!(v, Vote::Silent | Vote::Failed(_)));
+        let unheard = remember + missing >= self.need();
+        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard }
     }
 
     /// Starts over with every grant so far.

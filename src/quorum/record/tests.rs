@@ -93,7 +93,8 @@ fn reported(step: Step) -> String {
                 } else {
                     format!(" fresh {:?}", f.fresh)
                 };
-                format!(" forgotten {}{fresh}", f.remaining.as_millis())
+                let unheard = if f.unheard { " unheard" } else { "" };
+                format!(" forgotten {}{fresh}{unheard}", f.remaining.as_millis())
             });
             let steps = p
                 .steps
