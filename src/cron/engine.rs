@@ -406,7 +406,8 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        call(&self.records, self.job, tick).run(work).await
+        // What runs elsewhere is looked at again: nothing is waited for under the job's lock.
+        call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
     /// A step failed: the tick waits. Also where its birth is ahead of a clock that went back.

@@ -218,10 +218,10 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        if asked.iter().any(|(_, one)| matches!(one, Asked::Ours(_))) {
-            // It would wait for this batch itself.
-            call.in_flight_timeout = Duration::ZERO;
-        }
+        // With its own key among the claims it would wait for this batch itself.
+        let own = asked.iter().any(|(_, one)| matches!(one, Asked::Ours(_)));
+        let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
+        call.in_flight_timeout = Some(wait);
         let no_probe = None::<fn(Context) -> Ready<Probed<T>>>;
         let came = match run::claim(&call, no_probe, None).await {
             Ok(Came::Ours(granted)) => {

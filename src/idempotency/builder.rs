@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
 use super::decision::Decisions;
+use super::in_flight::InFlight;
 use super::metrics::Counters;
 use super::policy::Policy;
 use super::{Call, Forgotten, IdempotencyMetrics, Lapsed};
@@ -41,6 +42,7 @@ pub struct Idempotency {
     pub(super) counters: Arc<Counters>,
     /// What was lately read of decisions about losses.
     pub(super) decisions: Arc<Decisions>,
+    pub(super) in_flight: Arc<InFlight>,
 }
 
 /// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
@@ -75,6 +77,7 @@ impl Redlock {
             reports_forgotten: true,
             counters: Arc::default(),
             decisions: Arc::default(),
+            in_flight: Arc::default(),
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
@@ -93,6 +96,11 @@ impl Idempotency {
     /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// The policy for a key whose earlier attempt left no result.
+    pub fn lapsed(&self) -> Lapsed {
+        self.policy.lapsed
     }
 
     /// A name for this process that nobody else ever has, nor it itself after a restart.
@@ -276,6 +284,7 @@ impl IdempotencyBuilder {
             check_past("in_use_since", since, i.core.env.wall_micros(), config.clock_error)?;
         }
         i.decisions = Arc::default();
+        i.in_flight = Arc::default();
         // Handles made from clones of this builder have counters of their own.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)

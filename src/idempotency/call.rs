@@ -29,7 +29,8 @@ pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    pub(super) in_flight_timeout: Duration,
+    /// `None`: the verb's own default.
+    pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// When the request was made, in milliseconds since 1970.
     created: Option<u64>,
@@ -50,7 +51,7 @@ impl Call {
             bad: check_name("key", key).err(),
             key: Arc::from(key),
             policy: of.policy,
-            in_flight_timeout: Duration::ZERO,
+            in_flight_timeout: None,
             fingerprint: Ok(None),
             created: None,
             of,
@@ -138,10 +139,12 @@ impl Call {
         self
     }
 
-    /// How long to wait for the result of somebody else's running handler before answering
-    /// [`Outcome::InFlight`]. Default zero: answer at once.
+    /// How long to wait for the result of another caller's running handler before answering
+    /// [`Outcome::InFlight`]; zero: answer at once. The end of that handler wakes the call. Default
+    /// 1 s; in a batch that is claimed together ([`Idempotency::claim_many`]), where one call that
+    /// waits holds up all, zero.
     pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
-        self.in_flight_timeout = timeout;
+        self.in_flight_timeout = Some(timeout);
         self
     }
 
@@ -292,6 +295,14 @@ impl Call {
 
     pub(super) fn codec(&self, error: CodecError) -> RunError {
         RunError::Codec { key: self.name(), error }
+    }
+
+    /// Returns the pause before the call is made again, where the lease of the claim that runs ends
+    /// after `rest`.
+    pub(super) fn pause(&self, rest: Duration) -> Duration {
+        let env = &self.of.core.env;
+        let lease = (self.of.lease, rest);
+        self.of.in_flight.pause(&self.key, (env.now(), env.random()), lease)
     }
 
     pub(super) fn no_quorum(&self, nodes: Vec<NodeOutcome>) -> RunError {

@@ -66,6 +66,7 @@ mod decision;
 mod detached;
 mod error;
 mod failed;
+mod in_flight;
 mod key;
 mod metrics;
 mod outcome;

@@ -35,7 +35,8 @@ pub enum Outcome<T> {
     TooOld,
     /// Another caller's handler runs. Nothing was run here; do not acknowledge the message.
     InFlight {
-        /// When the other's lease ends if it is not renewed.
+        /// Pause before it is worth asking again: what handlers usually take, doubled with each
+        /// answer for the key, up to 30 s or half a lease. With jitter.
         retry_after: Duration,
     },
     /// The key was used before with another fingerprint. Nothing was run; retrying cannot help.

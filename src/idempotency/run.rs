@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
 use super::decision::Decision;
+use super::in_flight::WAIT;
 use super::policy::{Doubt, Forgotten};
 use super::store::{Store, store};
 use super::{Call, CodecError, Context, Failed, Outcome, Parked, ParkedReason, Probed, RunError};
@@ -115,7 +116,9 @@ where
         // The claim is given back by its drop.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
+    let begun = call.of.core.env.now();
     let came_to = handler(granted.cx.clone()).await;
+    call.of.in_flight.took(call.of.core.env.now().since(begun));
     granted.finish(call, came_to).await
 }
 
@@ -136,7 +139,8 @@ where
     let (held, promise) = match begin(call, &terms, probe.is_some()).await? {
         Begun::Ours(held, promise) => (held, promise),
         Begun::Stored(kept) => return replayed(call, kept.as_deref()).map(Came::Answered),
-        Begun::InFlight(retry_after) => {
+        Begun::InFlight(rest) => {
+            let retry_after = call.pause(rest);
             return Ok(Came::Answered(Outcome::InFlight { retry_after }));
         }
         Begun::Mismatch => return Ok(Came::Answered(Outcome::Mismatch)),
@@ -308,7 +312,7 @@ fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, undecided: bool) -> 
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
-    let in_flight_end = started + call.in_flight_timeout;
+    let in_flight_end = started + call.in_flight_timeout.unwrap_or(WAIT);
     let contended_end = in_flight_end.max(started + 4 * core.config.node_deadline);
     let mut delays = RetryPolicy::default().delays(core.env.random() as u64);
     let mut terms = terms.clone();

@@ -109,19 +109,45 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     let slow = move |cx: Context, _: Arc<Handed>| {
         let books = books.clone();
         async move {
-            sleep(secs(3)).await;
+            sleep(secs(30)).await;
             books.book(&cx)
         }
     };
     let (connection, _) = broker.connect();
     let worker = worker(&w.redlock, Rules::default());
+    let begun = Instant::now();
     worker.run(connection, slow, empty(broker.clone())).await.unwrap();
     let log = broker.log();
-    let Disposition::Retry(wait) = log[0].1 else { panic!("{log:?}") };
-    // What is left of the lease of ten seconds.
-    assert!(wait > secs(8) && wait <= secs(10), "{wait:?}");
-    assert_eq!(log[1..].iter().map(|l| &l.1).collect::<Vec<_>>(), [&Disposition::Ack; 2]);
-    assert_eq!(ledger.with(1), 1);
+    let acks = log.iter().filter(|l| l.1 == Disposition::Ack).count();
+    let pause = |how: &Disposition| match how {
+        Disposition::Retry(wait) => Some(*wait),
+        _ => None,
+    };
+    let waits: Vec<_> = log.iter().filter_map(|l| pause(&l.1)).collect();
+    assert_eq!((acks, ledger.with(1)), (2, 1));
+    // It is looked at again after longer and longer pauses, and never after a lease of ten seconds.
+    assert!((4..12).contains(&waits.len()) && waits[0] <= secs(1), "{waits:?}");
+    assert!(waits.iter().all(|wait| *wait <= secs(5)), "{waits:?}");
+    assert!(begun.elapsed() < secs(37), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_of_a_short_handler_waits_for_its_result() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    broker.publish("order-1", "10 GBP");
+    broker.publish("order-1", "10 GBP");
+    let books = ledger.clone();
+    let slow = move |cx: Context, _: Arc<Handed>| {
+        let books = books.clone();
+        async move {
+            sleep(secs(1) * 7 / 10).await;
+            books.book(&cx)
+        }
+    };
+    let (connection, _) = broker.connect();
+    let worker = worker(&w.redlock, Rules::default());
+    let ended = worker.run(connection, slow, empty(broker.clone())).await.unwrap();
+    assert_eq!((ended.acked, ended.retried, ledger.with(1)), (2, 0, 1), "{:?}", broker.log());
 }
 
 /// Where a process dies.

@@ -98,3 +98,30 @@ async fn the_wait_ends_at_its_own_deadline() {
     assert!(begun.elapsed() >= secs(2) && begun.elapsed() <= secs(2) + 10 * MS);
     runs.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_waits_for_a_second_and_then_comes_back_soon() {
+    let w = World::new(3);
+    let e = Effects::default();
+    let (orders, worker) = (w.orders(), e.clone());
+    let runs = tokio::spawn(async move { orders.key("k").run(|_| worker.act(secs(60))).await });
+    sleep(10 * MS).await;
+    let others = w.handle(0).orders();
+    let mut pauses = Vec::new();
+    let ended = loop {
+        let begun = Instant::now();
+        let retry_after = match others.key("k").run(|_| boom()).await.unwrap() {
+            Outcome::InFlight { retry_after } => retry_after,
+            other => break other,
+        };
+        assert!(begun.elapsed() >= secs(1) && begun.elapsed() <= secs(1) + 10 * MS);
+        assert!(retry_after <= secs(5), "half a lease: {retry_after:?}");
+        pauses.push(retry_after);
+        sleep(retry_after).await;
+    };
+    assert_eq!(ended, Outcome::Replayed(1));
+    assert!(pauses[0] >= 500 * MS && pauses[0] <= secs(1), "{pauses:?}");
+    assert!(pauses[1] >= secs(1) && pauses[1] <= secs(2), "{pauses:?}");
+    assert!((10..30).contains(&pauses.len()), "{pauses:?}");
+    assert!(runs.await.unwrap().unwrap().is_executed());
+}

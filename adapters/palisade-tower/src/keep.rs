@@ -21,7 +21,9 @@ use palisade::Failed;
 pub enum Keep {
     /// It is the result of the request: stored, and replayed.
     Response,
-    /// Nothing happened that anyone could see: the key is given back, and the next request runs.
+    /// Nothing happened that anyone could see: the key is free, and the next request under it
+    /// runs, also one with another body. After a step that was finished
+    /// ([`Context::step`](palisade::idempotency::Context::step)) it has to be the same request.
     NoEffect,
     /// Something may have happened, and running again does no harm: the next request runs.
     Repeatable,
@@ -31,17 +33,18 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// What is kept unless it is said otherwise. Safe as long as these statuses mean what RFC 9110
-    /// says:
+    /// Returns what is kept unless it is said otherwise, as Stripe's interface has it:
     ///
-    /// - 5xx: [`Unknown`](Self::Unknown). The handler may have acted before it failed.
-    /// - 401, 403, 407, 408, 425 and 429: [`NoEffect`](Self::NoEffect). The request was turned away
-    ///   before anything was done, and may be sent again as it is.
-    /// - All else: [`Response`](Self::Response). That a card was declined is a result, too.
+    /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
+    ///   [`NoEffect`](Self::NoEffect). The request was refused before anything was done; a corrected
+    ///   one may have the same key. A handler that answers one of these *after* an effect has to
+    ///   put [`Response`](Self::Response) into the response.
+    /// - All else: [`Response`](Self::Response). That a card was declined is a result, too, and so
+    ///   is a 5xx that the handler answered
+    ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).
     pub fn by_status(status: StatusCode) -> Self {
         match status.as_u16() {
-            401 | 403 | 407 | 408 | 425 | 429 => Self::NoEffect,
-            500.. => Self::Unknown,
+            400 | 401 | 403 | 404 | 405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Self::NoEffect,
             _ => Self::Response,
         }
     }
@@ -67,9 +70,8 @@ mod tests {
         for code in 100..1_000 {
             let status = StatusCode::from_u16(code).expect("a status");
             let want = match code {
-                401 | 403 | 407 | 408 | 425 | 429 => Keep::NoEffect,
-                100..500 => Keep::Response,
-                _ => Keep::Unknown,
+                400 | 401 | 403..=405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Keep::NoEffect,
+                _ => Keep::Response,
             };
             assert_eq!(Keep::by_status(status), want, "{code}");
         }

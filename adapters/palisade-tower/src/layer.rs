@@ -16,7 +16,7 @@ use tower_layer::Layer;
 use crate::keep::Keep;
 use crate::scope::Scope;
 use crate::service::IdempotencyService;
-use crate::settings::Settings;
+use crate::settings::{Settings, is_server_error};
 use crate::stored::StoredResponse;
 
 /// `Idempotent-Replayed: true` is on a response that was stored before.
@@ -42,8 +42,8 @@ impl IdempotencyLayer {
     /// Keys of this namespace. `scope` names the owner of a request's key, from what authenticated
     /// the request; `None`, or an empty name, is answered 403.
     ///
-    /// Begins with: POST and PATCH, a key is required, bodies of 1 MiB, responses of 256 KiB, no
-    /// waiting, fail closed, and [`Keep::by_status`].
+    /// Begins with: POST and PATCH, a key is required, bodies of 1 MiB, responses of 256 KiB, a
+    /// wait of 1 s for a running request, fail closed, and [`Keep::by_status`].
     pub fn new(
         idempotency: Idempotency,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -125,9 +125,26 @@ impl IdempotencyLayer {
     }
 
     /// What is kept of a response, by its status. A [`Keep`] in the response's extensions, set by a
-    /// handler that knows more, overrides it. Default [`Keep::by_status`].
+    /// handler that knows more, overrides it. Default [`Keep::by_status`], but see
+    /// [`server_errors`](Self::server_errors).
     pub fn keep_by(self, keep: impl Fn(StatusCode) -> Keep + Send + Sync + 'static) -> Self {
-        self.with(|s| s.keep = Arc::new(keep))
+        self.with(|s| s.keep = Some(Arc::new(keep)))
+    }
+
+    /// Says what a 5xx means that the handler answered; other statuses are kept by
+    /// [`Keep::by_status`].
+    ///
+    /// By default whoever can tell decides ([`Keep::Unknown`]): the [`probe`](Self::probe), if there
+    /// is one, or the policy of a namespace with `at_least_once()`, which runs again. With
+    /// `at_most_once()` alone nobody can, and the response is the result ([`Keep::Response`]): it is
+    /// replayed, so that a repetition neither runs again nor waits for a person.
+    ///
+    /// With `at_most_once()` alone [`Keep::Unknown`] parks the key: repetitions are answered 409
+    /// `outcome-unknown` until a person has settled it. [`Keep::NoEffect`] is for handlers that roll
+    /// everything back before they answer a 5xx. A handler that panics, or whose response breaks
+    /// off, always leaves an unknown outcome.
+    pub fn server_errors(self, keep: Keep) -> Self {
+        self.keep_by(move |s| if is_server_error(s) { keep } else { Keep::by_status(s) })
     }
 
     /// Stores these headers of a response, too. By default those that describe the body and say
@@ -167,9 +184,9 @@ impl IdempotencyLayer {
     }
 
     /// How long a request waits for the response of a running one under the same key before it is
-    /// answered 409. Default zero, as the draft has it.
+    /// answered 409; zero: not at all. Default 1 s.
     pub fn in_flight_timeout(self, timeout: Duration) -> Self {
-        self.with(|s| s.in_flight_timeout = timeout)
+        self.with(|s| s.in_flight_timeout = Some(timeout))
     }
 
     /// Runs requests without the protection of their key while too few nodes answer, or were never

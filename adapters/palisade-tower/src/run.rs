@@ -140,7 +140,7 @@ where
                 return Err(Failed::unknown(format!("it panicked: {}", text(&*panic))));
             }
         };
-        let by_status = || (self.settings.keep)(parts.status);
+        let by_status = || self.settings.keep_of(parts.status);
         let keep = parts.extensions.get::<Keep>().copied().unwrap_or_else(by_status);
         let (status, kept) = (parts.status, &self.settings.kept_headers);
         let stored = StoredResponse::of(status, &parts.headers, kept, whole.as_ref(), limit);

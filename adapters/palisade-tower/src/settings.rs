@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Response, StatusCode, header};
 use palisade::idempotency::{Call, Context};
-use palisade::{Idempotency, Probed};
+use palisade::{Idempotency, Lapsed, Probed};
 
 use crate::body::ResponseBody;
 use crate::keep::Keep;
@@ -68,14 +68,19 @@ pub(crate) struct Settings {
     pub(crate) created: Option<Arc<CreatedAt>>,
     pub(crate) body_form: Option<Arc<BodyForm>>,
     pub(crate) probe: Option<Arc<Probe>>,
-    pub(crate) keep: Arc<KeepBy>,
+    /// `None`: the default.
+    pub(crate) keep: Option<Arc<KeepBy>>,
     pub(crate) kept_headers: Vec<HeaderName>,
     pub(crate) max_body: usize,
     pub(crate) max_response: usize,
-    pub(crate) in_flight_timeout: Duration,
+    pub(crate) in_flight_timeout: Option<Duration>,
     /// Run without a key where keys cannot be checked.
     pub(crate) open: bool,
     pub(crate) documentation: Option<Arc<str>>,
+}
+
+pub(crate) fn is_server_error(status: StatusCode) -> bool {
+    status.as_u16() >= 500
 }
 
 impl fmt::Debug for Settings {
@@ -106,11 +111,11 @@ impl Settings {
             created: None,
             body_form: None,
             probe: None,
-            keep: Arc::new(Keep::by_status),
+            keep: None,
             kept_headers: KEPT.to_vec(),
             max_body: 1 << 20,
             max_response: 256 << 10,
-            in_flight_timeout: Duration::ZERO,
+            in_flight_timeout: None,
             open: false,
             documentation: None,
         }
@@ -119,6 +124,16 @@ impl Settings {
     /// Whether requests of this method are looked at.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
+    }
+
+    /// What a response with this status means for its key. A server error asks the probe or the
+    /// policy where these can tell, or run again; else it is the result.
+    pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
+        if let Some(keep) = &self.keep {
+            return keep(status);
+        }
+        let asks = self.probe.is_some() || self.idempotency.lapsed() == Lapsed::Rerun;
+        if asks && is_server_error(status) { Keep::Unknown } else { Keep::by_status(status) }
     }
 
     /// The key of a request, if it has one.
@@ -137,7 +152,10 @@ impl Settings {
     /// The call under the key of the request's sender.
     pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
         let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
-        let call = self.call_of(&scope, key.as_str())?.in_flight_timeout(self.in_flight_timeout);
+        let mut call = self.call_of(&scope, key.as_str())?;
+        if let Some(wait) = self.in_flight_timeout {
+            call = call.in_flight_timeout(wait);
+        }
         let created = self.created.as_ref().and_then(|created| created(parts, key.as_str()));
         Ok(match created {
             Some(created) => call.created_at(created),

@@ -1,7 +1,7 @@
 //! Requests that are sent again after the first one was answered.
 
 use axum::http::HeaderName;
-use palisade_tower::{Scope, StoredResponse};
+use palisade_tower::{Keep, Scope, StoredResponse};
 
 use crate::lab::{Shop, Wish, got, keys, layer, memory};
 
@@ -89,7 +89,7 @@ async fn bodies_that_mean_the_same_are_one_request_where_that_is_said() {
 
 #[tokio::test]
 async fn a_person_settles_a_parked_key_and_later_requests_are_answered() {
-    let shop = Shop::new().await;
+    let shop = Shop::with(layer(keys(&memory())).server_errors(Keep::Unknown)).await;
     let wish = Wish { status: Some(500), ..Wish::default() };
     assert_eq!(shop.send("k", &wish).await.status, 500);
     assert_eq!(shop.send("k", &wish).await.problem(), "outcome-unknown");

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::test_util::fault::Fault;
 use palisade::{MemoryNode, Redlock};
+use palisade_tower::Keep;
 
 use crate::lab::{Got, Shop, Wish, got, keys, layer, memory};
 
@@ -110,7 +111,12 @@ async fn another_request_under_a_running_key_is_answered_422() {
 async fn what_is_kept_of_each_status() {
     let shop = Shop::new().await;
     // Results are replayed, also those that the caller does not like.
-    for status in [200, 201, 202, 303, 400, 402, 404, 409, 410, 422] {
+    let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
+    for status in (200..600).filter(|status| !refusals.contains(status)) {
+        // No whole response; and without a body by definition.
+        if [204, 205, 206, 304].contains(&status) {
+            continue;
+        }
         let key = format!("kept-{status}");
         let first = got(shop.order(&key, &wish(status))).await;
         let again = got(shop.order(&key, &wish(status))).await;
@@ -118,23 +124,42 @@ async fn what_is_kept_of_each_status() {
         assert!(first.is_stored() && again.is_replayed(), "{again:?}");
         assert_eq!(shop.ledger.of(&format!("alice:{key}")), 1, "{status}");
     }
-    // Turned away before anything was done: the next one runs.
-    for status in [401, 403, 407, 408, 425, 429] {
-        let key = format!("given-back-{status}");
+    // Refused before anything was done: the next one runs, as it is or corrected.
+    for status in refusals {
+        let key = format!("free-{status}");
         for _ in 0..2 {
             let got = shop.send(&key, &wish(status)).await;
             assert_eq!((got.status, got.is_replayed(), got.is_stored()), (status, false, false));
         }
-        assert_eq!(shop.ledger.of(&format!("alice:{key}")), 2, "{status}");
+        let corrected = Wish { note: "corrected".into(), ..Wish::default() };
+        let got = shop.send(&key, &corrected).await;
+        assert_eq!((got.status, got.is_replayed(), got.is_stored()), (201, false, true));
+        assert!(shop.send(&key, &corrected).await.is_replayed());
+        assert_eq!(shop.ledger.of(&format!("alice:{key}")), 3, "{status}");
+        refused(&shop, shop.order(&key, &wish(status)), (422, "key-reused")).await;
     }
-    // Nobody knows what happened.
-    for status in [500, 501, 502, 503, 504] {
+}
+
+#[tokio::test]
+async fn a_server_error_is_kept_as_it_was_chosen() {
+    let server_errors = |keep| layer(keys(&memory())).server_errors(keep);
+    let shop = Shop::with(server_errors(Keep::Unknown)).await;
+    let repeats = Shop::with(server_errors(Keep::Repeatable)).await;
+    for status in [500, 501, 502, 503, 504, 599] {
         let key = format!("unknown-{status}");
         let first = shop.send(&key, &wish(status)).await;
         assert_eq!((first.status, first.is_stored()), (status, false));
         let again = refused(&shop, shop.order(&key, &wish(status)), (409, "outcome-unknown")).await;
         assert_eq!(again.retry_after(), None, "only a person can tell");
+        for _ in 0..2 {
+            let got = repeats.send(&key, &wish(status)).await;
+            assert_eq!((got.status, got.is_replayed()), (status, false));
+        }
+        assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
+    // The others are kept as they are by default.
+    assert_eq!(shop.send("k", &wish(402)).await.status, 402);
+    assert!(shop.send("k", &wish(402)).await.is_replayed());
 }
 
 #[tokio::test]

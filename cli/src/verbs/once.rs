@@ -108,9 +108,7 @@ impl OnceArgs {
         let command = self.command.command(&ground)?;
         let mut call = self.namespace.call(&ground.redlock, self.at_least_once)?;
         call = call.fingerprint_bytes(&request(&command.argv));
-        if let Some(Span(wait)) = self.wait {
-            call = call.in_flight_timeout(wait);
-        }
+        call = call.in_flight_timeout(self.wait.map_or(Duration::ZERO, |Span(wait)| wait));
         if let Some(seconds) = self.created_at {
             call = call.created_at(UNIX_EPOCH + Duration::from_secs(seconds));
         }
@@ -196,8 +194,7 @@ fn came_to(
         Ok(Outcome::Executed { value: record, .. } | Outcome::Replayed(record)) => Ok(record.code),
         Ok(Outcome::InFlight { retry_after }) => {
             let why = format!(
-                "the command runs elsewhere; its lease ends in {retry_after:.1?} \
-                               unless it is renewed"
+                "the command runs elsewhere; ask again in {retry_after:.1?}, or use --wait"
             );
             Err(Fail::new(conflict.unwrap_or(NOT_ACQUIRED), why))
         }

@@ -1,0 +1,120 @@
+//! Wait and pauses of callers that find a handler running under their key (idempotency 22).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::env;
+use crate::time::Moment;
+
+/// Default wait for the result of a running handler.
+pub(super) const WAIT: Duration = Duration::from_secs(1);
+/// Assumed time of a handler while none has run here.
+const UNKNOWN: Duration = Duration::from_secs(1);
+/// Shortest and longest pause. The longest is at most half a lease, too.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
+/// Most keys whose answers are counted.
+const MOST: usize = 10_000;
+/// Age of the last answer after which a key is counted from the beginning.
+const GONE: Duration = Duration::from_secs(120);
+
+/// Times of the handlers of a namespace, and answers *in flight* by key. Nothing is decided by
+/// them but pauses.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    /// Moving mean of the handlers' times in microseconds; zero while none has run.
+    usual: AtomicU64,
+    /// Answers in a row by key, and the time of the last one.
+    answered: Mutex<BTreeMap<Arc<str>, (u32, Moment)>>,
+}
+
+impl InFlight {
+    /// Takes note of the time that a handler took.
+    pub(super) fn took(&self, time: Duration) {
+        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
+        // An update that is lost between load and store changes the mean by little.
+        let usual = match self.usual.load(Ordering::Relaxed) {
+            0 => time,
+            usual => usual - usual / 8 + time / 8,
+        };
+        self.usual.store(usual.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns the pause before a caller asks again for a key that is in flight: the usual time of
+    /// a handler at first, doubled with each answer, and of that a random part of at most half
+    /// less. Not longer than `rest`, after which the claim has ended or was renewed.
+    pub(super) fn pause(
+        &self,
+        key: &Arc<str>,
+        (now, dice): (Moment, u128),
+        (lease, rest): (Duration, Duration),
+    ) -> Duration {
+        let usual = match self.usual.load(Ordering::Relaxed) {
+            0 => UNKNOWN,
+            usual => Duration::from_micros(usual),
+        };
+        let longest = PAUSES.1.min(lease / 2);
+        let pause = env::pause(dice, self.count(key, now), (usual.max(PAUSES.0), longest));
+        if rest.is_zero() { pause } else { pause.min(rest) }
+    }
+
+    /// Counts an answer, and returns the number of those before it.
+    fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered.len() >= MOST && !answered.contains_key(key) {
+            answered.retain(|_, (_, last)| now.since(*last) < GONE);
+            if answered.len() >= MOST {
+                return 0;
+            }
+        }
+        let (count, last) = answered.entry(Arc::clone(key)).or_insert((0, now));
+        if now.since(*last) >= GONE {
+            *count = 0;
+        }
+        let before = *count;
+        (*count, *last) = (before.saturating_add(1), now);
+        before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn pauses_grow_from_the_usual_time_to_half_a_lease() {
+        let (of, key) = (InFlight::default(), Arc::from("k"));
+        for _ in 0..50 {
+            of.took(S / 5);
+        }
+        let mut now = Moment::from_nanos(1);
+        let mut last = Duration::ZERO;
+        for n in 0..20 {
+            now = now + S;
+            let most = of.pause(&key, (now, u128::MAX), (30 * S, 30 * S));
+            let full = (S / 5 * 2_u32.pow(n.min(10))).min(15 * S);
+            assert!(most <= full && most + S / 100 >= full, "{n}: {most:?} of {full:?}");
+            assert!(most >= last, "{n}: {most:?} after {last:?}");
+            last = most;
+        }
+        assert!(of.pause(&key, (now, 0), (30 * S, 30 * S)) >= 7 * S);
+        assert_eq!(of.pause(&key, (now, 0), (30 * S, S)), S, "the claim ends before");
+        // Another key, and the same one much later, begin again.
+        assert!(of.pause(&Arc::from("other"), (now, u128::MAX), (30 * S, 30 * S)) <= S / 5);
+        assert!(of.pause(&key, (now + GONE, u128::MAX), (30 * S, 30 * S)) <= S / 5);
+    }
+
+    #[test]
+    fn the_keys_that_are_counted_are_bounded() {
+        let (of, now) = (InFlight::default(), Moment::from_nanos(1));
+        for n in 0..2 * MOST {
+            of.pause(&Arc::from(n.to_string()), (now, 0), (S, S));
+        }
+        assert_eq!(of.answered.lock().unwrap().len(), MOST);
+        of.pause(&Arc::from("later"), (now + GONE, 0), (S, S));
+        assert_eq!(of.answered.lock().unwrap().len(), 1);
+    }
+}
