@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: release_wakes_an_inspector,
         Nothing: release_wakes_who_watches_and_who_waits,
         Nothing: new_metadata_wakes_an_inspector,
+        Nothing: metadata_wakes_an_inspector_once_and_only_if_it_is_new,
         Nothing: the_end_of_a_claim_wakes_who_waits_for_it,
         Nothing: a_run_wakes_the_waiter_of_one_of_its_locks,
     ]
@@ -188,6 +189,31 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         sleep(Duration::from_millis(200)).await;
     }
     b.broken("new metadata wakes who inspected with `wait`", &"no hint");
+}
+
+async fn metadata_wakes_an_inspector_once_and_only_if_it_is_new(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let mut got = Vec::new();
+    for _ in 0..TRIES {
+        let (k, a) = (b.lock(), b.owner());
+        let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
+        b.expect(extend_saying(&k, a, t, b"same"), Reply::Done, "the owner speaks").await;
+        b.ask(inspect_waiting(&k)).await;
+        got.clear();
+        for text in [&b"same"[..], b"news"] {
+            b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
+            let mut hints = 0;
+            while timeout(HUSH, heard(&mut events, k.lock())).await.is_ok_and(|h| h.is_some()) {
+                hints += 1;
+            }
+            got.push(hints);
+        }
+        if got == [0, 1] {
+            return;
+        }
+    }
+    b.broken("the same metadata wakes no inspector, and new metadata wakes it once", &got);
 }
 
 async fn a_run_wakes_the_waiter_of_one_of_its_locks(b: Bench) {

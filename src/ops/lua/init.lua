@@ -1,9 +1,12 @@
--- Marks a server as new. On one on which nothing was ever granted the marker is that of a server
--- that never lost anything: it is unused, or its clients found no marker and are in the first
--- quarantine. On one whose data began empty and that was used since, quarantine and floor stay as
--- they are; what was before these data, which is nothing, does not count as lost any more.
+-- Marks a server as new: what may have been there before its data does not count as lost any more.
+-- In the marker the letter e (its data began empty) or l (so, although a client knows of earlier
+-- ones) becomes n. A server on which nothing was ever granted, because it is unused or its clients
+-- are in the first quarantine, gets the marker of one that never lost anything. On any other the
+-- quarantine, the floor and later losses stay as they are.
+-- With l an operator has to say that everything before is gone for good (ARGV 2). Leases of then may
+-- still be held, so that never ends a quarantine early.
 -- KEYS 1 palisade:generation
--- ARGV 1 'look' or 'mark'   2 '1' also if data are known to be lost
+-- ARGV 1 'look' or 'mark'   2 '1': also with l
 -- Returns {'ok', when its data began in ms; empty if nothing was granted yet} | {'marked', note}
 -- where nothing has to be done | {'lost', why} | {'no', why} | {'changed', why}: not now
 -- The caller checks its keys.

@@ -128,6 +128,19 @@ async fn wrong_deeds_on_locks_are_caught() {
     )
     .await;
     caught(
+        "takes all metadata for new",
+        |op| {
+            static TEXTS: AtomicU64 = AtomicU64::new(0);
+            if let Op::Extend { meta: Some(meta), .. } = op {
+                let n = TEXTS.fetch_add(1, Ordering::Relaxed);
+                *meta = n.to_be_bytes().to_vec().into();
+            }
+        },
+        truly,
+        "metadata_wakes_an_inspector_once_and_only_if_it_is_new",
+    )
+    .await;
+    caught(
         "grants in quarantine",
         as_is,
         |_, reply| {

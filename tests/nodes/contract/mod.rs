@@ -116,6 +116,13 @@ fn case_names_are_unique() {
     assert_eq!(names.len(), all);
 }
 
+#[test]
+fn the_manual_counts_the_cases() {
+    let manual = include_str!("../../../src/manual/how_this_is_tested.md");
+    let cases = format!("| {} cases, ", contract::cases().len());
+    assert!(manual.contains(&cases), "{cases}");
+}
+
 /// A node that breaks one rule.
 struct Mutant {
     inner: MemoryNode,
