@@ -125,6 +125,51 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
 }
 
 #[test]
+fn stopped_watchdogs_leave_no_command_without_a_lease() {
+    let mut ground = Ground::new();
+    let start = |ground: &Ground, name: &str| {
+        let run = ground.spawn(&["lock", name, "-c", &clock(name)]);
+        until("it runs", SOON, || !times(ground, name).is_empty());
+        let pid: u32 = text(&ground.file(&format!("{name}.pid"))).trim().parse().unwrap();
+        let both = watchdogs(run.pid());
+        both.iter().for_each(|pid| signal(*pid, "STOP"));
+        assert_eq!(both.len(), 2);
+        (run, pid, both)
+    };
+    // The lease goes on, and they go on later than it was to end when they were stopped.
+    let (run, pid, both) = start(&ground, "renewed");
+    std::thread::sleep(TTL * 3 / 2);
+    assert!(is_alive(pid));
+    let seen = ground.run(&["inspect", "renewed", "--json"]);
+    assert!(seen.out.contains("\"held\""), "{}", seen.out);
+    both.iter().for_each(|pid| signal(*pid, "CONT"));
+    assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
+    assert!(!is_alive(pid));
+    // The program that they belong to is killed.
+    let (run, pid, both) = start(&ground, "killed");
+    run.signal("KILL");
+    until("the command is dead", SOON, || !is_alive(pid));
+    both.iter().for_each(|pid| signal(*pid, "CONT"));
+    until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
+    // All three are stopped: the command ends when the first of them goes on.
+    let (run, pid, both) = start(&ground, "stopped");
+    run.signal("STOP");
+    std::thread::sleep(TTL);
+    signal(both[1], "CONT");
+    until("the command is dead", SOON, || !is_alive(pid));
+    run.signal("CONT");
+    assert_eq!(run.end(SOON).code, 200);
+    // The lease ends.
+    let (run, pid, _) = start(&ground, "lost");
+    let died = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    ground.server.kill();
+    assert_eq!(run.end(SOON).code, 200);
+    assert!(!is_alive(pid));
+    let last = Duration::from_millis(*times(&ground, "lost").last().unwrap());
+    assert!(last < died + TTL, "{last:?} {died:?}");
+}
+
+#[test]
 fn force_release_raises_the_fence_and_two_never_hold_it() {
     let ground = Ground::new();
     let script = format!("echo $PALISADE_FENCING_TOKEN >token; {}", clock("old"));
