@@ -19,6 +19,33 @@ pub struct Health {
     pub needed: usize,
     /// Each node, in the order in which they were added.
     pub nodes: Vec<NodeHealth>,
+    /// What consumers of this process and namespace wait for, for a person to decide; empty in the
+    /// health of a whole handle.
+    pub waiting: Vec<Waiting>,
+}
+
+/// Messages that stay with their broker until a person has done something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// Number of messages that are held; zero where none is taken at all, for the deployment was
+    /// never initialised.
+    pub messages: u64,
+    /// For how long until now.
+    pub waited: Duration,
+    /// Cause, and what to do.
+    pub why: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, why) = (self.waited.as_secs(), &self.why);
+        match self.messages {
+            0 => write!(f, "no messages are taken since {waited} s: {why}"),
+            1 => write!(f, "1 message is held since {waited} s: {why}"),
+            n => write!(f, "{n} messages are held since {waited} s: {why}"),
+        }
+    }
 }
 
 /// What one node can do now.
@@ -124,7 +151,7 @@ impl fmt::Display for Health {
                 write!(f, ", {loss}")?;
             }
         }
-        Ok(())
+        self.waiting.iter().try_for_each(|waiting| write!(f, "; {waiting}"))
     }
 }
 
@@ -170,5 +197,5 @@ pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLos
         NodeHealth { name: said.name, outcome: said.lock, locks, new_keys, losses: said.losses }
     };
     let nodes: Vec<_> = said.into_iter().map(node).collect();
-    Health { needed: majority(nodes.len()), nodes }
+    Health { needed: majority(nodes.len()), nodes, waiting: Vec::new() }
 }

@@ -106,7 +106,7 @@ pub mod manual;
 
 // The handle, and how it is ended.
 pub use config::Config;
-pub use health::{Ability, Health, NodeHealth};
+pub use health::{Ability, Health, NodeHealth, Waiting};
 pub use redlock::{Closed, Redlock, RedlockBuilder};
 pub use settings::Settings;
 pub use time::{Drift, Moment};

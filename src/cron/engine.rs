@@ -25,9 +25,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
-use super::job::{Job, Overlap};
-use super::overlap::Overlaps;
-use super::rules::{millis, plan};
+use super::job::{Job, Missed, Overlap};
+use super::overlap::{During, Overlaps};
+use super::rules::{OnTime, millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{End, Run, Skipped, Tick};
@@ -54,6 +54,8 @@ const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
+    /// A run of it began here, and asked to be made again.
+    tried: bool,
     /// When it is looked at next, in milliseconds since 1970.
     look: u64,
 }
@@ -62,6 +64,8 @@ struct Due {
 enum Looked {
     Over,
     Again(Duration),
+    /// Its run asked to be made again.
+    Retry(Duration),
 }
 
 struct Engine<'a, F> {
@@ -170,13 +174,12 @@ where
             let now = self.now();
             self.follow(&mut due, &mut seen);
             self.add_due(&mut due, &mut seen, now);
-            let ready = |(tick, d): (&i64, &Due)| (d.look <= now).then_some((*tick, d.backfilled));
+            let ready = |(tick, d): (&i64, &Due)| (d.look <= now).then_some((*tick, *d));
             if running.len() < at_once
-                && let Some((tick, backfilled)) = due.iter().find_map(ready)
+                && let Some((tick, d)) = due.iter().find_map(ready)
             {
                 due.remove(&tick);
-                running
-                    .push(async move { (tick, backfilled, self.look_at(tick, backfilled).await) });
+                running.push(async move { (tick, d, self.look_at(tick, d).await) });
                 continue;
             }
             let room = running.len() < at_once;
@@ -187,14 +190,15 @@ where
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
-                Some((tick, backfilled, looked)) = running.next(), if !running.is_empty() => {
+                Some((tick, mut d, looked)) = running.next(), if !running.is_empty() => {
+                    d.tried |= matches!(looked, Looked::Retry(_));
                     match looked {
                         Looked::Over => self.waits.store(false, Ordering::Relaxed),
-                        Looked::Again(pause) => {
+                        Looked::Again(pause) | Looked::Retry(pause) => {
                             let look = self.now() + pause.as_millis() as u64;
                             // A clock that has gone back since: not before its time.
-                            let look = look.max(millis(tick));
-                            due.insert(tick, Due { backfilled, look });
+                            d.look = look.max(millis(tick));
+                            due.insert(tick, d);
                         }
                     }
                 }
@@ -222,7 +226,7 @@ where
             job = %self.job.name, before = *seen, now,
             "the clock went back; ticks that were run by it are not run again"
         );
-        let on_time = now.saturating_sub(whole(self.job.late.as_secs()));
+        let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for (tick, d) in due {
             d.look = self.first_look(*tick);
@@ -238,11 +242,12 @@ where
 
     /// Adds the ticks that are due now, and forgets those that are too late.
     fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
-        let (seconds, late) = (whole(now / 1_000), whole(self.job.late.as_secs()));
+        let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
+        let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
         if self.schedule.after(*seen).is_none_or(|next| next > seconds) {
             return;
         }
-        let plan = plan(self.schedule, (*seen, seconds, late), self.job.missed);
+        let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
         // What became of ticks from before this process, others know: they are in the history.
         let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
         if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
@@ -255,7 +260,7 @@ where
             );
         }
         for (tick, backfilled) in plan.ticks {
-            due.insert(tick, Due { backfilled, look: self.first_look(tick) });
+            due.insert(tick, Due { backfilled, tried: false, look: self.first_look(tick) });
         }
         *seen = seconds;
     }
@@ -265,27 +270,32 @@ where
     }
 
     /// Looks at a tick, and runs it if that is to be done.
-    async fn look_at(&self, tick: i64, backfilled: bool) -> Looked {
+    async fn look_at(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> Looked {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
             Ok(Status::Stored(_) | Status::NotKept) => return Looked::Over,
             Ok(Status::Running { remaining, .. }) => {
                 return Looked::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
+            // It was begun on time.
+            Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
             Ok(_) => {}
             Err(e) => return self.later(&e),
         }
-        let late = self.now().saturating_sub(millis(tick)) > self.job.late.as_millis() as u64;
-        let given_up = late && !backfilled && self.job.missed == super::Missed::Skip;
         let guard = match self.lock().await {
             Ok(guard) => guard,
             Err(again) => return again,
         };
-        let why = match self.skips(tick).await {
-            Ok(why) => why,
+        let during = match self.during(tick).await {
+            Ok(during) => during,
             Err(e) => return self.later(&e),
         };
+        let why = match during {
+            During::Skipped(why) => Some(why),
+            During::Waited | During::NoRun => None,
+        };
+        tried |= during == During::Waited;
         // Not looked at in time, for the nodes could not be asked: missed.
-        if given_up && why.is_none() {
+        if !backfilled && why.is_none() && self.is_missed(tick, tried) {
             self.meters.missed(1);
             return Looked::Over;
         }
@@ -312,6 +322,22 @@ where
                 Looked::Over
             }
             Err(e) => self.later(&e),
+        }
+    }
+
+    /// Returns true if the tick may not run any more: it is too late, or a later one is due. A tick
+    /// that was `tried`, or waited for a run, is not given up for a later one.
+    fn is_missed(&self, tick: i64, tried: bool) -> bool {
+        let (job, now) = (self.job, self.now());
+        let of = |span: Duration| span.as_millis() as u64;
+        let too_late = now.saturating_sub(millis(tick)) > of(job.latest());
+        let follows = |next: i64| millis(next) + of(job.jitter) <= now;
+        let is_newest_alone = job.late.is_none() && !tried;
+        let superseded = || is_newest_alone && self.schedule.after(tick).is_some_and(follows);
+        match job.missed {
+            Missed::Skip => too_late || superseded(),
+            Missed::RunLatest => superseded(),
+            Missed::CatchUp { .. } => false,
         }
     }
 
@@ -356,19 +382,20 @@ where
         }
     }
 
-    /// Why the tick is not run, if it is not.
-    async fn skips(&self, tick: i64) -> Result<Option<Skipped>, RunError> {
+    /// Returns what an earlier run, or the next tick, means for this one.
+    async fn during(&self, tick: i64) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
-            Overlap::Allow => return Ok(None),
+            Overlap::Allow => return Ok(During::NoRun),
             Overlap::CancelPrevious => {
                 let superseded = next.is_some_and(|next| next <= self.now());
-                return Ok(superseded.then_some(Skipped::Superseded));
+                let skipped = During::Skipped(Skipped::Superseded);
+                return Ok(if superseded { skipped } else { During::NoRun });
             }
             Overlap::Skip | Overlap::BufferOne => {}
         }
         let of = (self.job, self.schedule, &self.records);
-        self.overlaps.skips(of, (tick, self.since().unwrap_or(i64::MIN))).await
+        self.overlaps.during(of, (tick, self.since().unwrap_or(i64::MIN))).await
     }
 
     /// Claims the tick, runs it unless it is skipped, and completes it.
@@ -415,7 +442,7 @@ where
         // The job asks for another run itself.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-            return Looked::Again(pause(error.advice()).min(Duration::from_secs(1)));
+            return Looked::Retry(pause(error.advice()).min(Duration::from_secs(1)));
         }
         self.waits(error, error.advice())
     }

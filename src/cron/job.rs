@@ -10,6 +10,8 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
+/// How late a tick is run at most, unless the job says more.
+const LATE: Duration = Duration::from_secs(60);
 /// How long records of ticks are kept by default: longer than any weekly tick is away.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
@@ -68,7 +70,7 @@ pub struct Job {
     pub(super) missed: Missed,
     pub(super) overlap: Overlap,
     pub(super) interrupted: Interrupted,
-    pub(super) late: Duration,
+    pub(super) late: Option<Duration>,
     pub(super) jitter: Duration,
     pub(super) at_least: Duration,
     pub(super) at_most: Option<Duration>,
@@ -81,9 +83,9 @@ impl Job {
     /// front if there are six fields, or `@hourly` and its like. In UTC unless
     /// [`zone`](Self::zone) says otherwise.
     ///
-    /// Without more words: late ticks are run up to a minute after their time, older ones are left
-    /// out, so are those that are due while the job still runs, and a tick whose run was
-    /// interrupted is run again.
+    /// Without more words: the newest tick is run up to a minute late, older ones are left out, so
+    /// are those that are due while the job still runs, and a tick whose run was interrupted is run
+    /// again.
     pub fn new(name: impl Into<String>, schedule: impl Into<String>) -> Self {
         Self {
             name: name.into().into(),
@@ -92,7 +94,7 @@ impl Job {
             missed: Missed::Skip,
             overlap: Overlap::Skip,
             interrupted: Interrupted::Rerun,
-            late: Duration::from_secs(60),
+            late: None,
             jitter: Duration::ZERO,
             at_least: Duration::ZERO,
             at_most: None,
@@ -130,11 +132,21 @@ impl Job {
         self
     }
 
-    /// How late a tick may be run and still counts as on time; default one minute. It has to cover
-    /// a failover and the lease of a process that died.
+    /// How late a tick may be run and still counts as on time. Default: until the next one is due,
+    /// at most a minute; so after an outage the newest tick alone is run, however many were due.
+    /// A tick whose run began, or that waited for an earlier run, has the minute in any case.
+    ///
+    /// With a `late` that is longer than the schedule's interval all ticks of that time are run
+    /// after an outage, one right after the other. To lose no tick of a short interval, it has to
+    /// cover a failover and the lease of a process that died.
     pub fn late(mut self, late: Duration) -> Self {
-        self.late = late;
+        self.late = Some(late);
         self
+    }
+
+    /// The longest time by which a tick is run late.
+    pub(super) fn latest(&self) -> Duration {
+        self.late.unwrap_or(LATE)
     }
 
     /// Ticks are run up to so much later, each by an amount of its own on which all processes
@@ -182,8 +194,8 @@ impl Job {
 
     fn window(&self) -> Duration {
         match self.missed {
-            Missed::CatchUp { window, .. } => window.max(self.late),
-            _ => self.late,
+            Missed::CatchUp { window, .. } => window.max(self.latest()),
+            _ => self.latest(),
         }
     }
 

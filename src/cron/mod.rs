@@ -1,4 +1,6 @@
-//! Singleton cron: every process runs the job, and each tick is run once.
+//! Singleton cron: every process runs the job, and each tick is run by one of them. A tick that
+//! nobody could run in time is left out, and one whose run was interrupted is run again, unless the
+//! job says otherwise.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -37,7 +39,7 @@
 //! ```
 //!
 //! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
-//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is run
+//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is completed
 //! once whichever process comes first, also if the one that leads changes in the middle. Nothing is
 //! chained from one tick to the next: each process derives the ticks again, so nothing can break
 //! that would have to be started again.

@@ -12,19 +12,30 @@ use crate::idempotency::{Idempotency, RunError, Status};
 /// Over how many ticks in which nothing was decided an earlier run is looked for.
 pub(super) const BACK: usize = 16;
 
+/// What the last run before a tick means for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum During {
+    /// The tick was not due during a run.
+    NoRun,
+    /// It was, and is run afterwards.
+    Waited,
+    /// It is not run.
+    Skipped(Skipped),
+}
+
 /// The last run before some tick, where all ticks between the two were skipped. Records are final,
 /// so it stays true; without it each tick of a long run would read all those before it.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
 
 impl Overlaps {
-    /// Whether the tick is skipped, for it was due during an earlier run. Ticks before `since` are
-    /// not looked at.
-    pub(super) async fn skips(
+    /// Returns what the last run before the tick means for it. Ticks before `since` are not looked
+    /// at.
+    pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Idempotency),
         (tick, since): (i64, i64),
-    ) -> Result<Option<Skipped>, RunError> {
+    ) -> Result<During, RunError> {
         let before = |tick: i64| schedule.until(tick - 1).filter(|t| *t >= since);
         let (mut at, mut undecided, mut newest) = (before(tick), 0, None);
         let known = self.known();
@@ -39,17 +50,20 @@ impl Overlaps {
                 continue;
             };
             if !matches!(run.end, End::Skipped(_)) {
-                let skipped =
-                    was_due_during(&run, tick) && !runs_after(job.overlap, &run, before(tick));
+                let during = match was_due_during(&run, tick) {
+                    false => During::NoRun,
+                    true if runs_after(job.overlap, &run, before(tick)) => During::Waited,
+                    true => During::Skipped(Skipped::Overlap),
+                };
                 if let Some(newest) = newest.filter(|_| undecided == 0) {
                     *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((newest, run));
                 }
-                return Ok(skipped.then_some(Skipped::Overlap));
+                return Ok(during);
             }
             newest = newest.or(Some(earlier));
             at = before(earlier);
         }
-        Ok(None)
+        Ok(During::NoRun)
     }
 
     fn known(&self) -> Option<(i64, Run)> {

@@ -16,22 +16,33 @@ pub(crate) struct Plan {
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// The ticks after `from` up to `now`. Those older than `late` seconds are missed, and the policy
-/// says what becomes of them.
+/// Which ticks are on time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnTime {
+    /// Those at most so many seconds old.
+    pub(crate) late: i64,
+    /// Of these the newest alone.
+    pub(crate) newest_alone: bool,
+}
+
+/// The ticks after `from` up to `now`. Those that are not on time are missed, and the policy says
+/// what becomes of them.
 pub(crate) fn plan(
     schedule: &Schedule,
-    (from, now, late): (i64, i64, i64),
+    (from, now): (i64, i64),
+    OnTime { late, newest_alone }: OnTime,
     missed: Missed,
 ) -> Plan {
     let on_time = from.max(now - late - 1);
+    let most = if newest_alone { 1 } else { BACKLOG };
     let mut ticks = Vec::new();
     let mut at = now;
-    while let Some(tick) = schedule.until(at).filter(|t| *t > on_time && ticks.len() < BACKLOG) {
+    while let Some(tick) = schedule.until(at).filter(|t| *t > on_time && ticks.len() < most) {
         ticks.push((tick, false));
         at = tick - 1;
     }
     // From here on back everything is missed.
-    let newest = schedule.until(at.min(on_time)).filter(|tick| *tick > from);
+    let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
         // The latest of all, if it is not there already.
@@ -89,7 +100,9 @@ mod tests {
         let catch_up =
             |window: u64, max| Missed::CatchUp { window: Duration::from_secs(window), max };
         let of = |from, late, missed| {
-            let plan = plan(&every_minute(), (minute(from), minute(10) + 5, late), missed);
+            let (late, newest_alone) = if late == 0 { (600, true) } else { (late, false) };
+            let on_time = OnTime { late, newest_alone };
+            let plan = plan(&every_minute(), (minute(from), minute(10) + 5), on_time, missed);
             let place = |t: i64| (t - minute(0)) / 60;
             let ticks: Vec<_> = plan.ticks.iter().map(|(t, b)| (place(*t), *b)).collect();
             (ticks, plan.left_out.map(|(a, b)| (place(a), place(b))))
@@ -102,6 +115,11 @@ mod tests {
         // Skip: what is on time, and nothing else.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
+        // Zero: the newest alone is on time, however late.
+        assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
+        assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
+        let two = vec![(8, true), (9, true), (10, false)];
+        assert_eq!(of(3, 0, catch_up(3_600, 2)), (two, Some((4, 7))));
         // The latest, unless one is on time.
         assert_eq!(of(3, 1, Missed::RunLatest), (vec![(10, true)], Some((4, 9))));
         assert_eq!(of(3, 60, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::birth::{check_past, millis_since_1970};
+use super::consumer::Holdings;
 use super::decision::Decisions;
 use super::in_flight::InFlight;
 use super::metrics::Counters;
@@ -43,6 +44,8 @@ pub struct Idempotency {
     /// What was lately read of decisions about losses.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
+    /// Consumers with this handle.
+    pub(super) holdings: Arc<Holdings>,
 }
 
 /// Settings of an [`Idempotency`], begun by [`Redlock::idempotency`]. Required:
@@ -78,6 +81,7 @@ impl Redlock {
             counters: Arc::default(),
             decisions: Arc::default(),
             in_flight: Arc::default(),
+            holdings: Arc::default(),
         };
         IdempotencyBuilder { of, preset: None, on_lapsed: None, on_forgotten: None }
     }
@@ -110,14 +114,17 @@ impl Idempotency {
     }
 
     /// As [`Redlock::health`], with what the nodes know of keys within this namespace's retention,
-    /// and since it is [in use](IdempotencyBuilder::in_use_since).
+    /// and since it is [in use](IdempotencyBuilder::in_use_since); and with the messages that
+    /// consumers with this handle or its clones hold or do not take, since when, why, and what to
+    /// do.
     ///
     /// # Cancellation safety
     /// May be dropped at will: what was taken is released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
-        health(&redlock, self.retention, loss).await
+        let waiting = self.holdings.waiting();
+        Health { waiting, ..health(&redlock, self.retention, loss).await }
     }
 
     /// Returns the counts of this handle and its clones since it was built: what was run, replayed,
@@ -128,6 +135,10 @@ impl Idempotency {
 }
 
 impl IdempotencyBuilder {
+    /// The loss to [accept](Self::accept_loss) where one is accepted: 20 s, as long as a server
+    /// with an append-only file takes to restart, or a group to fail over.
+    pub const SHORT_LOSS: Duration = Duration::from_secs(20);
+
     /// How long others wait after the process that runs a handler died; the keeper renews it while
     /// the handler runs. Default the handle's ttl; at most its `max_ttl`, less than the retention.
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -231,7 +242,7 @@ impl IdempotencyBuilder {
     /// group the time for which a master that was replaced may have gone on is part of it, too.
     /// Without this setting one second that was lost makes every key without
     /// [`created_at`](Call::created_at) one whose past is not known for a whole retention.
-    /// `Duration::from_secs(20)` covers a restart of a server with an append-only file, and the
+    /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only file, and the
     /// failover of a group whose `down-after-milliseconds` is some seconds. A server that lost
     /// everything is never covered by it; a backup only if it is younger than that.
     ///
@@ -285,6 +296,7 @@ impl IdempotencyBuilder {
         }
         i.decisions = Arc::default();
         i.in_flight = Arc::default();
+        i.holdings = Arc::default();
         // Handles made from clones of this builder have counters of their own.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)

@@ -21,6 +21,8 @@ pub(crate) struct Kept {
     pub(crate) agreed: Duration,
     /// How long ago its history began without any palisade data, if it did.
     pub(crate) empty_for: Option<Duration>,
+    /// Its history began without data that clients knew of.
+    pub(crate) lost_everything: bool,
     /// Data history in which it was written.
     pub(crate) history: String,
     /// When that history began, in ms since 1970; 0: the server never lost anything.
@@ -65,6 +67,7 @@ impl Kept {
             quarantine: ms(length),
             agreed: ms(until.saturating_sub(now_ms)),
             empty_for: (words.get(6) == Some(&"e")).then(|| ms(now_ms.saturating_sub(since))),
+            lost_everything: words.get(6) == Some(&"l"),
             history: words[0].to_owned(),
             since,
             floor,
@@ -108,6 +111,8 @@ mod tests {
         let text = format!("{id} {:013} {:016} {:09} {:013} {:013} e", 95_000, 7, 30_000, 0, 0);
         let empty_for = Kept::parse(&text, 100_000).unwrap().empty_for;
         assert_eq!(empty_for, Some(Duration::from_secs(5)));
+        let lost = Kept::parse(&text.replace(" e", " l"), 100_000).unwrap();
+        assert!(lost.lost_everything && lost.empty_for.is_none());
         for odd in ["", "x", "a b c d e", &id] {
             assert_eq!(Kept::parse(odd, 0), None, "{odd:?}");
         }

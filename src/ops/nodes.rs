@@ -11,6 +11,11 @@ use crate::shown::SENTENCE_MAX;
 use crate::time::{AtMost, until_utc};
 use crate::token::FencingToken;
 
+/// Instruction for an operator about a server that lost everything.
+pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
+    `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
+    before can come again, mark all nodes as new by `palisade init --lost-everything`";
+
 /// What one node keeps of itself. Shown as a few lines for people; times are in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -37,6 +42,8 @@ pub struct KeptData {
     pub since: Option<u64>,
     /// It began without any palisade data.
     pub began_empty: bool,
+    /// It began without data that clients knew of: the server lost everything.
+    pub lost_everything: bool,
     /// Length of a quarantine.
     pub quarantine: Duration,
     /// End of the last quarantine; `None` if there was none.
@@ -99,6 +106,7 @@ fn data(marker: &Kept, history_now: &str) -> KeptData {
         history_now: history_now.to_owned(),
         since,
         began_empty: marker.empty_for.is_some(),
+        lost_everything: marker.lost_everything,
         quarantine: marker.quarantine,
         quarantine_until: until,
         quarantine_left: Duration::from_millis(left),
@@ -135,6 +143,9 @@ impl fmt::Display for KeptData {
         }
         let since = match (self.since, self.began_empty) {
             (None, _) => "its first write: it never lost anything".to_owned(),
+            (Some(since), _) if self.lost_everything => {
+                format!("{}, without the data that its clients knew", until_utc(since))
+            }
             (Some(since), true) => format!("{}, without palisade data", until_utc(since)),
             (Some(since), false) => format!("{}, with the data of before", until_utc(since)),
         };
@@ -151,7 +162,8 @@ impl fmt::Display for KeptData {
         if self.losses.is_empty() {
             line("losses", &"none")?;
         }
-        self.losses.iter().try_for_each(|loss| line("loss", loss))
+        self.losses.iter().try_for_each(|loss| line("loss", loss))?;
+        if self.lost_everything { line("to do", &LOST_EVERYTHING) } else { Ok(()) }
     }
 }
 
@@ -187,6 +199,10 @@ orders-a (10.0.0.1:6379)
   note         1.5 s old
   loss         lost at most 1.3 s of writes, 2025-11-23 14:03:18.7–14:03:20.0 UTC"
         );
+        let lost = Kept { lost_everything: true, ..marker.clone() };
+        let text = shown(&lost, &lost.history);
+        assert!(text.contains("UTC, without the data that its clients knew\n"), "{text}");
+        assert!(text.contains("\n  to do        keys of before wait or are parked"), "{text}");
         let new = Kept { since: 0, losses: Vec::new(), ..marker };
         assert_eq!(
             shown(&new, "b"),

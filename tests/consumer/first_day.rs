@@ -69,6 +69,11 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let tries = given_back(&broker) - before;
     let most = 600 / 5 + Rules::default().max_in_hand();
     assert!((100..=most).contains(&tries), "{tries}");
+    let waiting = orders.health().await.waiting;
+    let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
+    assert_eq!(waiting.messages, 0);
+    assert!((590..620).contains(&waiting.waited.as_secs()), "{waiting}");
+    assert!(waiting.why.contains("palisade init"), "{waiting}");
     let lines = log.lines(&CLOSED);
     assert!((10..=11).contains(&lines.len()), "{lines:?}");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
@@ -79,6 +84,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     }
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (MESSAGES, 0));
     assert_eq!(log.lines(&["messages are taken again"]).len(), 1);
+    assert_eq!(orders.health().await.waiting, []);
     consumer.stop.notify_one();
     let ended = consumer.task.await.unwrap();
     assert_eq!((ended.acked, ended.parked), (MESSAGES as u64, 0));

@@ -84,6 +84,10 @@ impl Lab {
             until("the new ones go on", || self.ledger.with(1) == booked + NEW).await;
             until("they are acknowledged", || self.broker.left() == held).await;
             assert_eq!(self.broker.dead(), []);
+            let waiting = self.of.health().await.waiting;
+            let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
+            assert_eq!(waiting.messages, held as u64);
+            assert!(waiting.why.contains("palisade idem decide"), "{waiting}");
             let audit = Audit::new("alice", "looked at the ledger").unwrap();
             let seen = incidents(&self.of).await.incidents;
             let [incident] = &seen[..] else { panic!("{seen:?}") };
@@ -92,6 +96,7 @@ impl Lab {
             }
         };
         tokio::join!(self.consume(), operate);
+        assert_eq!(self.of.health().await.waiting, []);
         let (ran, dead) = if decision == Decision::Run { (held, 0) } else { (0, held) };
         assert_eq!(self.ledger.with(1), booked + NEW + ran);
         assert_eq!(self.ledger.with(2), 0, "none twice");

@@ -96,7 +96,7 @@ async fn an_operator_takes_the_lead_from_a_process_and_each_tick_is_still_once()
 async fn a_tick_whose_process_died_is_run_again_or_left_as_the_job_says() {
     for policy in [Interrupted::Rerun, Interrupted::Leave] {
         let world = World::new();
-        let job = || every_second("job").interrupted(policy);
+        let job = || every_second("job").interrupted(policy).late(60 * SECOND);
         let first = world.process_with(job(), |tick: Tick| async move {
             if tick.unix_seconds() % 4 == 0 {
                 std::future::pending::<()>().await;
@@ -198,6 +198,33 @@ async fn without_a_quorum_ticks_wait_and_are_run_when_it_is_back() {
     assert_eq!(completed, (first..=last).collect::<Vec<_>>());
     assert!(last - first > 14, "{completed:?}");
     assert_eq!(log.lines(&["ticks wait", "job"]).len(), 1, "said once: {}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
+    for dies in [false, true] {
+        let world = World::new();
+        let mut process = world.process(every_second("job"));
+        world.sleep(5 * SECOND).await;
+        let before = world.runs().len();
+        if dies {
+            drop(process);
+            world.sleep(20 * SECOND).await;
+            process = world.process(every_second("job"));
+        } else {
+            world.cut(true);
+            sleep(20 * SECOND).await;
+            world.cut(false);
+        }
+        world.sleep(10 * SECOND).await;
+        drop(process);
+        let runs = world.runs();
+        let after = &runs[before..];
+        // One each second, and none of before.
+        assert!((4..=12).contains(&after.len()), "dies: {dies}: {after:?}");
+        let late = |run: &world::Run| run.began as i64 / 1_000 - run.at;
+        assert!(after.iter().all(|run| late(run) <= 1), "dies: {dies}: {after:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,9 +51,10 @@ pub(crate) struct CronArgs {
     /// How many ticks --missed catch-up runs at most
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
     max: usize,
-    /// How late a tick may run and still be on time
-    #[arg(long, value_name = "SPAN", default_value = "1m", help_heading = "Ticks")]
-    late: Span,
+    /// How late a tick may run and still be on time [default: until the next one is due, at most
+    /// 1m]
+    #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
+    late: Option<Span>,
     /// What to do with ticks that are due while the command still runs
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     overlap: OverlapArg,
@@ -115,8 +116,10 @@ impl CronArgs {
             .missed(missed)
             .overlap(overlap)
             .interrupted(again)
-            .late(self.late.0)
             .retention(self.retention.0);
+        if let Some(Span(late)) = self.late {
+            job = job.late(late);
+        }
         if let Some(Span(jitter)) = self.jitter {
             job = job.jitter(jitter);
         }

@@ -2,6 +2,7 @@
 //! property of a message, so messages stay with their broker: one at a time is tried, until a
 //! person has said what the servers are.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -49,9 +50,29 @@ pub(super) struct Gate {
     reported: Option<Instant>,
     /// The end of what was logged last is still to be logged.
     is_end_due: bool,
+    shut: Shut,
+}
+
+/// Why a gate is shut, and since when, for those who look from outside.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
+
+impl Shut {
+    pub(super) fn read(&self) -> Option<(Instant, String)> {
+        self.state().clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Gate {
+    /// An open gate that shows here why it is shut.
+    pub(super) fn shown_by(shut: &Shut) -> Self {
+        Self { shut: shut.clone(), ..Self::default() }
+    }
+
     /// Returns the time before which nothing may be fetched.
     pub(super) fn closed_until(&self) -> Option<Instant> {
         self.again.filter(|again| Instant::now() < *again)
@@ -81,6 +102,7 @@ impl Gate {
     fn shut(&mut self, why: &str) {
         let now = Instant::now();
         self.again = Some(now + EVERY);
+        self.shut.state().get_or_insert_with(|| (now, why.to_owned()));
         if self.reported.is_none_or(|reported| now >= reported + REPORT) {
             self.reported = Some(now);
             self.is_end_due = true;
@@ -92,6 +114,9 @@ impl Gate {
     }
 
     fn open(&mut self) {
+        if self.again.is_some() {
+            *self.shut.state() = None;
+        }
         if self.again.take().is_some() && std::mem::take(&mut self.is_end_due) {
             tracing::info!(target: "palisade::consumer", "messages are taken again");
         }

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::gate::Shut;
+use crate::health::Waiting;
 use crate::idempotency::metrics::Counters;
 use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
@@ -24,15 +26,37 @@ const MOST: usize = 100_000;
 
 /// The messages that one run of a consumer holds.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
+    /// Why its gate is shut, and since when.
+    pub(super) shut: Shut,
+}
+
+/// Running consumers of a namespace in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings(Mutex<Vec<Weak<Holding>>>);
+
+impl Holdings {
+    pub(super) fn add(&self, holding: &Arc<Holding>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(holding));
+    }
+
+    /// Returns what they wait for.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Time of the first of them; `None` while there are none.
     since: Option<Instant>,
+    /// Cause for that one, and what to do.
+    why: String,
     /// Keys with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
     /// Losses for which they are forgotten.
@@ -41,7 +65,20 @@ struct State {
 
 impl Holding {
     pub(super) fn new(of: &Idempotency) -> Self {
-        Self { of: of.clone(), state: Mutex::default() }
+        Self { of: of.clone(), state: Mutex::default(), shut: Shut::default() }
+    }
+
+    /// Returns what this consumer waits for.
+    fn waiting(&self) -> Vec<Waiting> {
+        let shut = self.shut.read().map(|(since, why)| (0, since, why));
+        let state = self.state();
+        let held = state.since.map(|since| (state.held.len() as u64, since, state.why.clone()));
+        let waiting = |(messages, since, why): (_, Instant, _)| Waiting {
+            messages,
+            waited: since.elapsed(),
+            why,
+        };
+        shut.into_iter().chain(held).map(waiting).collect()
     }
 
     /// Counts a message as held, and returns the pause after which it comes again: as long as
@@ -60,6 +97,7 @@ impl Holding {
         }
         if state.since.is_none() {
             state.since = Some(now);
+            state.why = parked.to_string();
             tracing::warn!(
                 target: "palisade::consumer", namespace = self.of.namespace(), why = %parked,
                 "messages are held until an operator decides"

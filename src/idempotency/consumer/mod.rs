@@ -26,6 +26,7 @@ mod source;
 mod work;
 
 pub use disposition::{DeadLetter, DeadLetterReason, Disposition};
+pub(crate) use hold::Holdings;
 #[cfg(feature = "test-util")]
 pub use rules::Arrow;
 pub use rules::Rules;

@@ -215,6 +215,7 @@ impl Worker {
         RF: Future<Output = Result<Outcome<T>, RunError>> + Send + 'static,
     {
         let holding = Arc::new(Holding::new(&self.of));
+        self.of.holdings.add(&holding);
         // Boxed: it is large, and part of each consumer's future.
         let serving = Box::pin(self.serving(source, start, stop, &holding));
         tokio::select! {
@@ -239,7 +240,7 @@ impl Worker {
     {
         let mut tasks = JoinSet::new();
         let mut ended = Ended::default();
-        let mut gate = Gate::default();
+        let mut gate = Gate::shown_by(&holding.shut);
         let mut stop = pin!(stop);
         let why = loop {
             let (fetched, end) =

@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::super::facts::{Facts, Marker, Server};
 use super::super::report::{Finding, Severity};
 use super::Check;
+use super::not_initialised::named;
 use crate::config::RETENTION;
 use crate::op::Loss;
+use crate::ops::nodes::LOST_EVERYTHING;
 use crate::time::{AtMost, until_utc};
 
 pub(super) const CHECK: Check = Check {
@@ -30,13 +32,13 @@ fn run(facts: &Facts) -> Vec<Finding> {
     let margin = |subject: &str| window(subject).saturating_add(2 * facts.clock_error);
     let all = facts.masters().map(|(subject, master)| {
         let margin = margin(&subject);
-        judge(subject, master, margin)
+        judge(facts, subject, master, margin)
     });
     all.collect()
 }
 
 /// `margin`: L and 2E, which is added to the length of a loss (idempotency 6).
-fn judge(subject: String, server: &Server, margin: Duration) -> Finding {
+fn judge(facts: &Facts, subject: String, server: &Server, margin: Duration) -> Finding {
     let marker = match server.marker.known() {
         Err(why) => return Finding::unknown(subject, why),
         Ok(Marker::Absent) => return Finding::fine(subject, "no marker"),
@@ -63,6 +65,11 @@ fn judge(subject: String, server: &Server, margin: Duration) -> Finding {
         until_utc(until),
         AtMost(left.saturating_add(margin))
     );
+    if marker.lost_everything {
+        let says = format!("its clients knew data that it lost; {says}; {LOST_EVERYTHING}");
+        let mend = format!("palisade idem incidents {}", named(facts, &subject, server));
+        return Finding::warning(subject, says, read).mend([mend]);
+    }
     Finding::info(subject, says, read)
 }
 
@@ -103,6 +110,23 @@ mod tests {
         let all = of(&[(0, NOON)], NOON);
         assert!(all.says.starts_with("may have lost every write until 2025-11-23"), "{all:?}");
         assert!(all.says.ends_with("24 h)"), "{all:?}");
+    }
+
+    #[test]
+    fn a_server_that_lost_everything_is_told_what_to_do() {
+        let marker = Kept {
+            lost_everything: true,
+            now: NOON + 1,
+            losses: vec![Loss { from: 0, to: NOON }],
+            ..Kept::default()
+        };
+        let found = broken("data-loss", |f| {
+            f.groups[0].servers[0].marker = Read::Got(Marker::Kept(marker));
+        });
+        assert_eq!(found.verdict, Verdict::Warning);
+        assert!(found.says.contains("palisade idem decide"), "{found:?}");
+        assert!(found.says.contains("palisade init --lost-everything"), "{found:?}");
+        assert!(found.mend[0].starts_with("palisade idem incidents --sentinel"), "{found:?}");
     }
 
     #[test]

@@ -29,8 +29,8 @@ fn is_used(marker: &Marker) -> bool {
     matches!(marker, Marker::Kept(kept) if kept.empty_for.is_none())
 }
 
-/// The options that name the node for `palisade init`.
-fn named(facts: &Facts, subject: &str, server: &Server) -> String {
+/// The options that name the node for `palisade init` and other commands.
+pub(super) fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
         return format!("--node redis://{}", server.at);
     };

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// When a request that was not decided is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The loss that half of the requests accept: what the guide recommends.
-pub(super) const ACCEPTED: Duration = Duration::from_secs(20);
+pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
 /// Requests that were made before anything happens and are delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
 /// The namespace of requests that accept no loss.
