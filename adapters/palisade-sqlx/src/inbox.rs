@@ -52,7 +52,8 @@ where
 ///
 /// What the database does not answer is [`Unknown`](Probed::Unknown), and a line of the log. So is
 /// a row older than the retention: it may be of an earlier use of the key, or of the attempt that
-/// is asked for, if the probe had no answer for that long.
+/// is asked for, if the probe had no answer for that long. If its fingerprint is another request's,
+/// it is of an earlier use, and the effect is not found.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -74,6 +75,11 @@ where
 
 /// Deletes rows of a namespace that count no longer and have not for a day, at most so many, and
 /// returns how many. Of the table's first form those that are older than any retention.
+///
+/// The nodes may still have the record of such a row: they keep it for as long as the key is tried
+/// again, also if no probe had an answer in that time. After its row is deleted, a probe does not
+/// find the effect, and it happens again. So delete none while probes of the namespace have no
+/// answer or its parked keys are not decided about.
 ///
 /// # Errors
 /// Those of the database.

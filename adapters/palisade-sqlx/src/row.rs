@@ -111,9 +111,13 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
-    if let Ok(Some(Found::Row { counts: false, .. })) = found {
-        // A use of the key in earlier times, or the attempt that is asked for: the nodes keep a
-        // record for as long as it is tried again, and a row only from its effect on.
+    if let Ok(Some(Found::Row { counts: false, fingerprint, .. })) = &found {
+        // Of an earlier use of the key: `once` writes this request's row in its place.
+        if differs(cx, fingerprint.as_deref()) {
+            return Probed::NotFound;
+        }
+        // An earlier use of the key, or the attempt that is asked for: the nodes keep a record for
+        // as long as it is tried again, and a row only from its effect on.
         tracing::warn!(
             target: "palisade::sqlx", key = %name(cx),
             "a probe found a row older than the retention; see whether it is this request's, and \
@@ -162,10 +166,7 @@ fn read<T: DeserializeOwned>(
         Some(Found::Unnamed) => return Err(InboxError::Unnamed { key: name(cx) }),
         Some(Found::Row { result, fingerprint, .. }) => (result, fingerprint),
     };
-    // As the nodes have it: a call without a fingerprint is answered with what is there.
-    if let (Some(ours), Some(stored)) = (cx.fingerprint(), fingerprint)
-        && stored != ours
-    {
+    if differs(cx, fingerprint.as_deref()) {
         return Err(InboxError::Mismatch { key: name(cx) });
     }
     let json = result.ok_or_else(|| InboxError::NoResult { key: name(cx) })?;
@@ -173,6 +174,12 @@ fn read<T: DeserializeOwned>(
     value
         .map(Some)
         .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
+}
+
+/// Returns true if the row is another request's. As the nodes have it, a call without a fingerprint
+/// is answered with what is there.
+fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {
+    cx.fingerprint().zip(stored).is_some_and(|(ours, stored)| stored != ours)
 }
 
 fn codec(cx: &Context, what: &'static str, error: serde_json::Error) -> InboxError {

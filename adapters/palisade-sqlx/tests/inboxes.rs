@@ -313,7 +313,7 @@ async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over(
 }
 
 #[tokio::test]
-async fn a_row_older_than_the_retention_answers_no_probe_and_lets_none_run() {
+async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_request_run() {
     let lab = Lab::new().await;
     let keys = of("shop:");
     let pool = lab.pool.clone();
@@ -331,6 +331,12 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_none_run() {
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
     assert_eq!(lab.effects("order-7").await, 0, "no second handler");
+    // The nodes know another request, which died; the row is not its own.
+    let keys = of("shop:");
+    let died = keys.key("order-7").fingerprint("a piano");
+    assert!(died.run(async |_| Err::<String, BoxError>("died".into())).await.is_err());
+    let sold = sell(&keys, &lab.pool, "a piano").await;
+    assert_eq!(sold.as_deref(), Ok("receipt of a piano"));
 }
 
 #[tokio::test]

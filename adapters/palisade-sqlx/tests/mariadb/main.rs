@@ -229,6 +229,34 @@ async fn a_row_is_its_tenants_and_its_requests_until_it_is_over() {
 }
 
 #[tokio::test]
+async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_request_run() {
+    let lab = Lab::new().await;
+    let keys = at_least_once();
+    let pool = lab.pool.clone();
+    let died = keys.key("k").fingerprint("two chairs").run(async move |cx: Context| {
+        book(&pool, &cx).await?;
+        Err::<u64, BoxError>("died with its effect".into())
+    });
+    assert!(died.await.is_err());
+    let over = "UPDATE palisade_inbox SET counts_until = UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE";
+    sqlx::query(over).execute(&lab.pool).await.expect("a row");
+    let again = async |keys: &Idempotency, request| {
+        let pool = lab.pool.clone();
+        let call = keys.key("k").fingerprint(request).probe(inbox::prober(pool.clone()));
+        call.run(async move |cx: Context| book(&pool, &cx).await).await.expect("answered")
+    };
+    let parked = again(&keys, "two chairs").await;
+    assert!(matches!(parked, Outcome::Parked(_)), "{parked:?}");
+    assert_eq!(lab.effects("k").await, 1, "no second handler");
+    // The nodes know another request, which died; the row is not its own.
+    let keys = at_least_once();
+    let died = keys.key("k").fingerprint("a piano");
+    assert!(died.run(async |_| Err::<u64, BoxError>("died".into())).await.is_err());
+    assert!(again(&keys, "a piano").await.is_executed());
+    assert_eq!(lab.effects("k").await, 2);
+}
+
+#[tokio::test]
 async fn rows_of_the_first_form_answer_no_request_and_let_none_run() {
     let lab = Lab::new().await;
     let first_form = "DROP TABLE palisade_inbox, palisade_inbox_unnamed; \
