@@ -51,7 +51,7 @@ pub enum NodeEvent {
         began: Began,
         /// What the node's data may lack; `None` if the node does not report it. Idempotency keys
         /// that [accept such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) are not
-        /// forgotten. The failover window of a Sentinel group is not part of it.
+        /// forgotten. The failover window of a Sentinel group is part of it.
         loss: Option<Loss>,
     },
     /// The node grants again; sent with its first answer after the end. Log: `quarantine_ended`.

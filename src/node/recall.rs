@@ -16,8 +16,6 @@ pub(crate) struct Recall {
     losses: Arc<[Loss]>,
     /// Origin of these data.
     began: Began,
-    /// L: how long a server that was replaced may have taken claims after the history began.
-    window: Duration,
     /// E: the error of any clock.
     clock_error: Duration,
     /// The node's clock in milliseconds since 1970.
@@ -25,14 +23,8 @@ pub(crate) struct Recall {
 }
 
 impl Recall {
-    pub(crate) fn new(
-        losses: Arc<[Loss]>,
-        began: Began,
-        window: Duration,
-        clock_error: Duration,
-        now: u64,
-    ) -> Self {
-        Self { losses, began, window, clock_error, now }
+    pub(crate) fn new(losses: Arc<[Loss]>, began: Began, clock_error: Duration, now: u64) -> Self {
+        Self { losses, began, clock_error, now }
     }
 
     /// Returns the time until the node certainly has every claim of a key; zero if it already has:
@@ -64,10 +56,9 @@ impl Recall {
 
     /// Returns true if the loss is longer than what is accepted, or of no proved length.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
-        // For a window L a server that was replaced may have gone on; and the clocks by which a
-        // loss began and ended may differ by twice E.
-        let more = self.window.saturating_add(2 * self.clock_error);
-        loss.length().is_none_or(|length| length.saturating_add(more) > accepted)
+        // The clocks by which a loss began and ended may differ by twice E.
+        let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
+        length.is_none_or(|length| length > accepted)
     }
 
     /// Returns true if the node may lack a claim of such a key because its data began empty, and
@@ -79,7 +70,7 @@ impl Recall {
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
         // The clocks of servers, and of the maker of a request, differ by up to twice E.
-        let margin = millis(self.window).saturating_add(millis(2 * self.clock_error));
+        let margin = millis(2 * self.clock_error);
         #[cfg(feature = "sim-bugs")]
         let margin =
             if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { margin };
@@ -101,13 +92,12 @@ fn millis(d: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    const L: Duration = Duration::from_millis(400);
-    const E: Duration = Duration::from_millis(50);
+    const E: Duration = Duration::from_millis(250);
     const KEEP: Duration = Duration::from_secs(10);
 
     fn recall(losses: &[(u64, u64)], now: u64) -> Recall {
         let losses = losses.iter().map(|&(from, to)| Loss { from, to }).collect();
-        Recall::new(losses, Began::Empty, L, E, now)
+        Recall::new(losses, Began::Empty, E, now)
     }
 
     fn unsure(losses: &[(u64, u64)], born: Option<u64>, now: u64) -> u64 {
@@ -122,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // 1000 + L + 2E
+        // 1000 + 2E
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);
@@ -159,7 +149,7 @@ mod tests {
     fn a_node_is_fresh_as_long_as_what_was_before_its_data_matters() {
         let lost = |began| {
             let losses = [Loss { from: 0, to: 1_000 }, Loss { from: 5_000, to: 6_000 }];
-            Recall::new(losses.into(), began, L, E, 7_000)
+            Recall::new(losses.into(), began, E, 7_000)
         };
         let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
         assert!(fresh(None) && fresh(Some(1_500)));
@@ -177,7 +167,7 @@ mod tests {
         let lost = recall(&[(0, 1_000), (5_000, 5_100)], 6_000);
         let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).as_millis();
         assert_eq!(unsure(0), 5_100 + 500 + 10_000 + 1 - 6_000);
-        assert_eq!(unsure(600), unsure(0), "101 ms, L and 2E");
+        assert_eq!(unsure(600), unsure(0), "101 ms and 2E");
         assert_eq!(unsure(601), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
         assert_eq!(unsure(u64::MAX / 2), unsure(601));
         let short = recall(&[(900, 1_000)], 2_000);

@@ -14,7 +14,8 @@ pub struct Loss {
     /// Last surviving note of the server's clock: every earlier write is present. 0: no note
     /// survived.
     pub from: u64,
-    /// Server clock when the data history after the loss began.
+    /// Server clock when the data history after the loss began, and the failover window (L) of that
+    /// time: until then a server that was replaced may have taken writes.
     pub to: u64,
 }
 

@@ -8,6 +8,7 @@
 --          7 trust a server without marker: 0 or 1
 --          8 not after: the server's own clock in µs after which nothing takes effect; 0 none
 --          9 the server's clock in ms when this client first saw a marker here; 0 never
+--          10 L in ms where a history begins, as in 4
 -- Returns  a table of it, or an error reply
 local sub = string.sub
 local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0
@@ -16,7 +17,7 @@ if not expected then
   if not bits then return marker end
 end
 local clock_error, fence_life, not_after =
-  string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+) (%d+) %d (%d+) %d+$')
+  string.match(ARGV[4], '^%d+ %d+ %d+ %d+ (%d+) (%d+) %d (%d+) ')
 clock_error, not_after = tonumber(clock_error), tonumber(not_after)
 local since, q = tonumber(sub(marker, 42, 54)), tonumber(sub(marker, 73, 81))
 local left = since == 0 and 0 or math.max(since + q - now_ms, 0)

@@ -15,15 +15,17 @@
 --          note: the server's clock when this was written last, at most a second ago whenever
 --          anything is written. What a restart, a backup or a promotion brings back is a prefix of
 --          a server's writes, so with a note all that was written before it is there. A loss: what
---          was written between the note that came back (0: none did) and the next history.
+--          was written from the note that came back (0: none did) until the next history began,
+--          and in the L after it, for which a replaced server may have gone on.
 -- ARGV[4]  see batch.lua
 -- Returns  the marker as it is now, bits for the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
   local call, find, sub, format, match =
     redis.call, string.find, string.sub, string.format, string.match
-  local q, first_q, clock_error, trust, knows =
-    match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d) %d+ (%d+)')
-  q, clock_error, knows = tonumber(q), tonumber(clock_error), tonumber(knows)
+  local q, first_q, clock_error, trust, knows, window =
+    match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d) %d+ (%d+) (%d+)$')
+  q, clock_error, knows, window =
+    tonumber(q), tonumber(clock_error), tonumber(knows), tonumber(window)
   local since, floor, seen_q, agreed, waited, began, settling
   local note, losses = 0, ''
   local bits, write = 0, false
@@ -48,7 +50,8 @@ local function history(marker, replid, now_us, now_ms)
         and note <= latest
       for at = 1, #losses, 28 do
         local from, to = match(losses, '^ (%d+)-(%d+)', at)
-        known = known and to and #from == 13 and #to == 13 and tonumber(to) <= latest
+        known = known and to and #from == 13 and #to == 13
+          and tonumber(to) <= latest + 86400000 -- L
       end
       local till = tonumber(sub(marker, 114, 126))
       if known and kind ~= '-' then
@@ -84,9 +87,12 @@ local function history(marker, replid, now_us, now_ms)
       since, floor, began, losses = 0, 0, 'n', ''
     else
       if not known then note, losses = 0, '' end
-      losses = losses .. format(' %013.0f-%013.0f', note, now_ms)
+      losses = losses .. format(' %013.0f-%013.0f', note, now_ms + window)
       -- One loss instead of the two oldest: it contains both.
-      if #losses > 224 then losses = sub(losses, 1, 14) .. sub(losses, 43) end
+      if #losses > 224 then
+        local a, b, c, d = match(losses, '^ (%d+)-(%d+) (%d+)-(%d+)')
+        losses = format(' %013.0f-%013.0f', math.min(a, c), math.max(b, d)) .. sub(losses, 57)
+      end
       -- What the marker says may be older than the server that was replaced just now.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
       -- Twice E: this clock may be behind, and the clock of who proposed ahead. And q: a server
@@ -96,7 +102,7 @@ local function history(marker, replid, now_us, now_ms)
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
   -- The first client to connect knew of no data; this one saw some before these began.
-  if began == 'e' and knows > 0 and knows < (tonumber(sub(losses, 16, 28)) or 0) then
+  if began == 'e' and knows > 0 and knows < (tonumber(sub(losses, 16, 28)) or 0) - window then
     write, began = true, 'l'
   end
   if write or now_ms > note + 1000 or now_ms < note then

@@ -42,9 +42,11 @@ impl Losses {
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
-            let oldest = all[0].map_or(0, |loss| loss.from);
+            let oldest = all[0];
             all.rotate_left(1);
-            all[0] = all[0].map(|second| Loss { from: oldest, ..second });
+            all[0] = all[0]
+                .zip(oldest)
+                .map(|(a, b)| Loss { from: a.from.min(b.from), to: a.to.max(b.to) });
             all[LOSSES - 1] = None;
         }
         if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
@@ -163,8 +165,8 @@ impl Marker {
 
     /// Takes note that a client saw other data here, at this time by the node's clock (µs): before
     /// these began, which was just now if they are `new`.
-    fn remember(&mut self, known_since: Option<u64>, new: bool) {
-        let began = self.losses.0[0].map_or(0, |loss| loss.to);
+    fn remember(&mut self, known_since: Option<u64>, new: bool, window: Duration) {
+        let began = self.losses.0[0].map_or(0, |loss| loss.to.saturating_sub(millis(window)));
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
         if self.began == Began::Empty && earlier {
             self.began = Began::Lost;
@@ -245,6 +247,7 @@ pub(super) struct Header {
     pub(super) settling: bool,
     pub(super) losses: Losses,
     history_id: u64,
+    #[cfg(feature = "sim-bugs")]
     window: Duration,
     terms: Terms,
 }
@@ -263,7 +266,7 @@ impl Header {
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
-        m.remember(known_since, marker_missing);
+        m.remember(known_since, marker_missing, windows.longest);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -306,6 +309,7 @@ impl Header {
             settling,
             losses: m.losses,
             history_id,
+            #[cfg(feature = "sim-bugs")]
             window: windows.longest,
             terms,
         }
@@ -375,8 +379,8 @@ impl Header {
 
     /// Returns this node's losses and clock, to judge whether it has every claim of a key.
     pub(super) fn recall(&self) -> Recall {
-        let (losses, error) = (self.losses.list(), self.terms.clock_error);
-        Recall::new(losses, self.began, self.window, error, self.micros / 1_000)
+        let now = self.micros / 1_000;
+        Recall::new(self.losses.list(), self.began, self.terms.clock_error, now)
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
@@ -419,7 +423,11 @@ fn begin(
         lead
     };
     let now = clock.micros / 1_000;
-    let loss = Loss { from: before.map_or(0, |m| m.note), to: now };
+    // A server that this one replaced goes on for L, and this one lacks its writes, too.
+    let window = millis(windows.longest);
+    #[cfg(feature = "sim-bugs")]
+    let window = if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { window };
+    let loss = Loss { from: before.map_or(0, |m| m.note), to: now.saturating_add(window) };
     let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {
         history_id,

@@ -153,6 +153,29 @@ fn a_history_begins_with_what_may_be_unknown_of_the_group() {
     assert_eq!(facts(&b, TERMS).quarantine, MAX_TTL + longest);
 }
 
+#[test]
+fn a_loss_keeps_the_window_with_which_it_began() {
+    let (known, longest) = (Duration::from_secs(4), Duration::from_secs(12));
+    let (a, hand) = node();
+    facts(&a, TERMS);
+    let b = MemoryNode::builder().env(hand).quarantined().build();
+    b.restore(a.snapshot());
+    b.set_failover_windows(known, longest);
+    let first = facts(&b, TERMS);
+    let ends = first.node_micros / 1_000 + 12_000;
+    assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
+    // The settings of the group came down. The loss is what it was.
+    b.set_failover_windows(Duration::ZERO, Duration::ZERO);
+    assert_eq!(facts(&b, TERMS).losses, first.losses);
+    // More than eight: the merged one contains both, also where the second one ends earlier.
+    for _ in 0..8 {
+        b.restore(b.snapshot());
+        facts(&b, TERMS);
+    }
+    let merged = facts(&b, TERMS).losses;
+    assert_eq!((merged.len(), merged[0].to), (8, ends));
+}
+
 fn rest(reply: &Reply) -> Duration {
     match reply {
         Reply::Quarantined { remaining, .. } => *remaining,

@@ -36,13 +36,12 @@ const DEFERRED: i64 = -12;
 const TOKEN_END: u64 = 1 << 53;
 
 /// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen` so.
-/// `window` (L) and `clock_error` say what a server that lost data may have forgotten. Returns the
-/// marker as it is now, too.
+/// Returns the marker as it is now, too.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
     identity: &Arc<str>,
-    (window, clock_error): (Duration, Duration),
+    clock_error: Duration,
     seen: Option<Arc<Seen>>,
 ) -> Result<(Replies, Arc<Seen>), NodeError> {
     let (items, node_micros, bits, seen) = match (answer, seen) {
@@ -58,7 +57,7 @@ pub(crate) fn replies(
     let mut from = Reader { values: items, spoiled: None };
     let facts = facts(&seen, node_micros, bits, identity);
     let now = facts.node_micros / 1_000;
-    let recall = Recall::new(Arc::clone(&facts.losses), facts.began, window, clock_error, now);
+    let recall = Recall::new(Arc::clone(&facts.losses), facts.began, clock_error, now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
         let first = from.code()?;

@@ -83,13 +83,14 @@ pub(crate) fn batch(
     );
     let (needed, age) = group_terms.good_replicas;
     cmd.arg(format!(
-        "{needed} {age} {} {} {} {fence_life} {} {} {}",
+        "{needed} {age} {} {} {} {fence_life} {} {} {} {}",
         asked_quarantine(terms, group_terms),
         millis(terms.max_ttl.saturating_add(group_terms.longest_window())),
         micros(terms.clock_error),
         u8::from(group_terms.trust_fresh),
         not_after.unwrap_or(0),
         batch.known_since.map_or(0, |micros| (micros / 1_000).max(1)),
+        whole_millis(group_terms.longest_window()),
     ));
     for run in runs(&batch.ops) {
         run_args(&mut cmd, run, fence_life, awaited);
@@ -148,7 +149,7 @@ fn millis(d: Duration) -> u64 {
 }
 
 /// Whole milliseconds, rounded up; of nothing zero.
-fn whole_millis(d: Duration) -> u64 {
+pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

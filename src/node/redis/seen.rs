@@ -119,9 +119,10 @@ impl Seen {
             return None;
         }
         // The script writes that data were lost which this client had seen.
+        let window = encode::whole_millis(group_terms.longest_window());
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let knew = batch.known_since.map(|micros| micros / 1_000);
-        if empty_since.is_some_and(|loss| knew.is_some_and(|at| at < loss.to)) {
+        if empty_since.is_some_and(|loss| knew.is_some_and(|at| at + window < loss.to)) {
             return None;
         }
         // Until when the length need not be agreed on again (quarantine 7).

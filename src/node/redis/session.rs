@@ -174,9 +174,9 @@ impl Sent {
                 return Err(calling(e));
             }
         };
-        let lost = (group_terms.longest_window(), batch.terms.clock_error);
+        let clock_error = batch.terms.clock_error;
         let identity = &session.facts.run_id;
-        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, lost, seen)?;
+        let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
         *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
             // Longer than any that agrees with this client: another one does not.

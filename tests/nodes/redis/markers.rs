@@ -102,7 +102,7 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         ("ten thousand bytes", over(&|f| f.rest = format!("n {}", "x".repeat(10_000)))),
         ("noted in the future", over(&|f| f.note = ahead(60_000))),
         ("noted in words", over(&|f| f.note = "xxxxxxxxxxxxx".into())),
-        ("a loss in the future", over(&|f| f.losses = format!(" {:013}-{}", 0, ahead(60_000)))),
+        ("a loss in the future", over(&|f| f.losses = format!(" {:013}-{}", 0, ahead(2 * DAY)))),
         ("a loss in words", over(&|f| f.losses = format!(" {:013}-xxxxxxxxxxxxx", 0))),
         ("nine losses", over(&|f| f.losses = f.losses.repeat(9))),
         ("half a loss", over(&|f| f.losses.truncate(14))),

@@ -306,8 +306,7 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
 
 fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
     let ops: Vec<Op> = kinds.iter().copied().map(op).collect();
-    replies(answer, &ops, &"run".into(), (Duration::ZERO, Duration::ZERO), None)
-        .map(|(replies, _)| replies)
+    replies(answer, &ops, &"run".into(), Duration::ZERO, None).map(|(replies, _)| replies)
 }
 
 /// Whether the two mean the same: digits are numbers, gone is no time, and a stranger's value under

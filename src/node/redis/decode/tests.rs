@@ -32,8 +32,8 @@ fn ops() -> Vec<Op> {
     ]
 }
 
-/// No window, and clocks that are right.
-const EXACT: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
+/// Clocks that are right.
+const EXACT: Duration = Duration::ZERO;
 
 /// At 1 s, of a history that began at 7 ms with a quarantine of 1,063 ms.
 fn header() -> Vec<Value> {

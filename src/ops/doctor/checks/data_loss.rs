@@ -25,20 +25,12 @@ pub(super) const CHECK: Check = Check {
 const SHORT: Duration = Duration::from_secs(60);
 
 fn run(facts: &Facts) -> Vec<Finding> {
-    let window = |subject: &str| {
-        let group = facts.groups.iter().find(|group| group.name == subject);
-        group.and_then(|group| group.window().ok()).unwrap_or_default()
-    };
-    let margin = |subject: &str| window(subject).saturating_add(2 * facts.clock_error);
-    let all = facts.masters().map(|(subject, master)| {
-        let margin = margin(&subject);
-        judge(facts, subject, master, margin)
-    });
-    all.collect()
+    facts.masters().map(|(subject, master)| judge(facts, subject, master)).collect()
 }
 
-/// `margin`: L and 2E, which is added to the length of a loss (idempotency 6).
-fn judge(facts: &Facts, subject: String, server: &Server, margin: Duration) -> Finding {
+fn judge(facts: &Facts, subject: String, server: &Server) -> Finding {
+    // As is added to the length of a loss (idempotency 6).
+    let margin = 2 * facts.clock_error;
     let marker = match server.marker.known() {
         Err(why) => return Finding::unknown(subject, why),
         Ok(Marker::Absent) => return Finding::fine(subject, "no marker"),
@@ -96,13 +88,13 @@ mod tests {
         fine("data-loss");
         let found = of(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((found.verdict, &*found.subject), (Verdict::Info, "orders-a"));
-        // L of the group is 4 s, 2E another 4 s.
+        // 2E is 4 s.
         assert_eq!(
             found.says,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
-             created_at is not after 2025-11-23 14:03:29.4 UTC, or is not given, count as \
+             created_at is not after 2025-11-23 14:03:25.4 UTC, or is not given, count as \
              forgotten for another 23 h 1 min (with a retention of 24 h); where a request of \
-             those moments may run again, accept_loss of 10 s or more on its namespace ends that"
+             those moments may run again, accept_loss of 6 s or more on its namespace ends that"
         );
         let long = of(&[(NOON, NOON + 600_000)], NOON + 600_000);
         assert!(long.says.starts_with("lost at most 10 min 1 s of writes"), "{long:?}");
