@@ -46,9 +46,11 @@
 mod consumer;
 mod message;
 mod producer;
+mod redrive;
 mod session;
 
 pub use consumer::{Consumer, ConsumerBuilder};
 pub use message::Message;
 pub use producer::Producer;
+pub use redrive::{Redriven, redrive};
 pub use session::{StreamError, dead_letters};

@@ -3,6 +3,7 @@
 mod change;
 mod incidents;
 mod list;
+mod redrive;
 
 use clap::{Args, Subcommand};
 use palisade::RunError;
@@ -13,6 +14,7 @@ use serde_json::json;
 use self::change::{AuditArgs, PurgeArgs, ReleaseArgs, RerunArgs};
 use self::incidents::{DecideArgs, IncidentsArgs};
 use self::list::ListArgs;
+use self::redrive::RedriveArgs;
 use super::once::{KeyArgs, Record, empty};
 use super::{Ground, SayArgs, unavailable};
 use crate::Done;
@@ -36,6 +38,8 @@ pub(crate) enum IdemArgs {
     Incidents(Box<IncidentsArgs>),
     #[command(after_help = incidents::HELP)]
     Decide(Box<DecideArgs>),
+    #[command(after_help = redrive::HELP)]
+    Redrive(Box<RedriveArgs>),
 }
 
 /// Says what is stored under KEY, as JSON.
@@ -79,6 +83,7 @@ impl IdemArgs {
             Self::Resolve(args) => args.run(sets).await,
             Self::Incidents(args) => args.run(sets).await,
             Self::Decide(args) => args.run(sets).await,
+            Self::Redrive(args) => args.run().await,
         }
     }
 }

@@ -22,6 +22,36 @@ fn listed(ground: &Ground, flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn redrive_moves_what_was_forgotten_and_nothing_else() {
+    let ground = Ground::new();
+    let letter = |key: &str, reason: &str| {
+        let fields = ["key", key, "body", "b", "reason", reason, "detail", "d", "id", "1-1"];
+        ground.server.cli(&[&["XADD", "{orders}:dead", "*"][..], &fields].concat());
+    };
+    (0..120).for_each(|n| letter(&format!("k{n}"), "forgotten"));
+    letter("other", "lapsed");
+    let url = ground.url();
+    let because = ["--by", "alice", "--reason", "decided", "--json"];
+    let redrive = |url: &[&str]| {
+        ground.run(&[&["idem", "redrive", "--stream", "orders"][..], url, &because].concat())
+    };
+    let run = redrive(&["--url", &url]);
+    assert_eq!((run.code, &*run.out), (0, "120 moved\n"), "{}", run.err);
+    let event = object(run.err.lines().next().expect("an event"));
+    let said = ["event", "stream", "by", "reason"].map(|field| event[field].as_str().unwrap_or(""));
+    assert_eq!(said, ["redrive", "orders", "alice", "decided"]);
+    assert_eq!((&event["moved"], &event["done"]), (&120.into(), &true.into()));
+    assert_eq!(ground.server.cli(&["XLEN", "orders"]), "120");
+    assert_eq!(ground.server.cli(&["XLEN", "{orders}:dead"]), "1");
+    let first = ground.server.cli(&["XRANGE", "orders", "-", "+", "COUNT", "1"]);
+    assert!(first.ends_with("key\nk0\nbody\nb"), "{first}");
+    assert_eq!(redrive(&["--url", &url]).out, "0 moved\n");
+    assert_eq!(redrive(&[]).code, 64);
+    let away = format!("redis://127.0.0.1:{}", free_port());
+    assert_eq!(redrive(&["--url", &away]).code, 69);
+}
+
+#[test]
 fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     let ground = Ground::new();
     // The lease is long: nobody wants to wait for its end.

@@ -1,0 +1,69 @@
+//! `palisade idem redrive`: dead letters of a Redis Stream go back into it.
+
+use clap::Args;
+use palisade::streams::redrive;
+use serde_json::json;
+
+use super::super::SayArgs;
+use super::change::AuditArgs;
+use crate::Done;
+use crate::codes::{Fail, UNAVAILABLE, USAGE};
+use crate::say::Say;
+
+pub(super) const HELP: &str = "Examples:
+  palisade idem decide --namespace payments --loss 20261123-140321 --run --replace \\
+    --reason 'the ledger has none of them' --node redis://127.0.0.1
+  palisade idem redrive --stream orders --url redis://127.0.0.1 \\
+    --reason 'decided to run after the loss of 14:03'
+
+It moves every dead letter that was `forgotten`, with the fields of its producer; other dead letters
+stay. Keys that have a result are answered by it, so nothing runs twice, and it may be stopped and
+called again. Decide first: as long as the decision is to park they become dead letters again. Other
+brokers have commands of their own for this (manual, \"What to do after a loss of data\"). Exit
+code: 0 done, 2 some stay because they are incomplete, 64 wrong use, 69 not reached.";
+
+/// Moves forgotten dead letters of a Redis Stream back into it, to run after a decision.
+#[derive(Debug, Args)]
+pub(crate) struct RedriveArgs {
+    #[command(flatten)]
+    say: SayArgs,
+    /// The stream that consumers read; its dead letters are in {STREAM}:dead
+    #[arg(long, value_name = "NAME")]
+    stream: String,
+    /// Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    #[command(flatten)]
+    audit: AuditArgs,
+}
+
+impl RedriveArgs {
+    pub(super) async fn run(self) -> Result<Done, Fail> {
+        let audit = self.audit.audit()?;
+        let url = self.url.or_else(|| std::env::var("PALISADE_STREAM_URL").ok());
+        let missing = || Fail::new(USAGE, "no server: use --url or PALISADE_STREAM_URL".to_owned());
+        let redriven = redrive(&url.ok_or_else(missing)?, &self.stream).await;
+        let done = redriven.is_ok();
+        let moved = redriven.as_ref().map_or(0, |redriven| redriven.moved);
+        let (by, reason, stream) = (audit.by(), audit.reason(), &self.stream);
+        let fields = json!({
+            "stream": stream, "moved": moved, "by": by, "reason": reason, "done": done
+        });
+        let not = if done { "" } else { "not done: " };
+        let text = format!("{not}redrive of stream {stream:?} by {by}: {reason}");
+        Say::new(self.say.json, self.say.verbose).warn("redrive", fields, &text);
+        let redriven = redriven.map_err(|e| {
+            let why = format!("{e}; some may have been moved: the same command goes on");
+            Fail::new(UNAVAILABLE, why)
+        })?;
+        let mut text = format!("{moved} moved\n");
+        if redriven.incomplete > 0 {
+            text += &format!(
+                "{} stay: their entries were too large for a dead letter; add them again from \
+                 where they came from\n",
+                redriven.incomplete
+            );
+        }
+        Ok(Done { text, code: if redriven.incomplete == 0 { 0 } else { 2 } })
+    }
+}

@@ -1,0 +1,67 @@
+//! Moves dead letters back into their stream after a decision about a loss of data.
+
+use std::sync::Arc;
+
+use redis::{RedisError, Script};
+
+use super::dead_letters;
+use super::session::{StreamError, answered, connect};
+use crate::dial::Line;
+use crate::dial::endpoint::Endpoint;
+
+/// Dead letters that one script looks at.
+const PAGE: usize = 50;
+
+/// Numbers of dead letters that [`redrive`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Redriven {
+    /// Moved back into the stream.
+    pub moved: u64,
+    /// Left, because their entries were too large for a dead letter: add them again from where
+    /// they came from.
+    pub incomplete: u64,
+}
+
+/// Moves the dead letters of `stream` whose reason is
+/// [`Forgotten`](crate::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with the
+/// fields that their producer set. They run as their keys say: where the loss was decided to run,
+/// once; what has a result is replayed; what is still decided to be parked becomes a dead letter
+/// again. Dead letters that come while it works are left alone.
+///
+/// Each step moves a few entries as a whole, so none is lost and none is there twice, however often
+/// it is called and wherever it is stopped.
+///
+/// # Errors
+/// [`StreamError`]: some may have been moved. Call it again.
+///
+/// # Cancellation safety
+/// Dropped, what was moved until then stays moved. Calling it again goes on.
+pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, StreamError> {
+    let name = Arc::from(stream);
+    let endpoint = Endpoint::parse(url).map_err(|e| StreamError::address(&name, &e))?;
+    let failed = |e: RedisError| StreamError::new(&name, &e, &endpoint.secrets());
+    let line = connect(&endpoint).await.map_err(failed)?;
+    move_all(&line, stream).await.map_err(failed)
+}
+
+async fn move_all(line: &Line, stream: &str) -> Result<Redriven, RedisError> {
+    let (dead, script) = (dead_letters(stream), Script::new(include_str!("lua/redrive.lua")));
+    let mut newest = redis::cmd("XREVRANGE");
+    newest.arg(&dead).arg("+").arg("-").arg("COUNT").arg(1);
+    let newest = answered(newest.query_async::<redis::Value>(&mut (**line).clone())).await?;
+    let newest: Vec<(String, redis::Value)> = redis::from_redis_value(newest)?;
+    let mut redriven = Redriven::default();
+    let Some((last, _)) = newest.first() else { return Ok(redriven) };
+    let mut on = "-".to_owned();
+    while !on.is_empty() {
+        let mut page = script.key(&dead);
+        page.key(stream).arg(on).arg(last).arg(PAGE);
+        let looked = answered(page.invoke_async(&mut (**line).clone())).await?;
+        let (next, moved, stay): (String, u64, u64) = looked;
+        redriven.moved += moved;
+        redriven.incomplete += stay;
+        on = next;
+    }
+    Ok(redriven)
+}
