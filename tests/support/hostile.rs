@@ -7,30 +7,30 @@ use std::sync::Mutex;
 
 /// A message as it is published. Text where a broker has only text.
 #[derive(Clone, Debug)]
-pub struct Letter {
+pub(crate) struct Letter {
     /// What it is a case of.
-    pub case: &'static str,
-    pub key: Option<Vec<u8>>,
-    pub created: Option<&'static str>,
+    pub(crate) case: &'static str,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) created: Option<&'static str>,
     /// A header, or a field, more.
-    pub header: Option<(&'static [u8], &'static [u8])>,
-    pub body: Vec<u8>,
+    pub(crate) header: Option<(&'static [u8], &'static [u8])>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// What became of the set.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Became {
+pub(crate) struct Became {
     /// Keys with how often their handler took effect.
-    pub effects: BTreeMap<String, u32>,
+    pub(crate) effects: BTreeMap<String, u32>,
     /// Reasons of the dead letters with how many there are.
-    pub dead: BTreeMap<String, u32>,
+    pub(crate) dead: BTreeMap<String, u32>,
 }
 
 /// What the handler does with a message of this key.
 ///
 /// # Errors
 /// What it refuses for good.
-pub fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
+pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
     assert_ne!(key, PANICS, "as it is meant to");
     if key == LARGEST {
         return Err("too much");
@@ -40,14 +40,14 @@ pub fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
 }
 
 /// Two equal keys with different bodies: whichever comes first takes effect.
-pub const TWICE: &str = "twice";
+pub(crate) const TWICE: &str = "twice";
 /// Its handler refuses it for good: its body is as large as the broker allows.
-pub const LARGEST: &str = "largest";
+pub(crate) const LARGEST: &str = "largest";
 /// Its handler panics each time.
-pub const PANICS: &str = "panics";
+pub(crate) const PANICS: &str = "panics";
 
 /// The set, between two messages with which all is well. `largest`: bytes of the largest body.
-pub fn letters(largest: usize) -> Vec<Letter> {
+pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     let letter = |case, key: &[u8], body: &[u8]| Letter {
         case,
         key: Some(key.to_vec()),
@@ -86,7 +86,7 @@ pub fn letters(largest: usize) -> Vec<Letter> {
 }
 
 /// What has to become of these.
-pub fn promised(letters: &[Letter]) -> Became {
+pub(crate) fn promised(letters: &[Letter]) -> Became {
     let mut became = Became::default();
     let mut seen = BTreeSet::new();
     for letter in letters {

@@ -2,7 +2,6 @@
 //! real one would refuse of them it has not been asked.
 
 #[path = "../../../tests/support/hostile.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs)]
 mod hostile;
 
 use std::io::{Read as _, Write as _};

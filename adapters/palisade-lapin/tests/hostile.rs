@@ -3,7 +3,6 @@
 //! README).
 
 #[path = "../../../tests/support/hostile.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs)]
 mod hostile;
 #[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;

@@ -2,7 +2,6 @@
 //! is not in the set: async-nats neither sends nor reads one (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs)]
 mod hostile;
 #[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;
