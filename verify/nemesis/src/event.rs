@@ -45,15 +45,20 @@ pub(crate) struct Event {
 pub(crate) enum Verb {
     Acquire,
     TryAcquire,
-    TakeOver,
     Extend,
     Release,
     Run,
-    RunEach,
     Campaign,
     Proclaim,
     Resign,
     Leader,
+    TakeOver,
+    ForceRelease,
+    RunEach,
+    ClaimMany,
+    CompleteMany,
+    Resolve,
+    Rerun,
 }
 
 impl Verb {
@@ -61,15 +66,20 @@ impl Verb {
         match self {
             Self::Acquire => "acquire",
             Self::TryAcquire => "try_acquire",
-            Self::TakeOver => "take_over",
             Self::Extend => "extend",
             Self::Release => "release",
             Self::Run => "run",
-            Self::RunEach => "run_each",
             Self::Campaign => "campaign",
             Self::Proclaim => "proclaim",
             Self::Resign => "resign",
             Self::Leader => "leader",
+            Self::TakeOver => "take_over",
+            Self::ForceRelease => "force-release",
+            Self::RunEach => "run_each",
+            Self::ClaimMany => "claim_many",
+            Self::CompleteMany => "complete_many",
+            Self::Resolve => "resolve",
+            Self::Rerun => "rerun",
         }
     }
 }
@@ -114,8 +124,8 @@ pub(crate) enum What {
     /// A lock or leadership was won by an attempt that began at `since`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
     /// The lock that was won under `token` was taken over from a holder at whose nodes the fence
-    /// was `fence`. Said before the new holder is.
-    Took { name: Arc<str>, token: u64, fence: u64 },
+    /// was `fence`, and who believes in it until `closed` at most. Said after the new holder is.
+    Took { name: Arc<str>, token: u64, fence: u64, closed: Nanos },
     /// At `at` the guard said that it was valid, and afterwards that it was until `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
     /// The belief ended: `at` is before the release was called, or when the loss was reported.
@@ -128,6 +138,17 @@ pub(crate) enum What {
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
     /// A call answered with the result of an order.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
+    /// A batch is about to be asked for, of which `turns` keys are claimed at once.
+    Batch { keys: Vec<Arc<str>>, turns: u16 },
+    /// The effect of a key of a batch, which nothing holds back.
+    Acted { key: Arc<str>, token: u64, value: Arc<str> },
+    /// A call found the key parked: an attempt lapsed, or else was perhaps forgotten.
+    Parked { key: Arc<str>, lapsed: bool },
+    /// A call about the key may have left a claim without a handler: too few nodes answered, or
+    /// its claim was over before the handler began.
+    Unclear { key: Arc<str> },
+    /// An operator decides about a parked key: to run it again, or to store the effect it had.
+    Decided { key: Arc<str>, rerun: bool },
     /// This term of an election says this value from some moment after now.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
     /// An observer or reader was shown a leader.
@@ -177,9 +198,13 @@ impl What {
             | Self::Write { name, .. }
             | Self::Says { name, .. }
             | Self::Seen { name, .. } => Some(name),
-            Self::Started { key, .. } | Self::Booked { key, .. } | Self::Result { key, .. } => {
-                Some(key)
-            }
+            Self::Started { key, .. }
+            | Self::Booked { key, .. }
+            | Self::Acted { key, .. }
+            | Self::Parked { key, .. }
+            | Self::Unclear { key }
+            | Self::Decided { key, .. }
+            | Self::Result { key, .. } => Some(key),
             _ => None,
         }
     }

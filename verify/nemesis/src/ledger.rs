@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use palisade::FencingToken;
 use rand::RngExt as _;
@@ -17,12 +18,18 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::books::{Ledger as Books, Verdict};
 use crate::event::{Answer, Event, Verb, What, Who, now};
-use crate::wire::{Ask, Line, Told};
+use crate::wire::{Ask, Item, Line, Told};
 
 /// How many orders wait to be done at a time.
 const OPEN: usize = 24;
 /// How many that are done are handed out again now and then.
 const DONE: usize = 200;
+
+/// How many keys of batches may come again, which spans some leases, and how many of them often.
+const KEYS: usize = 1_000;
+const YOUNG: usize = 60;
+/// How many keys a batch has.
+const BATCH: usize = 10;
 
 /// The ledger and its log; shared by the tasks of one thread.
 pub(crate) struct Ledger {
@@ -32,6 +39,10 @@ pub(crate) struct Ledger {
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
+    /// Keys of batches, the last ones.
+    keys: VecDeque<Item>,
+    /// The first effect of a key of a batch.
+    acted: BTreeMap<Arc<str>, Arc<str>>,
     /// No new orders.
     closing: bool,
     dice: StdRng,
@@ -76,6 +87,8 @@ impl Ledger {
             open: Vec::new(),
             done: VecDeque::new(),
             made: 0,
+            keys: VecDeque::new(),
+            acted: BTreeMap::new(),
             closing: false,
             dice,
             log: Log { events: Vec::new(), file, served: BTreeSet::new() },
@@ -155,6 +168,17 @@ impl Ledger {
                 Told::Yes
             }
             Ask::Next => Told::Value(self.next_order()),
+            Ask::Batch => Told::Batch((0..BATCH).map(|_| self.next_key()).collect()),
+            Ask::Act { key, token, value } => {
+                self.acted.entry(Arc::clone(&key)).or_insert_with(|| Arc::clone(&value));
+                note(What::Acted { key, token, value })?;
+                Told::Yes
+            }
+            Ask::Decide { key } => {
+                let effect = self.acted.get(&key).cloned();
+                note(What::Decided { key, rerun: effect.is_none() })?;
+                Told::Value(effect)
+            }
         })
     }
 
@@ -166,6 +190,22 @@ impl Ledger {
                 self.done.pop_front();
             }
         }
+    }
+
+    /// A new key of a batch, or mostly one of the last.
+    fn next_key(&mut self) -> Item {
+        if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
+            self.made += 1;
+            let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let key = format!("key-{}", self.made).into();
+            self.keys.push_back(Item { key, made_ms: made.as_millis() as u64 });
+            if self.keys.len() > KEYS {
+                self.keys.pop_front();
+            }
+        }
+        let all = self.keys.len();
+        let oldest = if self.dice.random_ratio(1, 5) { 0 } else { all.saturating_sub(YOUNG) };
+        self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
     /// Mostly an order that is not done, often the same to several; now and then a done one.

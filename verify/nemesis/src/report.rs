@@ -139,6 +139,11 @@ fn verbs(out: &mut String, events: &[Event]) {
             What::Started { valid: false, .. } => "handlers started when the claim was over",
             What::Took { .. } => "locks taken over from a holder",
             What::Over { lost: true, .. } => "locks and terms lost before they were given up",
+            What::Acted { .. } => "effects of keys of batches",
+            What::Parked { lapsed: true, .. } => "keys found parked after a handler began",
+            What::Parked { lapsed: false, .. } => "keys found parked after a loss of data",
+            What::Decided { rerun: true, .. } => "parked keys that an operator ran again",
+            What::Decided { rerun: false, .. } => "parked keys that an operator resolved",
             What::Seen { .. } => "leaders shown to observers and readers",
             // In the end all of them are, which is no fault.
             What::Died { .. } if !calm => "clients killed",
@@ -182,7 +187,12 @@ impl Done {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
             let What::End { verb, answer, .. } = &e.what else { continue };
-            let counts = !matches!(verb, Verb::Leader | Verb::Release | Verb::Resign);
+            // A read may be cached, and the end of what was had before is nothing new.
+            let ends = matches!(
+                verb,
+                Verb::Release | Verb::Resign | Verb::ForceRelease | Verb::CompleteMany
+            );
+            let counts = !ends && *verb != Verb::Leader;
             match answer {
                 Answer::Done if counts => {
                     done.all.push(e.at);

@@ -36,6 +36,21 @@ pub(crate) enum Ask {
     Next,
     /// A call answered with a result: the order need not be handed out again.
     Settle { key: Arc<str> },
+    /// Keys for a batch.
+    Batch,
+    /// Do the work of a key of a batch; never refused.
+    Act { key: Arc<str>, token: u64, value: Arc<str> },
+    /// What was the effect of this parked key? Without one it is the operator's decision to run it
+    /// again.
+    Decide { key: Arc<str> },
+}
+
+/// A key of a batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Item {
+    pub(crate) key: Arc<str>,
+    /// When it was made, in milliseconds of the Unix epoch.
+    pub(crate) made_ms: u64,
 }
 
 /// The ledger's answer.
@@ -45,6 +60,7 @@ pub(crate) enum Told {
     Yes,
     No,
     Value(Option<Arc<str>>),
+    Batch(Vec<Item>),
 }
 
 /// A task's connection.

@@ -1,108 +1,288 @@
-//! Batches of keys that several clients run at the same time, and that some drop halfway.
+//! Batches of keys, each with several deliveries, to handlers that die before or after their effect
+//! or stall beyond their lease. Nothing is probed and the ledger refuses no effect, so that each
+//! key has one effect only if no second handler is started. An operator, who may ask the ledger,
+//! decides about keys that are parked.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use palisade::idempotency::Context;
-use palisade::{Failed, Outcome, RunError};
+use palisade::idempotency::{Call, Claimed, Context, ParkedReason};
+use palisade::{Failed, Idempotency, Outcome, RunError};
 use rand::RngExt as _;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_local;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::Task;
-use crate::event::{Answer, Nanos, SECOND, Verb, What, now};
-use crate::wire::{Ask, Ledger};
+use super::{TTL, Task, stall};
+use crate::event::{Answer, Verb, What, now};
+use crate::wire::{Ask, Item, Ledger, Told};
 
-/// In this time all clients draw from the same keys.
-const SPAN: Nanos = 2 * SECOND;
-/// Keys of a span, and those of one batch.
-const KEYS: u64 = 24;
-const BATCH: u64 = 16;
-/// Handlers of a batch at once.
-const AT_ONCE: usize = 4;
-/// Claim, handler and result of each turn: a few answers of nodes.
-const RUN: Duration = Duration::from_secs(10 * BATCH / AT_ONCE as u64);
+/// Longer than any run.
+const RETENTION: Duration = Duration::from_secs(24 * 3_600);
+/// How many handlers of a batch run at once.
+const TURNS: u16 = 3;
+/// A key's claim and result, each a few answers of nodes.
+const ROUND: Duration = Duration::from_secs(6);
+/// Longest work of a handler, with its stall.
+const WORK: Duration = Duration::from_secs(3);
 
-type Booked = Vec<Result<Outcome<Arc<str>>, RunError>>;
+/// What a call came to, by its place in the batch.
+type Outcomes = Vec<(usize, Result<Outcome<Arc<str>>, RunError>)>;
+
+/// What happens to a handler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    None,
+    Fails,
+    DiesBefore,
+    DiesAfter,
+    Stalls,
+}
+
+/// One batch.
+struct Batch {
+    ledger: Rc<Mutex<Ledger>>,
+    items: Vec<Item>,
+    /// Which handler has a fate, counted in the order in which they act.
+    struck: (usize, Fate),
+    turn: Cell<usize>,
+    /// Name of the batch in its events, and of its values.
+    by: Arc<str>,
+    work: Duration,
+    died: Notify,
+}
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
-    let keys = task.redlock.idempotency("batches").at_most_once().build();
-    let keys = keys.expect("the settings are constants");
+    let keys = task.redlock.idempotency("batches").retention(RETENTION).at_most_once();
+    let keys = keys.build().expect("the settings are constants");
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
-        task.pause(100..600).await;
-        let batch: Arc<str> = format!("batch-{}", now() / SPAN).into();
-        let first = task.dice.random_range(0..=KEYS - BATCH);
-        let names: Vec<Arc<str>> =
-            (first..first + BATCH).map(|k| format!("{batch}.{k}").into()).collect();
-        let calls: Vec<_> = names.iter().map(|k| (keys.key(&**k), Arc::clone(k))).collect();
-        let (work, who) = (task.millis(0..30), task.who);
-        let value = Arc::from(format!("by {}.{}.{n}", who.client, who.life));
-        let patience = if task.chance(25) { task.millis(2..300) } else { RUN * 2 };
-        let handler = |cx: Context, key: Arc<str>| {
-            let effect = book(Rc::clone(&ledger), cx, key, Arc::clone(&value), work);
-            // A batch that is dropped stops no line to the ledger halfway.
-            let effect = spawn_local(effect);
-            async move { effect.await.unwrap_or_else(|e| panic!("{e}")) }
+        task.pause(50..300).await;
+        let Told::Batch(items) = task.ledger.ask(Ask::Batch).await? else { continue };
+        let fate = match task.dice.random_range(0..100) {
+            0..12 => Fate::DiesBefore,
+            12..20 => Fate::DiesAfter,
+            20..30 => Fate::Fails,
+            30 => Fate::Stalls,
+            _ => Fate::None,
         };
-        let call = async { timeout(patience, keys.run_each(calls, AT_ONCE, handler)).await };
-        let result = task.verb(Verb::RunEach, &batch, RUN, call, answer).await?;
-        let at = now();
-        for (key, outcome) in names.into_iter().zip(result.unwrap_or_default()) {
-            let Ok(outcome) = outcome else { continue };
-            let executed = outcome.is_executed();
-            if let Some(value) = outcome.into_value() {
-                task.ledger.say_at(at, What::Result { key, value, executed }).await?;
+        let (who, ledger, died) = (task.who, Rc::clone(&ledger), Notify::new());
+        let by = Arc::from(format!("batch {}.{}.{}.{n}", who.client, who.life, who.task));
+        let struck = (task.dice.random_range(0..items.len().max(1)), fate);
+        let (turn, work) = (Cell::new(0), task.millis(1..40));
+        let batch = Batch { ledger, items, struck, turn, by, work, died };
+        let outcomes = if task.chance(60) {
+            Box::pin(task.run_each(&keys, &batch)).await?
+        } else {
+            Box::pin(task.claim_many(&keys, &batch)).await?
+        };
+        for (place, outcome) in outcomes {
+            let item = &batch.items[place];
+            if task.came_to(&item.key, outcome).await? && task.chance(40) {
+                Box::pin(task.decide(&keys, item, &batch)).await?;
             }
         }
     }
     Ok(())
 }
 
-fn answer(result: &Result<Booked, tokio::time::error::Elapsed>) -> Answer {
-    let Ok(all) = result else { return Answer::Dropped };
-    for outcome in all {
-        match outcome {
-            Ok(
-                Outcome::Executed { .. }
-                | Outcome::Replayed(_)
-                | Outcome::InFlight { .. }
-                | Outcome::Parked(_),
-            )
-            | Err(RunError::Handler { .. }) => {}
-            Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => return Answer::Refused,
-            other => panic!("{other:?}"),
-        }
+impl Task {
+    async fn run_each(&mut self, keys: &Idempotency, batch: &Batch) -> io::Result<Outcomes> {
+        self.ledger.say(batch.says(TURNS)).await?;
+        let calls = batch.items.iter().map(|item| (call(keys, item), ()));
+        let run = keys
+            .run_each(calls, usize::from(TURNS), async |cx: Context, ()| batch.handle(&cx).await);
+        // Each key may have a turn of its own.
+        let within = (ROUND + WORK) * batch.items.len() as u32;
+        let answer = |r: &Option<Vec<_>>| r.as_ref().map_or(Answer::Dropped, answer);
+        let run = self.verb(Verb::RunEach, &batch.by, within, batch.lives(run), answer);
+        let outcomes = Box::pin(run).await?.unwrap_or_default();
+        Ok(outcomes.into_iter().enumerate().collect())
     }
-    Answer::Done
+
+    async fn claim_many(&mut self, keys: &Idempotency, batch: &Batch) -> io::Result<Outcomes> {
+        self.ledger.say(batch.says(batch.items.len() as u16)).await?;
+        let calls: Vec<_> = batch.items.iter().map(|item| call(keys, item)).collect();
+        let claim = async {
+            let (mut ours, mut outcomes) = (Vec::new(), Vec::new());
+            let claimed = keys.claim_many::<Arc<str>>(calls).await;
+            for (place, claimed) in claimed.into_iter().enumerate() {
+                match claimed {
+                    Ok(Claimed::Ours(claim)) => {
+                        batch.start(claim.context()).await?;
+                        ours.push((place, claim));
+                    }
+                    Ok(Claimed::Answered(outcome)) => outcomes.push((place, Ok(outcome))),
+                    Ok(Claimed::SameAs(_)) => {}
+                    Err(e) => outcomes.push((place, Err(e))),
+                }
+            }
+            Ok::<_, io::Error>((ours, outcomes))
+        };
+        let claim = self.verb(Verb::ClaimMany, &batch.by, ROUND, claim, |r| match r {
+            Ok((_, outcomes)) => answer(outcomes.iter().map(|(_, outcome)| outcome)),
+            Err(_) => Answer::Dropped,
+        });
+        let (ours, mut outcomes) = Box::pin(claim).await??;
+        let (mut places, mut done) = (Vec::new(), Vec::new());
+        for (place, claim) in ours {
+            // A death drops the claims that are not handed in.
+            let Some(acted) = batch.lives(batch.act(claim.context())).await else {
+                return Ok(outcomes);
+            };
+            places.push(place);
+            done.push((claim, acted));
+        }
+        let complete = keys.complete_many(done);
+        let complete = self.verb(Verb::CompleteMany, &batch.by, ROUND, complete, |r| answer(r));
+        outcomes.extend(places.into_iter().zip(Box::pin(complete).await?));
+        Ok(outcomes)
+    }
+
+    /// Writes down what became of a key; true if it is parked.
+    async fn came_to(
+        &mut self,
+        key: &Arc<str>,
+        outcome: Result<Outcome<Arc<str>>, RunError>,
+    ) -> io::Result<bool> {
+        let key = Arc::clone(key);
+        let (what, parked) = match outcome {
+            Ok(Outcome::Executed { value, .. }) => {
+                (What::Result { key, value, executed: true }, false)
+            }
+            Ok(Outcome::Replayed(value)) => (What::Result { key, value, executed: false }, false),
+            Ok(Outcome::Parked(parked)) => {
+                (What::Parked { key, lapsed: parked.reason == ParkedReason::Lapsed }, true)
+            }
+            // Without a pause it had the claim itself, and lost it before the handler began.
+            Ok(Outcome::InFlight { retry_after }) if retry_after.is_zero() => {
+                (What::Unclear { key }, false)
+            }
+            Ok(Outcome::InFlight { .. }) | Err(RunError::Handler { .. }) => return Ok(false),
+            Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)) => {
+                (What::Unclear { key }, false)
+            }
+            other => panic!("{key}: {other:?}"),
+        };
+        self.ledger.say(what).await?;
+        Ok(parked)
+    }
+
+    /// Decides about a parked key as an operator does who can ask the ledger. No handler may do so:
+    /// one that hangs may act afterwards.
+    async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
+        let Told::Value(effect) = self.ledger.ask(Ask::Decide { key: item.key.clone() }).await?
+        else {
+            return Ok(());
+        };
+        let key = Arc::clone(&item.key);
+        if let Some(value) = effect {
+            let resolve = call(keys, item).resolve(&value);
+            let answer = |r: &Result<_, RunError>| match r {
+                Ok(_) => Answer::Done,
+                Err(_) => Answer::Refused,
+            };
+            let _ = self.verb(Verb::Resolve, &key, ROUND, resolve, answer).await?;
+            return Ok(());
+        }
+        let rerun = call(keys, item).rerun(async |cx: Context| of.handle(&cx).await);
+        let answer = |r: &Option<Result<Outcome<Arc<str>>, RunError>>| match r {
+            None => Answer::Dropped,
+            Some(Ok(Outcome::Executed { .. } | Outcome::Replayed(_))) => Answer::Done,
+            Some(Ok(_)) => Answer::Taken,
+            Some(Err(RunError::Handler { .. })) => Answer::Lost,
+            Some(Err(_)) => Answer::Refused,
+        };
+        let rerun = self.verb(Verb::Rerun, &key, ROUND + WORK, of.lives(rerun), answer);
+        if let Some(outcome) = Box::pin(rerun).await? {
+            self.came_to(&key, outcome).await?;
+        }
+        Ok(())
+    }
 }
 
-/// The effect. Without its ledger it never ends: this process is about to be over.
-async fn book(
-    ledger: Rc<Mutex<Ledger>>,
-    cx: Context,
-    key: Arc<str>,
-    value: Arc<str>,
-    work: Duration,
-) -> Result<Arc<str>, Failed> {
-    let token = cx.fencing_token().get();
-    let (at, valid) = (now(), cx.is_valid());
-    let started = What::Started { key: Arc::clone(&key), token, attempt: cx.attempt(), valid };
-    let booked = async {
-        ledger.lock().await.say_at(at, started).await?;
-        if !valid {
-            return Ok(false);
-        }
-        sleep(work).await;
-        ledger.lock().await.yes(Ask::Book { key, token, value: Arc::clone(&value) }).await
+/// Done, unless too few nodes answered about one of the keys.
+fn answer<'a, T: 'a>(all: impl IntoIterator<Item = &'a Result<T, RunError>>) -> Answer {
+    let refused = |r: &Result<T, RunError>| {
+        matches!(r, Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)))
     };
-    let booked: io::Result<bool> = booked.await;
-    match booked {
-        Ok(true) => Ok(value),
-        Ok(false) => Err(Failed::no_effect("overtaken before anything was booked")),
-        Err(_) => std::future::pending().await,
+    if all.into_iter().any(refused) { Answer::Refused } else { Answer::Done }
+}
+
+fn call(keys: &Idempotency, item: &Item) -> Call {
+    let made = UNIX_EPOCH + Duration::from_millis(item.made_ms);
+    keys.key(&*item.key).fingerprint(&*item.key).created_at(made)
+}
+
+impl Batch {
+    /// What is asked for, before it is.
+    fn says(&self, turns: u16) -> What {
+        let keys = self.items.iter().map(|item| Arc::clone(&item.key)).collect();
+        What::Batch { keys, turns }
+    }
+
+    /// Awaits what ends with this batch, should a handler die; `None` then.
+    async fn lives<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.died.notified() => None,
+        }
+    }
+
+    async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
+        match self.start(cx).await {
+            Ok(()) => self.act(cx).await,
+            // Without its ledger this process is about to be over.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn start(&self, cx: &Context) -> io::Result<()> {
+        let (key, token) = (cx.key().into(), cx.fencing_token().get());
+        let (at, valid) = (now(), cx.is_valid());
+        let started = What::Started { key, token, attempt: cx.attempt(), valid };
+        self.ledger.lock().await.say_at(at, started).await
+    }
+
+    /// The effect, and the fate of the handler. An effect that is under way takes place also if
+    /// the batch is dropped meanwhile.
+    async fn act(&self, cx: &Context) -> Result<Arc<str>, Failed> {
+        let turn = self.turn.replace(self.turn.get() + 1);
+        let fate = if turn == self.struck.0 { self.struck.1 } else { Fate::None };
+        if fate == Fate::Fails {
+            return Err(Failed::no_effect("it failed before it acted"));
+        }
+        if fate == Fate::DiesBefore {
+            self.die().await;
+        }
+        let (key, token) = (Arc::from(cx.key()), cx.fencing_token().get());
+        let value = Arc::from(format!("{key} by {}", self.by));
+        let act = Ask::Act { key, token, value: Arc::clone(&value) };
+        let (ledger, work) = (Rc::clone(&self.ledger), self.work);
+        let acted = spawn_local(async move {
+            sleep(work).await;
+            let mut ledger = ledger.lock().await;
+            if fate == Fate::Stalls {
+                stall(&mut ledger, TTL + Duration::from_millis(300)).await?;
+            }
+            ledger.ask(act).await
+        });
+        // Without its ledger this process is about to be over.
+        if !matches!(acted.await, Ok(Ok(_))) {
+            std::future::pending::<()>().await;
+        }
+        if fate == Fate::DiesAfter {
+            self.die().await;
+        }
+        Ok(value)
+    }
+
+    async fn die(&self) {
+        self.died.notify_one();
+        std::future::pending().await
     }
 }

@@ -1,12 +1,12 @@
 //! Locks under contention: held for a moment or over several renewals, written under with their
-//! token, released, dropped, abandoned while they are waited for, taken from their holders.
+//! token, released, dropped, abandoned while they are waited for.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::error::{AcquireError, ExtendError};
-use palisade::{LockGuard, MutexBuilder, TakenOver};
+use palisade::{LockGuard, MutexBuilder};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -15,10 +15,10 @@ use crate::event::{Answer, Verb, What, now};
 use crate::wire::Ask;
 
 /// Names that everybody wants, and names that few meet at.
-const HOT: u32 = 3;
-const COOL: u32 = 24;
+pub(super) const HOT: u32 = 3;
+pub(super) const COOL: u32 = 24;
 /// What an attempt, a release or an extension may take: a few answers of nodes.
-const ROUND: Duration = Duration::from_secs(3);
+pub(super) const ROUND: Duration = Duration::from_secs(3);
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
     loop {
@@ -32,12 +32,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let renew = task.chance(80);
         let ttl = if task.chance(30) { Duration::from_secs(2) } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(renew);
-        let guard = if task.chance(8) {
-            task.take_over(mutex, &name).await?
-        } else {
-            task.acquire(mutex, &name).await?
-        };
-        if let Some(guard) = guard {
+        if let Some(guard) = task.acquire(mutex, &name).await? {
             task.hold(guard, &name, renew).await?;
         }
     }
@@ -82,46 +77,13 @@ impl Task {
         Ok(guard)
     }
 
-    /// Takes the lock from its holder, as an operator does. Half of them release it by force, which
-    /// is a takeover whose guard is given up at once; some drop the future.
-    async fn take_over(
+    /// Writes under the lock for a while, and gives it up.
+    pub(super) async fn hold(
         &mut self,
-        mutex: MutexBuilder,
+        guard: LockGuard,
         name: &Arc<str>,
-    ) -> io::Result<Option<LockGuard>> {
-        let wait = self.millis(300..2_000);
-        let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
-        let Some(holder) = mutex.inspect().await.ok().and_then(|seen| seen.holder()) else {
-            return Ok(None);
-        };
-        let since = now();
-        let patience = if self.chance(20) { self.millis(1..60) } else { wait + ROUND * 10 };
-        let call = async { timeout(patience, mutex.take_over(&holder, "nemesis")).await };
-        let answer = |r: &Result<Result<TakenOver, AcquireError>, _>| match r {
-            Ok(Ok(_)) => Answer::Done,
-            Ok(Err(e)) => refusal(e),
-            Err(_) => Answer::Dropped,
-        };
-        let outcome = self.verb(Verb::TakeOver, name, wait + ROUND, call, answer).await?;
-        let Some(TakenOver { from, guard, .. }) = outcome.ok().and_then(Result::ok) else {
-            return Ok(None);
-        };
-        let (at, token) = (now(), guard.fencing_token().get());
-        let until = guard.valid_until().as_nanos();
-        if let Some(from) = from {
-            let (name, fence) = (Arc::clone(name), from.fence.get());
-            self.ledger.say_at(at, What::Took { name, token, fence }).await?;
-        }
-        self.ledger.say_at(at, What::Held { name: Arc::clone(name), token, since, until }).await?;
-        if self.chance(50) {
-            self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
-            drop(guard);
-            return Ok(None);
-        }
-        Ok(Some(guard))
-    }
-
-    async fn hold(&mut self, guard: LockGuard, name: &Arc<str>, renew: bool) -> io::Result<()> {
+        renew: bool,
+    ) -> io::Result<()> {
         let token = guard.fencing_token().get();
         let length = match self.dice.random_range(0..100) {
             0..70 => self.millis(2..40),
@@ -184,7 +146,7 @@ impl Task {
     }
 }
 
-fn refusal(error: &AcquireError) -> Answer {
+pub(super) fn refusal(error: &AcquireError) -> Answer {
     match error {
         AcquireError::TimedOut { .. } => Answer::Taken,
         AcquireError::NoQuorum(_) => Answer::Refused,

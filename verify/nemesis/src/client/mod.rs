@@ -5,6 +5,7 @@ mod batches;
 mod elections;
 mod locks;
 mod orders;
+mod takeovers;
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use crate::event::{Answer, Verb, What, Who, now};
 use crate::wire::Ledger;
 
 /// Longest lease of any client, and the base of every quarantine.
-const MAX_TTL: Duration = Duration::from_secs(2);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
 /// E of all clients; clocks are off by up to this.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// The usual lease.
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 async fn work(args: &Args) -> Result<(), Failure> {
     let redlock = redlock(&args.group)?;
     let mut tasks = JoinSet::new();
-    for task in 0..7_u8 {
+    for task in 0..8_u8 {
         let who = Who { client: args.id, life: args.life, task };
         let place = u64::from(who.client) << 40 | u64::from(who.life) << 8 | u64::from(task);
         let task = Task {
@@ -82,6 +83,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             2 | 3 => tasks.spawn_local(orders::work(task)),
             4 => tasks.spawn_local(elections::lead(task)),
             5 => tasks.spawn_local(elections::watch(task)),
+            6 => tasks.spawn_local(takeovers::work(task)),
             _ => tasks.spawn_local(batches::work(task)),
         };
     }

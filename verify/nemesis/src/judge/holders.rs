@@ -5,7 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Granted, Violation, tokens};
-use crate::event::{Event, Nanos, What, Who};
+use crate::client::MAX_TTL;
+use crate::event::{Event, Nanos, SECOND, What, Who};
+
+/// For how long holder and taker may both believe in a lock after the takeover was to be over, if a
+/// node has lost it: two leases, and the largest lag of a replica.
+const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
+
+/// No lease is longer, with the drift of clocks.
+const LONGEST: Nanos = MAX_TTL.as_nanos() as Nanos / 10 * 11;
+
+const CLOSED_FOR: &str = "a takeover says how long it is closed";
 
 /// What one holder believed: `[from, end)`.
 #[derive(Clone, Debug)]
@@ -21,8 +31,16 @@ pub(crate) struct Hold {
     pub(crate) renewed: Vec<(Nanos, Nanos)>,
     /// The deadline of the grant itself.
     granted_until: Nanos,
-    /// The fence under which the holder was seen from whom it was taken over.
-    took: Option<u64>,
+    took: Option<Took>,
+}
+
+/// From whom a takeover has the lock.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    /// The fence under which that holder was seen.
+    fence: u64,
+    /// Until when it may believe in the lock.
+    closed: Nanos,
 }
 
 impl Hold {
@@ -37,18 +55,13 @@ impl Hold {
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, Who, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
-    let mut took = BTreeMap::new();
     for e in events {
         match &e.what {
-            What::Took { name, token, fence } => {
-                took.insert((name, e.who, *token), *fence);
-            }
             What::Held { name, token, since, until } => {
-                let took = took.remove(&(name, e.who, *token));
                 let (name, who, token, since) = (Arc::clone(name), e.who, *token, *since);
                 let key = (Arc::clone(&name), who, token);
                 let (end, renewed) = (*until, Vec::new());
-                let (from, granted_until) = (e.at, end);
+                let (from, granted_until, took) = (e.at, end, None);
                 let hold =
                     Hold { name, who, token, since, from, end, renewed, granted_until, took };
                 all.extend(open.insert(key, hold));
@@ -61,9 +74,17 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
                     hold.end = *until;
                 }
             }
+            What::Took { name, token, fence, closed } => {
+                if let Some(hold) = open.get_mut(&(Arc::clone(name), e.who, *token)) {
+                    hold.took = Some(Took { fence: *fence, closed: *closed });
+                }
+            }
             What::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    hold.end = hold.end.min(e.at);
+                    // A takeover that is given up early keeps the name closed: until its holder's
+                    // time is over or its own lease ends.
+                    let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
+                    hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);
                 }
             }
@@ -78,6 +99,7 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let holds = holds(events);
     let mut found = overlaps(&holds);
+    found.extend(closed_for(&holds));
     let mut granted: BTreeMap<Arc<str>, Vec<Granted>> = BTreeMap::new();
     for h in &holds {
         let g = Granted { since: h.since, at: h.from, token: h.token, by: by(h.who) };
@@ -97,47 +119,80 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
+/// Finds takeovers that were told to wait for longer than any lease lasts.
+fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
+    holds.iter().filter_map(|h| {
+        let span = h.took?.closed.saturating_sub(h.from);
+        (span > LONGEST).then(|| {
+            let text = format!("{} was told to wait for {} s", by(h.who), super::seconds(span));
+            Violation::new(CLOSED_FOR, &h.name, h.from, text)
+        })
+    })
+}
+
 fn overlaps(holds: &[Hold]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut longest: Option<&Hold> = None;
-    for h in holds.iter().filter(|h| h.from < h.end) {
-        let Some(before) = longest.filter(|l| l.name == h.name) else {
-            longest = Some(h);
-            continue;
-        };
-        if h.from < before.end && !is_taken_from(holds, h, before) {
-            let ms = (before.end.min(h.end) - h.from) as f64 / 1e6;
-            let text = format!(
-                "{} (token {}) and {} (token {}) for {ms:.3} ms",
-                by(before.who),
-                before.token,
-                by(h.who),
-                h.token
-            );
-            found.push(Violation::new("one holder at a time", &h.name, h.from, text));
-        }
-        if h.end > before.end {
-            longest = Some(h);
+    for of in holds.chunk_by(|a, b| a.name == b.name) {
+        let mut open: Vec<&Hold> = Vec::new();
+        for h in of.iter().filter(|h| h.from < h.end) {
+            open.retain(|o| o.end > h.from);
+            for before in &open {
+                let (taken, taker) =
+                    if before.token < h.token { (*before, h) } else { (h, *before) };
+                if taken_over(of, taken, taker) {
+                    found.extend(too_long(taken, taker));
+                    continue;
+                }
+                let ms = (before.end.min(h.end) - h.from) as f64 / 1e6;
+                let text = format!(
+                    "{} (token {}) and {} (token {}) for {ms:.3} ms",
+                    by(before.who),
+                    before.token,
+                    by(h.who),
+                    h.token
+                );
+                found.push(Violation::new("one holder at a time", &h.name, h.from, text));
+            }
+            open.push(h);
         }
     }
     found
 }
 
-/// Returns true if the lock was taken over from this holder, or from one who took it from there.
-/// The victim learns of it at its next renewal; until then the token tells the two apart, and only
-/// those two.
-fn is_taken_from(holds: &[Hold], taker: &Hold, victim: &Hold) -> bool {
-    let mut taker = taker;
-    while let Some(fence) = taker.took {
-        // A fence may be above the token of its holder, if others tried and failed.
-        let before = |h: &&Hold| h.name == taker.name && h.token <= fence && h.token < taker.token;
-        let Some(from) = holds.iter().filter(before).max_by_key(|h| h.token) else { return false };
-        if (from.token, from.who) == (victim.token, victim.who) {
-            return true;
-        }
-        taker = from;
-    }
-    false
+/// Returns true if the lock came from this holder to the taker by takeovers alone, one or a chain:
+/// each from the holder with the largest token below its own, whom it had seen.
+fn taken_over(of: &[Hold], taken: &Hold, taker: &Hold) -> bool {
+    let later = |h: &&Hold| taken.token < h.token && h.token <= taker.token;
+    let mut later: Vec<_> = of.iter().filter(later).collect();
+    later.sort_by_key(|h| h.token);
+    let mut below = taken.token;
+    !later.is_empty()
+        && later.iter().all(|h| {
+            let from = std::mem::replace(&mut below, h.token);
+            h.took.is_some_and(|took| from <= took.fence && from < h.token)
+        })
+}
+
+/// Finds an old holder that believes in its lock for longer than its takeover said. A node may lose
+/// the takeover and confirm the old holder once more; that is over after two leases and the lag of
+/// a replica.
+fn too_long(taken: &Hold, taker: &Hold) -> Option<Violation> {
+    let closed = taker.took?.closed;
+    let known = taken.deadline_at(taker.from);
+    let overlap = taken.end.min(taker.end);
+    let late = if known > closed { known - closed } else { overlap.saturating_sub(closed + LOST) };
+    (late > 0).then(|| {
+        let text = format!(
+            "{} (token {}) believed in it for {:.3} ms more than {} (token {}) was told when it \
+             took it",
+            by(taken.who),
+            taken.token,
+            late as f64 / 1e6,
+            by(taker.who),
+            taker.token
+        );
+        Violation::new(CLOSED_FOR, &taken.name, taker.from, text)
+    })
 }
 
 fn writes(events: &[Event]) -> Vec<Violation> {

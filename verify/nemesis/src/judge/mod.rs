@@ -4,6 +4,7 @@
 //! A client that was killed or stopped counts as holding until the deadline it had declared.
 
 mod answers;
+mod batches;
 mod elections;
 mod holders;
 mod orders;
@@ -37,6 +38,7 @@ impl Violation {
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
     found.extend(orders::judge(events));
+    found.extend(batches::judge(events));
     found.extend(elections::judge(events));
     found.extend(answers::judge(events));
     found.sort_by(|a, b| (a.at, a.rule).cmp(&(b.at, b.rule)));

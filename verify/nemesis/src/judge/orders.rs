@@ -1,4 +1,6 @@
-//! Orders: one effect past the fence, one result for ever, no handler after a result was seen.
+//! Orders and keys of batches: one effect (an order's: past the fence; a key's: of any handler,
+//! unless an operator had it run again), one result for ever, which is that of an effect of this
+//! key, and no handler after a result was seen or after a key's effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +14,12 @@ struct Order {
     /// The first result that a client received, with the client and the time.
     result: Option<(Arc<str>, Who, Nanos)>,
     booked: Option<(Who, u64)>,
+    /// The values of its effects.
+    effects: Vec<Arc<str>>,
+    /// An effect that no fence held back was done: no handler may begin any more.
+    acted: bool,
+    /// How many more effects an operator has allowed.
+    again: u32,
 }
 
 pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
@@ -21,7 +29,9 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut begun: BTreeMap<Who, Nanos> = BTreeMap::new();
     for e in events {
         match &e.what {
-            What::Begin { verb: Verb::Run | Verb::RunEach, .. } => {
+            What::Begin {
+                verb: Verb::Run | Verb::RunEach | Verb::ClaimMany | Verb::Rerun, ..
+            } => {
                 begun.insert(e.who, e.at);
             }
             What::Started { key, token, valid, .. } => {
@@ -35,13 +45,23 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                     );
                     found.push(Violation::new("no handler after a result", key, e.at, text));
                 }
+                if order.acted && order.again == 0 && *valid {
+                    let text = format!("{} started it (token {token})", by(e.who));
+                    found.push(Violation::new("no handler after a key's effect", key, e.at, text));
+                }
                 let since = begun.get(&e.who).copied().unwrap_or(e.at);
                 let g = Granted { since, at: e.at, token: *token, by: by(e.who) };
                 granted.entry(Arc::clone(key)).or_default().push(g);
             }
-            What::Booked { key, token, accepted: true, .. } => {
+            What::Decided { key, rerun: true } => orders.entry(key).or_default().again += 1,
+            What::Booked { key, token, value, accepted: true }
+            | What::Acted { key, token, value } => {
                 let order = orders.entry(key).or_default();
-                if let Some((who, before)) = order.booked {
+                order.effects.push(Arc::clone(value));
+                order.acted |= matches!(e.what, What::Acted { .. });
+                if order.booked.is_some() && order.again > 0 {
+                    order.again -= 1;
+                } else if let Some((who, before)) = order.booked {
                     let text = format!(
                         "by {} (token {before}) and by {} (token {token})",
                         by(who),
@@ -63,11 +83,14 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
                         found.push(Violation::new("one result an order", key, e.at, text));
                     }
                     Some(_) => {}
-                    None => order.result = Some((Arc::clone(value), e.who, e.at)),
-                }
-                if order.booked.is_none() {
-                    let text = format!("{} was given {value:?}", by(e.who));
-                    found.push(Violation::new("no result without an effect", key, e.at, text));
+                    None => {
+                        order.result = Some((Arc::clone(value), e.who, e.at));
+                        if !order.effects.contains(value) {
+                            let text = format!("{} was given {value:?}", by(e.who));
+                            let rule = "no result without an effect";
+                            found.push(Violation::new(rule, key, e.at, text));
+                        }
+                    }
                 }
             }
             _ => {}

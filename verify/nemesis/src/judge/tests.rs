@@ -138,15 +138,176 @@ fn two_holders_at_once_are_found() {
     assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
 }
 
+/// Client 6 holds until 7 s; client 7 takes the lock at 5.5 s, and is told that it is closed until
+/// then; the next has it afterwards.
+fn taken() -> Vec<Event> {
+    vec![
+        held(6, 5_000, 20, (4_990, 7_000)),
+        held(7, 5_500, 21, (5_400, 7_100)),
+        on(7, 5_500, What::Took { name: "lock".into(), token: 21, fence: 20, closed: 7_200 * MS }),
+        over(7, 5_510, 21),
+        write(6, 5_520, 20, true),
+        held(8, 7_100, 22, (7_000, 7_500)),
+        write(8, 7_110, 22, true),
+    ]
+}
+
+fn taken_but(at: Nanos, event: Event) -> Vec<&'static str> {
+    let mut log = taken();
+    let place = log.iter().position(|e| e.at == at * MS).expect("there is one at this time");
+    log[place] = event;
+    with(log)
+}
+
+#[test]
+fn a_takeover_lets_its_holder_believe_and_no_third_in() {
+    assert_eq!(with(taken()), [""; 0]);
+    // Another owner while the taker, which gave it up at once, keeps it closed.
+    let early = taken_but(7_100, held(8, 7_099, 22, (7_000, 7_500)));
+    assert_eq!(early, ["one holder at a time"]);
+    // While the old holder believes in it, it is a second one for both.
+    let early = taken_but(7_100, held(8, 6_999, 22, (6_900, 7_500)));
+    assert_eq!(early, ["one holder at a time"; 2]);
+    // A second holder that did not take it over.
+    let mut plain = taken();
+    plain.remove(2);
+    assert_eq!(with(plain), ["one holder at a time"]);
+}
+
+#[test]
+fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
+    let mut low = taken();
+    low[1] = held(7, 5_500, 19, (5_400, 7_100));
+    low[2] =
+        on(7, 5_500, What::Took { name: "lock".into(), token: 19, fence: 20, closed: 7_200 * MS });
+    let low = with(low);
+    assert!(low.contains(&"token is larger than all before"), "{low:?}");
+    // The holder's deadline is 7 s.
+    let closed = |ms| {
+        let mut log = taken();
+        log[2] =
+            on(7, 5_500, What::Took { name: "lock".into(), token: 21, fence: 20, closed: ms * MS });
+        log.remove(3);
+        with(log)
+    };
+    assert_eq!(closed(7_000), [""; 0]);
+    assert_eq!(closed(6_999), ["a takeover says how long it is closed"]);
+    // No lease is as long.
+    assert_eq!(closed(7_700), [""; 0]);
+    assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
+    // A node may lose it, and the holder is confirmed again: for two leases and 2 s.
+    let again = |until| {
+        let mut log = taken();
+        log.truncate(3);
+        let (last, next) = (valid(6, 5_600, 20, until), valid(7, 5_601, 21, 30_000));
+        with([log, vec![last, next]].concat())
+    };
+    assert_eq!(again(13_200), [""; 0]);
+    assert_eq!(again(13_201), ["a takeover says how long it is closed"]);
+}
+
+fn key(client: u8, at: Nanos, key: &str, what: impl Fn(Arc<str>) -> What) -> Event {
+    on(client, at, what(key.into()))
+}
+
+fn batch(client: u8, at: Nanos, keys: &[&str]) -> Event {
+    let keys = keys.iter().map(|key| Arc::from(*key)).collect();
+    on(client, at, What::Batch { keys, turns: 1 })
+}
+
+fn batch_ends(client: u8, at: Nanos, answer: Answer) -> Event {
+    on(client, at, What::End { verb: Verb::RunEach, name: "batch".into(), answer })
+}
+
+fn acted(client: u8, at: Nanos, token: u64) -> Event {
+    key(client, at, "k1", |key| What::Acted { key, token, value: "a".into() })
+}
+
+fn parked(client: u8, at: Nanos, name: &str) -> Event {
+    key(client, at, name, |key| What::Parked { key, lapsed: true })
+}
+
+#[test]
+fn a_second_effect_of_a_key_needs_an_operators_decision() {
+    let decided = |rerun| key(2, 5_100, "k1", move |key| What::Decided { key, rerun });
+    let twice = |decided| with(vec![acted(1, 5_000, 3), decided, acted(2, 5_200, 4)]);
+    assert_eq!(twice(decided(true)), [""; 0]);
+    assert_eq!(twice(decided(false)), ["one effect an order"]);
+    let third = vec![acted(1, 5_000, 3), decided(true), acted(2, 5_200, 4), acted(3, 5_300, 5)];
+    assert_eq!(with(third), ["one effect an order"]);
+}
+
+#[test]
+fn a_handler_after_a_keys_effect_is_found() {
+    let start = |at, token| {
+        let valid = true;
+        key(2, at, "k1", move |key| What::Started { key, token, attempt: 2, valid })
+    };
+    let rerun = key(2, 5_050, "k1", |key| What::Decided { key, rerun: true });
+    let rule = "no handler after a key's effect";
+    assert_eq!(with(vec![acted(1, 5_000, 3), start(5_100, 4)]), [rule]);
+    assert_eq!(with(vec![acted(1, 5_000, 3), rerun, start(5_100, 4)]), [""; 0]);
+    // One that failed before it acted is followed by another.
+    assert_eq!(with(vec![start(5_100, 3), start(5_200, 4), acted(1, 5_300, 4)]), [""; 0]);
+}
+
+#[test]
+fn a_result_of_another_key_is_found() {
+    let act = |name, value: &'static str| {
+        key(1, 5_000, name, move |key| What::Acted { key, token: 3, value: value.into() })
+    };
+    let get = |name, value: &'static str| {
+        let executed = true;
+        key(1, 5_100, name, move |key| What::Result { key, value: value.into(), executed })
+    };
+    let both = |a, b| with(vec![act("k1", "a"), act("k2", "b"), get("k1", a), get("k2", b)]);
+    assert_eq!(both("a", "b"), [""; 0]);
+    assert_eq!(both("b", "a"), ["no result without an effect"; 2]);
+}
+
+#[test]
+fn a_key_that_is_parked_without_a_handler_is_found() {
+    let rule = "parked only where a handler began";
+    let ended = |answer| vec![batch(1, 5_000, &["k1", "k2", "k3"]), batch_ends(1, 5_200, answer)];
+    let then = |more| with([ended(Answer::Done), more].concat());
+    assert_eq!(then(vec![parked(2, 6_000, "k1")]), [rule]);
+    let start = |key| What::Started { key, token: 3, attempt: 1, valid: true };
+    assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
+    let unclear = key(1, 5_201, "k1", |key| What::Unclear { key });
+    assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
+    // It may have been found while the other batch had no answer yet.
+    let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
+    assert_eq!(then(found(5_200)), [""; 0]);
+    assert_eq!(then(found(5_201)), [rule]);
+    // Perhaps about to begin: one a turn, here one.
+    let dropped = |keys: &[&str]| {
+        let parked = keys.iter().map(|key| parked(2, 6_000, key));
+        with(ended(Answer::Dropped).into_iter().chain(parked).collect())
+    };
+    assert_eq!(dropped(&["k1"]), [""; 0]);
+    assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
+    assert_eq!(dropped(&["k1", "k3"]), [rule]);
+    // A process that is killed may have been anywhere in its batch.
+    let killed = on(1, 5_200, What::Died { wanted: true });
+    let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
+    let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];
+    assert_eq!(with([killed, both].concat()), [""; 0]);
+    // Of data that were lost anything may be unknown.
+    let forgotten = key(2, 6_000, "k1", |key| What::Parked { key, lapsed: false });
+    assert_eq!(then(vec![forgotten]), [""; 0]);
+}
+
 #[test]
 fn a_takeover_excuses_its_own_victim_alone() {
-    let took =
-        |client, at, token, fence| on(client, at, What::Took { name: "lock".into(), token, fence });
-    let victim = held(6, 5_000, 20, (4_900, 9_000));
-    let taker = [took(7, 5_100, 23, 22), held(7, 5_100, 23, (5_050, 6_000))];
+    let took = |client, at, token, fence| {
+        let (name, closed) = ("lock".into(), 7_100 * MS);
+        on(client, at, What::Took { name, token, fence, closed })
+    };
+    let victim = held(6, 5_000, 20, (4_900, 7_000));
+    let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22)];
     assert_eq!(with([&[victim.clone()][..], &taker].concat()), [""; 0]);
     // The one who took it from the taker.
-    let second = [took(8, 5_200, 24, 23), held(8, 5_200, 24, (5_150, 6_000))];
+    let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23)];
     assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
     // Anyone else while the victim may believe in it, also after the taker has given it up.
     let third = held(8, 6_500, 25, (6_400, 7_000));
@@ -154,7 +315,7 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
     // One who took it from an earlier holder.
-    let wrong = [took(7, 5_100, 23, 15), held(7, 5_100, 23, (5_050, 6_000))];
+    let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
 

@@ -1,0 +1,77 @@
+//! Takeovers: an operator takes locks from those who hold them, well or not, and goes on to hold
+//! them, gives them up at once, or opens them as `palisade force-release` does.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::{AcquireError, ReleaseError, TakenOver};
+use rand::RngExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::locks::{COOL, HOT, ROUND, refusal};
+use super::{TTL, Task};
+use crate::event::{Answer, Verb, What, now};
+
+/// Takes locks over for ever.
+pub(super) async fn work(mut task: Task) -> io::Result<()> {
+    loop {
+        task.pause(200..900).await;
+        let n = if task.chance(70) { 0..HOT } else { HOT..HOT + COOL };
+        let name = Arc::from(format!("lock-{}", task.dice.random_range(n)));
+        let forced = task.chance(50);
+        let wait = task.millis(300..2_000);
+        // Shorter than what the holder has left, where it is not renewed.
+        let ttl = if forced { TTL / 2 } else { TTL };
+        let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(!forced).acquire_timeout(wait);
+        let mutex = mutex.build().expect("settings fit together");
+        let Some(holder) = mutex.inspect().await.ok().and_then(|seen| seen.holder()) else {
+            continue;
+        };
+        let since = now();
+        // Some drop the future at its current await.
+        let patience = if task.chance(20) { task.millis(1..60) } else { wait + ROUND * 10 };
+        let call = async { timeout(patience, mutex.take_over(&holder, "nemesis")).await };
+        let answer = |r: &Result<Result<TakenOver, AcquireError>, _>| match r {
+            Ok(Ok(_)) => Answer::Done,
+            Ok(Err(e)) => refusal(e),
+            Err(_) => Answer::Dropped,
+        };
+        let taken = task.verb(Verb::TakeOver, &name, wait + ROUND, call, answer).await?;
+        let Some(taken) = taken.ok().and_then(Result::ok) else { continue };
+        let (at, token) = (now(), taken.guard.fencing_token().get());
+        let until = taken.guard.valid_until().as_nanos();
+        let held = What::Held { name: Arc::clone(&name), token, since, until };
+        task.ledger.say_at(at, held).await?;
+        let closed = at + taken.closed_for.as_nanos() as u64;
+        // A holder that was never seen had any token below.
+        let fence = taken.from.as_ref().map_or(token - 1, |from| from.fence.get());
+        let took = What::Took { name: Arc::clone(&name), token, fence, closed };
+        task.ledger.say_at(at, took).await?;
+        if forced {
+            task.open(taken, &name).await?;
+        } else {
+            task.hold(taken.guard, &name, true).await?;
+        }
+    }
+}
+
+impl Task {
+    /// What `palisade force-release` does with a lock that it has taken.
+    async fn open(&mut self, taken: TakenOver, name: &Arc<str>) -> io::Result<()> {
+        let token = taken.guard.fencing_token().get();
+        self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
+        let (guard, closed_for): (_, Duration) = (taken.guard, taken.closed_for);
+        let call = async move {
+            sleep(closed_for).await;
+            guard.release().await
+        };
+        // Its own lease may be over by then, too.
+        let answer = |outcome: &Result<(), ReleaseError>| match outcome {
+            Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
+            _ => Answer::Done,
+        };
+        let _ = self.verb(Verb::ForceRelease, name, closed_for + ROUND, call, answer).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Keys of batches: parked as lapsed only where a handler began, or may have been about to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Violation;
+use super::holders::by;
+use crate::event::{Answer, Event, Nanos, SECOND, Verb, What, Who};
+
+/// A batch that was dropped this soon has asked once for each of its turns: no node was waited for
+/// until its deadline.
+const SOON: Nanos = SECOND / 4;
+
+/// A batch that was dropped early, with its keys that were parked although no handler of anybody
+/// had begun and no other call can have left a claim.
+struct Dropped {
+    who: Who,
+    at: Nanos,
+    turns: u16,
+    keys: BTreeSet<Arc<str>>,
+    blamed: BTreeSet<Arc<str>>,
+}
+
+/// A batch that has no answer yet.
+struct Open {
+    since: Nanos,
+    turns: u16,
+    keys: BTreeSet<Arc<str>>,
+}
+
+#[derive(Default)]
+struct Keys {
+    /// A handler began, or a call that may have left a claim ended without an answer about it.
+    explained: BTreeSet<Arc<str>>,
+    open: BTreeMap<Who, Open>,
+    /// Batches that were answered, each with the time of its answer.
+    ended: Vec<(Nanos, Open)>,
+    dropped: Vec<Dropped>,
+    /// When each task asked for its last batch.
+    asked: BTreeMap<Who, Nanos>,
+}
+
+pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut keys = Keys::default();
+    for e in events {
+        match &e.what {
+            What::Batch { keys: of, turns } => {
+                let of = of.iter().cloned().collect();
+                keys.asked.insert(e.who, e.at);
+                keys.open.insert(e.who, Open { since: e.at, turns: *turns, keys: of });
+            }
+            What::End { verb: Verb::RunEach | Verb::ClaimMany, answer, .. } => {
+                let Some(batch) = keys.open.remove(&e.who) else { continue };
+                if *answer == Answer::Dropped {
+                    keys.drop(batch, e);
+                } else {
+                    keys.ended.push((e.at, batch));
+                }
+            }
+            What::Died { .. } => {
+                let of = |who: &Who| (who.client, who.life) == (e.who.client, e.who.life);
+                for (_, batch) in keys.open.iter().filter(|(who, _)| of(who)) {
+                    keys.explained.extend(batch.keys.iter().cloned());
+                }
+                keys.open.retain(|who, _| !of(who));
+            }
+            What::Started { key, .. } | What::Unclear { key } => {
+                keys.explained.insert(Arc::clone(key));
+            }
+            What::Parked { key, lapsed: true } => found.extend(keys.parked(key, e)),
+            _ => {}
+        }
+    }
+    found
+}
+
+impl Keys {
+    /// The client drops a batch: it has claimed one key a turn at most whose handler did not begin.
+    fn drop(&mut self, batch: Open, e: &Event) {
+        if e.at - batch.since >= SOON {
+            self.explained.extend(batch.keys);
+            return;
+        }
+        let Open { turns, keys, .. } = batch;
+        let blamed = BTreeSet::new();
+        self.dropped.push(Dropped { who: e.who, at: e.at, turns, keys, blamed });
+    }
+
+    /// A call found this key parked because of an attempt that left no result.
+    fn parked(&mut self, key: &Arc<str>, e: &Event) -> Option<Violation> {
+        let others = self.open.iter().filter(|(who, _)| **who != e.who).map(|(_, batch)| batch);
+        // It was found parked between the request and this line.
+        let since = self.asked.get(&e.who).copied().unwrap_or(e.at);
+        let ended = self.ended.iter().rev().take_while(|(end, _)| *end >= since);
+        let mut beside = others.chain(ended.map(|(_, batch)| batch));
+        if self.explained.contains(key) || beside.any(|batch| batch.keys.contains(key)) {
+            self.explained.insert(Arc::clone(key));
+            return None;
+        }
+        let rule = "parked only where a handler began";
+        let mut dropped = self.dropped.iter_mut().filter(|d| d.keys.contains(key));
+        let (first, others) = (dropped.next(), dropped.next());
+        let Some(batch) = first else {
+            let text = format!("{} found it parked, and no handler had begun", by(e.who));
+            return Some(Violation::new(rule, key, e.at, text));
+        };
+        if others.is_some() {
+            // One of them; it cannot be told which.
+            self.explained.insert(Arc::clone(key));
+            return None;
+        }
+        batch.blamed.insert(Arc::clone(key));
+        (batch.blamed.len() > usize::from(batch.turns)).then(|| {
+            let text = format!(
+                "{} dropped a batch of {} turns at {}, and {} of its keys are parked whose \
+                 handlers had not begun",
+                by(batch.who),
+                batch.turns,
+                super::seconds(batch.at),
+                batch.blamed.len()
+            );
+            Violation::new(rule, key, e.at, text)
+        })
+    }
+}
