@@ -1,6 +1,10 @@
 //! What consumers are promised, on librdkafka's mock cluster: real sockets, real groups, no real
 //! broker. Deaths of processes at every arrow are `broker-demo`'s.
 
+#[path = "../../../tests/support/held.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod held;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -391,4 +395,28 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     let consumer = with(TOPIC, GROUP).build().unwrap();
     let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));
     assert_eq!(timeout(HANG, run).await.expect("it ends").unwrap().delivered, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
+    let (kafka, held) = (Kafka::start(1), held::Held::new().await);
+    let publish = async |key: &str, made: SystemTime| {
+        kafka.publisher.publish(key, made, b"10 GBP").await.unwrap();
+    };
+    held.lose(publish).await;
+    let books = held.clone();
+    let book = move |cx: Context, _: Arc<Message>| {
+        books.book(&cx);
+        async { Ok::<_, Failed>(()) }
+    };
+    let brokers = kafka.cluster.bootstrap_servers();
+    let consumer = Consumer::builder(&brokers, TOPIC, GROUP, held.of.clone())
+        .set("session.timeout.ms", "5000")
+        .rules(Rules::default().concurrency(64));
+    let stop = async {
+        held.judge(publish).await;
+        kafka.drained().await;
+    };
+    let ended = consumer.build().unwrap().run(book, stop).await.unwrap();
+    assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
 }

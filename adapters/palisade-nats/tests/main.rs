@@ -114,7 +114,7 @@ async fn a_message_at_work_elsewhere_is_not_acknowledged() {
     let consumer = builder(&nats, &redlock).build().unwrap();
     let ended = timeout(HANG, consumer.run(slow, nats.drained())).await.expect("it ends").unwrap();
     assert_eq!((effects.load(SeqCst), ended.acked, ended.parked), (1, 2, 0), "{ended:?}");
-    assert_eq!(ended.retried, 1, "the copy came again once, when the lease was over: {ended:?}");
+    assert!(ended.retried <= 1, "the copy waited, or came again once: {ended:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,82 @@
+//! Messages whose keys a node forgot, and what is promised of them with every broker: they stay
+//! there, others go on, and after one decision each takes effect once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use palisade::idempotency::{Context, Decision};
+use palisade::ops::{Audit, incidents};
+use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use tokio::time::{sleep, timeout};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// No step takes longer, also on a busy machine.
+const LONG: Duration = Duration::from_secs(100);
+/// Messages of before the loss, and of after it.
+const OLD: usize = 20;
+const NEW: usize = 5;
+
+/// A namespace whose node is emptied, and how often each key took effect.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub of: Idempotency,
+    node: MemoryNode,
+    books: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+impl Held {
+    /// Its consumers have used keys before.
+    pub async fn new() -> Self {
+        let node = MemoryNode::new();
+        let redlock = Redlock::builder().node(node.clone()).ttl(LEASE).max_ttl(LEASE);
+        let redlock = redlock.clock_error(LEASE / 40).build().unwrap();
+        let of = redlock.idempotency("orders").at_most_once().build().unwrap();
+        let first = of.key("first").run(|_| async { Ok::<_, Failed>(()) }).await.unwrap();
+        assert!(first.is_executed());
+        Self { of, node, books: Arc::default() }
+    }
+
+    /// The handler of the consumer.
+    pub fn book(&self, cx: &Context) {
+        *self.books.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+    }
+
+    /// Publishes, and empties the node behind the consumer's back. To be awaited before it runs.
+    pub async fn lose(&self, publish: impl AsyncFn(&str, SystemTime)) {
+        for n in 0..OLD {
+            publish(&format!("old-{n}"), SystemTime::now()).await;
+        }
+        self.node.restart_empty();
+        while !self.of.health().await.is_ready() {
+            sleep(LEASE / 20).await;
+        }
+    }
+
+    /// Judges while the consumer runs; when it returns, all is done.
+    pub async fn judge(&self, publish: impl AsyncFn(&str, SystemTime)) {
+        self.until("all are held", || self.of.metrics().held == OLD as u64).await;
+        for n in 0..NEW {
+            publish(&format!("new-{n}"), SystemTime::now()).await;
+        }
+        self.until("the new ones go on", || self.books.lock().unwrap().len() == NEW).await;
+        assert_eq!(self.of.metrics().held, OLD as u64, "nobody has decided");
+        let audit = Audit::new("alice", "looked at the ledger").unwrap();
+        let seen = incidents(&self.of).await.incidents;
+        let [incident] = &seen[..] else { panic!("{seen:?}") };
+        incident.decide(&self.of, Decision::Run, false, &audit).await.unwrap();
+        self.until("all are booked", || self.books.lock().unwrap().len() == OLD + NEW).await;
+        self.until("none is held", || self.of.metrics().held == 0).await;
+        assert!(self.books.lock().unwrap().values().all(|times| *times == 1), "{self:?}");
+    }
+
+    async fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let waits = async {
+            while !is() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let held = || (self.of.metrics(), self.books.lock().unwrap().clone());
+        assert!(timeout(LONG, waits).await.is_ok(), "not yet: {what}: {:?}", held());
+    }
+}
