@@ -47,9 +47,16 @@ pub enum Bug {
     ChangesUnfenced,
     /// Only claims carry the request's fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
-    /// A new history says "never seen" of a key that is younger than its own beginning
-    /// (idempotency 6).
+    /// A birth leaves no room for clocks that are apart (idempotency 6).
     BirthsWithoutMargin,
+    /// The note of a server's clock is a second ahead of what was written (quarantine 13).
+    NoteAhead,
+    /// A loss is proved from the new history's first note (quarantine 13).
+    LossFromItsEnd,
+    /// A loss ends where the new history begins, not L later (quarantine 13).
+    LossWithoutWindow,
+    /// A loss of unknown length is as acceptable as a short one (idempotency 6).
+    UnprovedLossAccepted,
     /// After a planned handover leases end by the new server's clock alone (quarantine 11).
     HandoverWithoutSettling,
     /// After a planned handover claims end by the new server's clock alone (quarantine 11).

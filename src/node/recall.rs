@@ -58,6 +58,10 @@ impl Recall {
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
         // The clocks by which a loss began and ended may differ by twice E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::UnprovedLossAccepted) && accepted > Duration::ZERO {
+            return length.is_some_and(|length| length > accepted);
+        }
         length.is_none_or(|length| length > accepted)
     }
 

@@ -281,6 +281,10 @@ impl Header {
         if now > m.note + NOTED || now < m.note {
             m.note = now;
         }
+        #[cfg(feature = "sim-bugs")]
+        if crate::bugs::on(crate::bugs::Bug::NoteAhead) {
+            m.note = now + NOTED;
+        }
         *marker = Some(m);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::NoFloor) {
@@ -426,8 +430,11 @@ fn begin(
     // A server that this one replaced goes on for L, and this one lacks its writes, too.
     let window = millis(windows.longest);
     #[cfg(feature = "sim-bugs")]
-    let window = if crate::bugs::on(crate::bugs::Bug::BirthsWithoutMargin) { 0 } else { window };
-    let loss = Loss { from: before.map_or(0, |m| m.note), to: now.saturating_add(window) };
+    let window = if crate::bugs::on(crate::bugs::Bug::LossWithoutWindow) { 0 } else { window };
+    let from = before.map_or(0, |m| m.note);
+    #[cfg(feature = "sim-bugs")]
+    let from = if crate::bugs::on(crate::bugs::Bug::LossFromItsEnd) { now } else { from };
+    let loss = Loss { from, to: now.saturating_add(window) };
     let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {
         history_id,

@@ -276,7 +276,7 @@ impl Node {
     pub(crate) fn crash(&self, copy: Copy) {
         let mut state = self.state();
         let at = state.master;
-        let data = state.data(copy, self.world.nanos());
+        let (since, data) = state.data(copy, self.world.nanos());
         let server = &mut state.servers[at];
         server.memory = Server::empty_memory(self.index, &server.clock);
         if let Some(data) = data {
@@ -287,6 +287,8 @@ impl Node {
         (server.halts, server.halted) = (false, None);
         state.down = true;
         state.begin(at);
+        drop(state);
+        self.world.tell(Event::Lost { node: self.index, since });
     }
 
     pub(crate) fn back(&self) {
@@ -305,6 +307,8 @@ impl Node {
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
+        drop(state);
+        self.world.tell(Event::Lost { node: self.index, since: 0 });
     }
 
     /// A server is frozen until [`thaw`](Self::thaw).
@@ -342,7 +346,7 @@ impl Node {
         if to == from || state.servers[to].frozen > 0 {
             return None;
         }
-        let data = state.data(copy, self.world.nanos());
+        let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
         // L is what a server's settings say and more than what it comes to: that covers its drift.
         let drift = u64::from(self.drift_ppm);
@@ -358,6 +362,8 @@ impl Node {
         for client in (0..state.views.len()).filter(|c| old >> c & 1 == 0) {
             state.views[client] = to;
         }
+        drop(state);
+        self.world.tell(Event::Lost { node: self.index, since });
         Some(from)
     }
 
@@ -410,12 +416,17 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    fn data(&self, copy: Copy, now: u64) -> Option<palisade::test_util::MemorySnapshot> {
-        match copy {
-            Copy::Behind(0) => Some(self.servers[self.master].memory.snapshot()),
-            Copy::Behind(span) => Some(self.copies.behind(now, span)),
-            Copy::Empty => None,
-        }
+    /// Returns the data that are left, and the true time (µs) until which they have everything.
+    fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
+        let (at, data) = match copy {
+            Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),
+            Copy::Behind(span) => {
+                let (at, data) = self.copies.behind(now, span);
+                (at, Some(data))
+            }
+            Copy::Empty => (0, None),
+        };
+        (at / 1_000, data)
     }
 
     /// A new data history begins on a server.

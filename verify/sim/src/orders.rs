@@ -35,6 +35,9 @@ impl Actor {
             .lease(ms(settings.ttl))
             .retention(ms(settings.retention))
             .durability(self.plan.durability);
+        if plan.accepts > 0 {
+            orders = orders.accept_loss(ms(plan.accepts));
+        }
         if plan.max_result > 0 {
             orders = orders.max_result(plan.max_result);
         }

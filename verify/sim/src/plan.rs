@@ -288,6 +288,8 @@ pub(crate) struct OrdersPlan {
     /// Largest result that is kept, in bytes; zero: all are.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
+    /// The longest loss that is accepted; zero: none is.
+    pub(crate) accepts: Ms,
 }
 
 /// What becomes of a key whose past is not known.
@@ -377,6 +379,10 @@ pub(crate) struct Promises {
     pub(crate) steps: bool,
     /// Nobody is answered that a name is vacant while one has it: all ask the same nodes.
     pub(crate) vacant: bool,
+    /// Keys run again after losses of at most this length.
+    pub(crate) accepts: Ms,
+    /// How long a replaced master goes on at most.
+    pub(crate) window: Ms,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,
 }
@@ -433,6 +439,8 @@ impl Plan {
                 (false, false) => Clocks::Right,
             },
             once: self.orders.policy == Policy::Once,
+            accepts: self.orders.accepts,
+            window: self.window(),
             steps: self.orders.policy != Policy::Least,
             vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,

@@ -174,6 +174,12 @@ pub(crate) enum Event {
         valid: bool,
         accepted: bool,
     },
+    /// A node's data are those of an earlier moment (true µs): later writes are gone, and so will
+    /// be those of a master that was replaced.
+    Lost {
+        node: usize,
+        since: u64,
+    },
     /// The user's code makes a call under an idempotency key.
     Calls {
         client: usize,

@@ -31,6 +31,7 @@ const HANDOVERS: Where = Where::Changed(Tamper::Scene(Scene::Handovers));
 const RETENTION: Where = Where::Changed(Tamper::Scene(Scene::Retention));
 const OPERATORS: Where = Where::Changed(Tamper::Scene(Scene::Operators));
 const CLASSIC: Where = Where::Changed(Tamper::Scene(Scene::Classic));
+const LOSSES: Where = Where::Changed(Tamper::Scene(Scene::Losses));
 const TICKS: Where = Where::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Goes through the seeds until the bug is found.
@@ -108,13 +109,17 @@ known_bugs! {
     promises_expire_early: PromisesExpireEarly in ORDERS,
     fingerprint_of_claims_only: FingerprintOfClaimsOnly in PRINTS,
     no_lock_delay: NoLockDelay in MIXED,
-    births_without_margin: BirthsWithoutMargin in ORDERS,
+    births_without_margin: BirthsWithoutMargin in LOSSES,
     reservations_stay: ReservationsStay in MIXED,
     reserved_over_holder: ReservedOverHolder in MIXED,
     takeovers_release: TakeoversRelease in TAKE_OVERS,
     extensions_keep_nothing: ExtensionsKeepNothing in RETENTION,
     changes_unfenced: ChangesUnfenced in OPERATORS,
     foreign_overwritten: ForeignOverwritten in CLASSIC,
+    note_ahead: NoteAhead in LOSSES,
+    loss_from_its_end: LossFromItsEnd in LOSSES,
+    loss_without_window: LossWithoutWindow in LOSSES,
+    unproved_loss_accepted: UnprovedLossAccepted in LOSSES,
     ticks_by_process: TicksByProcess in TICKS,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,

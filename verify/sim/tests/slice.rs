@@ -53,6 +53,12 @@ fn operators_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Operators)));
 }
 
+/// Losses are accepted in no other plans.
+#[test]
+fn losses_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Losses)));
+}
+
 #[test]
 fn classic_locks_on_the_same_key_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Classic)));

@@ -1,6 +1,7 @@
 //! What must hold in every run, one promise a file. Each sees every event in order and says what
 //! is broken; none knows how the library works.
 
+mod accepted;
 mod claims;
 mod deadlines;
 mod durable;
@@ -51,13 +52,24 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::<loss::LossTold>::default(),
         Box::<keys::Keys>::default(),
         Box::<quarantine::Quarantine>::default(),
-        Box::<results::Results>::default(),
         Box::<requests::Requests>::default(),
-        Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)),
         Box::new(deadlines::Deadlines),
         Box::new(waiters::Waiters::new(promises.served)),
         Box::<tasks::Tasks>::default(),
     ];
+    if promises.accepts > 0 {
+        // A result that was lost with its claim may be followed by another one.
+        all.push(Box::new(accepted::Accepted::new(promises.accepts, promises.window)));
+    } else {
+        all.push(Box::<results::Results>::default());
+        all.push(Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)));
+        if promises.steps {
+            all.push(Box::<steps::Steps>::default());
+        }
+        if promises.once {
+            all.push(Box::<once::Once>::default());
+        }
+    }
     if promises.clocks != Clocks::Step {
         all.push(Box::<exclusion::Exclusion>::default());
         all.push(Box::<claims::Claims>::default());
@@ -70,12 +82,6 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
     }
     if promises.clocks == Clocks::Right && promises.vacant {
         all.push(Box::<vacant::Vacant>::default());
-    }
-    if promises.steps {
-        all.push(Box::<steps::Steps>::default());
-    }
-    if promises.once {
-        all.push(Box::<once::Once>::default());
     }
     all
 }

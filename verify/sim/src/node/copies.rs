@@ -37,10 +37,10 @@ impl Copies {
         self.later.push_back((now, memory.snapshot()));
     }
 
-    /// The last copy that is at least so old.
-    pub(super) fn behind(&self, now: u64, span: Ms) -> MemorySnapshot {
+    /// The last copy that is at least so old, and its moment.
+    pub(super) fn behind(&self, now: u64, span: Ms) -> (u64, MemorySnapshot) {
         let until = now.saturating_sub(span * 1_000_000);
         let old = self.later.iter().rev().find(|(at, _)| *at <= until);
-        old.map_or(&self.first, |(_, copy)| copy).clone()
+        old.map_or_else(|| (0, self.first.clone()), Clone::clone)
     }
 }

@@ -62,7 +62,7 @@ impl Node {
         {
             return false;
         }
-        let copy = behind.map(|span| state.copies.behind(self.world.nanos(), span));
+        let copy = behind.map(|span| state.copies.behind(self.world.nanos(), span).1);
         let data = copy.unwrap_or_else(|| state.servers[from].memory.snapshot());
         let replaced = &mut state.servers[from];
         let window = replaced.window.as_nanos() as u64 / 1_000_000;

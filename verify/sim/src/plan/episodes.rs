@@ -88,6 +88,57 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    pub(super) fn losses(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        self.copy_every = 10;
+        self.orders.policy = Policy::Once;
+        let error = self.stages[0].clock_error;
+        let is_group = d.chance(500);
+        if is_group {
+            self.nodes[0] = group(2 * TTL, false, d.pick(&[TTL / 4, TTL, 3 * TTL]));
+            for server in &mut self.nodes[0].servers {
+                *server = within(error * 1_000, d.chance(500), server.window);
+            }
+        }
+        let mut works = || -> Vec<Act> {
+            let call = |d: &mut Dice| {
+                let (key, span) = (d.range(0, 2) as usize, d.pick(&[1, 20, TTL]));
+                let handler = HandlerPlan { span, fails: d.pick(&[0, 0, 1]), polls: u32::MAX };
+                Act::Order { key, print: 0, wait: TTL, handler }
+            };
+            (0..14).flat_map(|_| [Act::Think(d.range(0, 3 * TTL)), call(d)]).collect()
+        };
+        let (first, second, third) = (works(), works(), works());
+        self.set_tasks([first, second, third]);
+        for _ in 0..d.range(1, 4) {
+            let at = d.range(200, 20 * TTL);
+            let behind = Copy::Behind(d.pick(&[0, 20, TTL, 4 * TTL, 8 * TTL, 16 * TTL]));
+            let copy = if d.chance(150) { Copy::Empty } else { behind };
+            let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
+            let fault = if self.nodes[node].is_group() && d.chance(600) {
+                let (to, old) = (d.range(0, 1) as usize, d.range(0, 7));
+                Fault::Failover { node, to, copy, old, freeze: 0 }
+            } else {
+                Fault::Crash { node, copy, down: d.pick(&[0, 20, 4 * TTL]) }
+            };
+            self.faults.push((at, fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+        if d.chance(600) {
+            // A note is up to a second old, and E and L are added.
+            self.orders.accepts = d.pick(&[1_200, 1_600, 2_000, 3_000]);
+            return;
+        }
+        // Requests of the moments before the loss, and of those in which a replaced master goes on.
+        let (first, most) = (self.faults[0].0.saturating_sub(3 * error), error as i64 * 1_000);
+        let until = self.nodes[0].window() + 6 * error;
+        let birth = |d: &mut Dice| Birth {
+            at: first + d.range(0, until),
+            error: d.pick(&[-most, 0, most]),
+        };
+        self.orders.births = (0..3).map(|_| birth(d)).collect();
+    }
+
     pub(super) fn ticks(&mut self, d: &mut Dice) {
         self.small_world(d);
         self.orders.policy = d.pick(&[Policy::Once, Policy::Once, Policy::Rerun]);

@@ -32,6 +32,9 @@ pub enum Scene {
     Operators,
     /// Another program that takes the same lock by `SET NX PX`.
     Classic,
+    /// Servers that restart or are promoted with older data or none, and keys that may run again
+    /// after short losses.
+    Losses,
     /// A job that ticks each second on three processes that stop and die, on servers that fail
     /// over and crash.
     Ticks,
@@ -59,6 +62,7 @@ impl Plan {
             Scene::Retention => self.retention_runs_out(&mut d),
             Scene::Operators => self.operators(&mut d),
             Scene::Classic => self.classic(&mut d),
+            Scene::Losses => self.losses(&mut d),
             Scene::Ticks => self.ticks(&mut d),
         }
     }

@@ -112,6 +112,9 @@ impl fmt::Display for Event {
                     "     node {node}/{server} begins a new life: silent for {ms} ms at least"
                 )
             }
+            Self::Lost { node, since } => {
+                write!(f, "     node {node} has what was written until {since} µs")
+            }
             Self::LateEffect { node, client, name: n, late } => {
                 write!(f, "     node {node}: what client {client} asked of {} ", name(n))?;
                 write!(f, "took effect {late} µs after its deadline")

@@ -1,0 +1,72 @@
+//! A key that is parked when its past is not known is started again only if the start before was
+//! written in the span of a loss that its namespace accepts.
+
+use std::collections::BTreeMap;
+
+use super::Invariant;
+use crate::plan::Ms;
+use crate::trace::Event;
+
+/// True times in microseconds.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    accepts: u64,
+    window: u64,
+    /// By key: when each start was, and the result that it would have.
+    starts: BTreeMap<u16, Vec<(u64, u64)>>,
+    /// Until when a node's data had everything, and when it lost the rest.
+    losses: Vec<(u64, u64)>,
+}
+
+impl Accepted {
+    pub(crate) fn new(accepts: Ms, window: Ms) -> Self {
+        let (starts, losses) = (BTreeMap::new(), Vec::new());
+        Self { accepts: accepts * 1_000, window: window * 1_000, starts, losses }
+    }
+
+    /// Returns true if what was written then may be gone by a loss that is accepted.
+    fn may_be_lost(&self, at: u64) -> bool {
+        self.losses.iter().any(|&(since, lost)| {
+            // A replaced master goes on for its window.
+            let is_in = since <= at && at <= lost + self.window;
+            is_in && at.max(lost) - since <= self.accepts
+        })
+    }
+}
+
+impl Invariant for Accepted {
+    fn name(&self) -> &'static str {
+        "started again after accepted losses only"
+    }
+
+    fn source(&self) -> &'static str {
+        "IdempotencyBuilder::accept_loss: a loss of at most this length does not count"
+    }
+
+    fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
+        match *event {
+            Event::Lost { since, .. } => {
+                self.losses.push((since, at));
+                Ok(())
+            }
+            Event::Starts { name, value, .. } => {
+                let known = self.starts.get(&name).into_iter().flatten();
+                let known = known.copied().find(|(before, _)| !self.may_be_lost(*before));
+                self.starts.entry(name).or_default().push((at, value));
+                known.map_or(Ok(()), |(before, first)| {
+                    Err(format!(
+                        "{event}, but the start at {before} µs, whose result is {first}, is known, \
+                         or was lost with more than is accepted"
+                    ))
+                })
+            }
+            Event::NoEffect { name, value } => {
+                if let Some(starts) = self.starts.get_mut(&name) {
+                    starts.retain(|(_, other)| *other != value);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
