@@ -87,7 +87,7 @@ local function history(marker, replid, now_us, now_ms)
       since, floor, began, losses = 0, 0, 'n', ''
     else
       if not known then note, losses = 0, '' end
-      losses = losses .. format(' %013.0f-%013.0f', note, now_ms + window)
+      losses = losses .. format(' %013.0f-%013.0f', note, now_ms)
       -- One loss instead of the two oldest: it contains both.
       if #losses > 224 then
         local a, b, c, d = match(losses, '^ (%d+)-(%d+) (%d+)-(%d+)')
@@ -101,9 +101,14 @@ local function history(marker, replid, now_us, now_ms)
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
+  -- The longest L of those who ask in a quarantine counts, as for its length.
+  if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
+    write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
+  end
   -- The first client to connect knew of no data; this one saw some before these began.
-  if began == 'e' and knows > 0 and knows < (tonumber(sub(losses, 16, 28)) or 0) - window then
-    write, began = true, 'l'
+  if began == 'e' and knows > 0 then
+    local first = #losses == 28 and since or (tonumber(sub(losses, 16, 28)) or 0) - window
+    if knows < first then write, began = true, 'l' end
   end
   if write or now_ms > note + 1000 or now_ms < note then
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',

@@ -28,6 +28,8 @@ pub(super) struct Marker {
     pub(super) handover: Option<Handover>,
     /// The wall clock when a batch last noted it, in milliseconds; 0: never.
     note: u64,
+    /// The wall clock when these data began, in milliseconds; 0: they lost nothing.
+    since_wall: u64,
     /// Losses of these data.
     losses: Losses,
 }
@@ -51,6 +53,14 @@ impl Losses {
         }
         if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
             *place = Some(latest);
+        }
+        self
+    }
+
+    /// The same where the latest ends at this time at the earliest.
+    fn until(mut self, to: u64) -> Self {
+        if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
+            latest.to = latest.to.max(to);
         }
         self
     }
@@ -87,6 +97,7 @@ impl Marker {
             began: Began::Known,
             handover: None,
             note: 0,
+            since_wall: 0,
             losses: Losses::default(),
         }
     }
@@ -166,7 +177,10 @@ impl Marker {
     /// Takes note that a client saw other data here, at this time by the node's clock (µs): before
     /// these began, which was just now if they are `new`.
     fn remember(&mut self, known_since: Option<u64>, new: bool, window: Duration) {
-        let began = self.losses.0[0].map_or(0, |loss| loss.to.saturating_sub(millis(window)));
+        let began = match self.losses.0 {
+            [Some(first), Some(_), ..] => first.to.saturating_sub(millis(window)),
+            _ => self.since_wall,
+        };
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
         if self.began == Began::Empty && earlier {
             self.began = Began::Lost;
@@ -266,7 +280,18 @@ impl Header {
         let marker_missing = marker.is_none();
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
-        m.remember(known_since, marker_missing, windows.longest);
+        let window = windows.longest;
+        #[cfg(feature = "sim-bugs")]
+        let window = if crate::bugs::on(crate::bugs::Bug::LossWithoutWindow) {
+            Duration::ZERO
+        } else {
+            window
+        };
+        if !m.left(clock.now).is_zero() {
+            // A server that this one replaced goes on for L: the longest of those who ask.
+            m.losses = m.losses.until(m.since_wall.saturating_add(millis(window)));
+        }
+        m.remember(known_since, marker_missing, window);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -427,14 +452,10 @@ fn begin(
         lead
     };
     let now = clock.micros / 1_000;
-    // A server that this one replaced goes on for L, and this one lacks its writes, too.
-    let window = millis(windows.longest);
-    #[cfg(feature = "sim-bugs")]
-    let window = if crate::bugs::on(crate::bugs::Bug::LossWithoutWindow) { 0 } else { window };
     let from = before.map_or(0, |m| m.note);
     #[cfg(feature = "sim-bugs")]
     let from = if crate::bugs::on(crate::bugs::Bug::LossFromItsEnd) { now } else { from };
-    let loss = Loss { from, to: now.saturating_add(window) };
+    let loss = Loss { from, to: now };
     let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {
         history_id,
@@ -445,6 +466,7 @@ fn begin(
         began: before.map_or(Began::Empty, |m| m.began),
         handover: None,
         note: now,
+        since_wall: now,
         losses,
     }
 }

@@ -164,6 +164,12 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = first.node_micros / 1_000 + 12_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
+    // In the quarantine the longest counts of those who ask.
+    let longer = longest + Duration::from_secs(1);
+    b.set_failover_windows(known, longer);
+    let first = facts(&b, TERMS);
+    let ends = ends + 1_000;
+    assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
     // The settings of the group came down. The loss is what it was.
     b.set_failover_windows(Duration::ZERO, Duration::ZERO);
     assert_eq!(facts(&b, TERMS).losses, first.losses);

@@ -120,9 +120,14 @@ impl Seen {
         }
         // The script writes that data were lost which this client had seen.
         let window = encode::whole_millis(group_terms.longest_window());
-        let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
-        let knew = batch.known_since.map(|micros| micros / 1_000);
-        if empty_since.is_some_and(|loss| knew.is_some_and(|at| at + window < loss.to)) {
+        let empty_since = match &*self.losses {
+            [first, ..] if self.began == Began::Empty => {
+                let later = self.losses.len() > 1;
+                if later { first.to.saturating_sub(window) } else { self.since }
+            }
+            _ => 0,
+        };
+        if batch.known_since.is_some_and(|micros| micros / 1_000 < empty_since) {
             return None;
         }
         // Until when the length need not be agreed on again (quarantine 7).

@@ -284,6 +284,33 @@ async fn the_longer_quarantine_wins() {
 }
 
 #[tokio::test]
+async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine() {
+    let server = Server::start(&[]);
+    let with = |window: u64| {
+        let window = Duration::from_secs(window);
+        RedisNode::builder(server.url()).failover_window(window).build().unwrap()
+    };
+    let ends = async |window: u64, known_since: Option<u64>| {
+        let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
+        let deadline = SystemEnv.now() + Duration::from_secs(5);
+        let facts = with(window).call(batch, deadline).await.facts.unwrap();
+        let loss = facts.losses.last().copied().expect("a loss");
+        (loss.to - facts.since, facts.began, facts.since * 1_000)
+    };
+    let (first, began, since) = ends(3, None).await;
+    assert_eq!((first, began), (3_000, Began::Empty));
+    assert_eq!(ends(9, None).await.0, 9_000);
+    assert_eq!(ends(0, None).await.0, 9_000);
+    // Who saw these data only knows nothing of others, and who saw others does, whatever L is.
+    for window in [0, 3, 20] {
+        assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
+    }
+    assert_eq!(ends(0, Some(since - 1_000)).await.1, Began::Lost);
+    // In the quarantine alone: the last one asked for 20 s.
+    assert_eq!(ends(0, None).await.0, 20_000);
+}
+
+#[tokio::test]
 async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer() {
     let server = Server::start(&[]);
     let node = fresh(&server);
