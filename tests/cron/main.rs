@@ -222,7 +222,7 @@ async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
         let after = &runs[before..];
         // One each second, and none of before.
         assert!((4..=12).contains(&after.len()), "dies: {dies}: {after:?}");
-        let late = |run: &world::Run| run.began as i64 / 1_000 - run.at;
+        let late = |run: &world::Run| run.began.cast_signed() / 1_000 - run.at;
         assert!(after.iter().all(|run| late(run) <= 1), "dies: {dies}: {after:?}");
     }
 }

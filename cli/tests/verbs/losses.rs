@@ -132,7 +132,9 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         until("it runs", SOON, || !times(ground, name).is_empty());
         let pid: u32 = text(&ground.file(&format!("{name}.pid"))).trim().parse().unwrap();
         let both = watchdogs(run.pid());
-        both.iter().for_each(|pid| signal(*pid, "STOP"));
+        for pid in &both {
+            signal(*pid, "STOP");
+        }
         assert_eq!(both.len(), 2);
         (run, pid, both)
     };
@@ -142,14 +144,18 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     assert!(is_alive(pid));
     let seen = ground.run(&["inspect", "renewed", "--json"]);
     assert!(seen.out.contains("\"held\""), "{}", seen.out);
-    both.iter().for_each(|pid| signal(*pid, "CONT"));
+    for pid in &both {
+        signal(*pid, "CONT");
+    }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
     // The program that they belong to is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
-    both.iter().for_each(|pid| signal(*pid, "CONT"));
+    for pid in &both {
+        signal(*pid, "CONT");
+    }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
     // All three are stopped: the command ends when the first of them goes on.
     let (run, pid, both) = start(&ground, "stopped");

@@ -22,6 +22,9 @@ called again. Decide first: as long as the decision is to park they become dead 
 brokers have commands of their own for this (manual, \"What to do after a loss of data\"). Exit
 code: 0 done, 2 some stay because they are incomplete, 64 wrong use, 69 not reached.";
 
+const URL: &str =
+    "Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]";
+
 /// Moves forgotten dead letters of a Redis Stream back into it, to run after a decision.
 #[derive(Debug, Args)]
 pub(crate) struct RedriveArgs {
@@ -30,8 +33,7 @@ pub(crate) struct RedriveArgs {
     /// The stream that consumers read; its dead letters are in {STREAM}:dead
     #[arg(long, value_name = "NAME")]
     stream: String,
-    /// Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help = URL)]
     url: Option<String>,
     #[command(flatten)]
     audit: AuditArgs,
@@ -56,14 +58,14 @@ impl RedriveArgs {
             let why = format!("{e}; some may have been moved: the same command goes on");
             Fail::new(UNAVAILABLE, why)
         })?;
-        let mut text = format!("{moved} moved\n");
-        if redriven.incomplete > 0 {
-            text += &format!(
-                "{} stay: their entries were too large for a dead letter; add them again from \
-                 where they came from\n",
-                redriven.incomplete
-            );
-        }
+        let stay = match redriven.incomplete {
+            0 => String::new(),
+            n => format!(
+                "{n} stay: their entries were too large for a dead letter; add them again from \
+                 where they came from\n"
+            ),
+        };
+        let text = format!("{moved} moved\n{stay}");
         Ok(Done { text, code: if redriven.incomplete == 0 { 0 } else { 2 } })
     }
 }
