@@ -39,10 +39,10 @@
 //! ```
 //!
 //! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
-//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is completed
-//! once whichever process comes first, also if the one that leads changes in the middle. Nothing is
-//! chained from one tick to the next: each process derives the ticks again, so nothing can break
-//! that would have to be started again.
+//! [idempotency](crate::idempotency) record under the job's name and that instant, so a tick is
+//! completed once whichever process comes first, also if the one that leads changes in the middle.
+//! Nothing is chained from one tick to the next: each process derives the ticks again, so nothing
+//! can break that would have to be started again.
 //!
 //! One process *leads*: it comes first to each tick, the others only when a moment has passed and
 //! nobody has. That saves requests, and decides nothing. An operator takes the lead from a process

@@ -242,9 +242,9 @@ impl IdempotencyBuilder {
     /// group the time for which a master that was replaced may have gone on is part of it, too.
     /// Without this setting one second that was lost makes every key without
     /// [`created_at`](Call::created_at) one whose past is not known for a whole retention.
-    /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only file, and the
-    /// failover of a group whose `down-after-milliseconds` is some seconds. A server that lost
-    /// everything is never covered by it; a backup only if it is younger than that.
+    /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only
+    /// file, and the failover of a group whose `down-after-milliseconds` is some seconds. A server
+    /// that lost everything is never covered by it; a backup only if it is younger than that.
     ///
     /// The same in every process that handles the keys. Less than the retention. Default zero: no
     /// loss is accepted.

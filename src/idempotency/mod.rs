@@ -70,6 +70,7 @@ mod in_flight;
 mod key;
 mod metrics;
 mod outcome;
+mod past;
 mod policy;
 mod run;
 mod step;

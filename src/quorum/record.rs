@@ -12,6 +12,7 @@
 //! of it before the validity ends; 5. another fingerprint seen anywhere is a mismatch, and no
 //! result of another request is shown.
 
+mod forgotten;
 #[cfg(test)]
 mod tests;
 
@@ -257,67 +258,6 @@ impl Record {
 
     fn mismatches(&self) -> usize {
         self.count(|v| *v == Vote::Mismatch)
-    }
-
-    /// Nodes that forgot granted, and those that remember can no longer be a majority.
-    fn must_relax(&self) -> bool {
-        let forgot = self.forgetful().count();
-        let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
-        !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
-    }
-
-    /// The nodes that granted and may have forgotten a claim of the key, each with for how long it
-    /// will say so of keys without a birth.
-    pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
-        self.votes.iter().enumerate().filter_map(|(node, v)| match v {
-            Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
-            _ => None,
-        })
-    }
-
-    /// The nodes that granted and began empty, if a majority would remember every claim of the key
-    /// were they known to be new.
-    fn fresh(&self) -> Vec<usize> {
-        let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
-        let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
-        if self.count(|v| is_fresh(v) || sure(v)) < self.need() {
-            return Vec::new();
-        }
-        let nodes = self.votes.iter().enumerate();
-        nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
-    }
-
-    /// How long it is until a majority knows every key again, by those that granted, and the losses
-    /// of those that do not remember.
-    fn forgotten(&self) -> Forgetting {
-        let granted = self.votes.iter().filter_map(|v| match v {
-            Vote::Granted { unsure, .. } => Some(*unsure),
-            _ => None,
-        });
-        let mut spans: Vec<Duration> = granted.collect();
-        spans.sort_unstable();
-        let remaining = spans.get(self.need() - 1).copied().unwrap_or_default();
-        let mut all = Vec::new();
-        for vote in &self.votes {
-            match vote {
-                Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
-                    if losses.is_empty() {
-                        // What nobody can name, nobody can decide about.
-                        all.clear();
-                        break;
-                    }
-                    all.extend_from_slice(losses);
-                }
-                _ => {}
-            }
-        }
-        all.sort_unstable_by_key(|loss| (loss.to, loss.from));
-        all.dedup();
-        let remember =
-            self.count(|v| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero()));
-        let missing = self.count(|v| matches!(v, Vote::Silent | Vote::Failed(_)));
-        let unheard = remember + missing >= self.need();
-        Forgetting { remaining, losses: all, fresh: self.fresh(), unheard }
     }
 
     /// Starts over with every grant so far.

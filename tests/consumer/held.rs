@@ -13,7 +13,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::broker::{Broker, Handed};
 use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
-use super::{Ledger, empty, once};
+use super::{Ledger, empty, once, worker};
 
 /// Nodes lose their data while messages wait. These are held, later ones go on, and one decision
 /// ends it.
@@ -71,4 +71,33 @@ async fn messages_of_a_loss_are_held_until_it_is_decided_to_run() {
 #[tokio::test(start_paused = true)]
 async fn messages_of_a_loss_are_held_until_it_is_decided_to_park() {
     held(Decision::Park).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_lost_their_data_know_of_messages_made_later() {
+    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
+    assert!(once(&w.redlock).key("none").lookup::<()>().await.is_ok());
+    w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
+    assert!(once(&w.redlock).key("first").run(|_| async { Ok::<_, Failed>(()) }).await.is_err());
+    sleep(secs(60)).await;
+    broker.publish("order-1", "10 GBP");
+    broker.publish("order-2", "10 GBP");
+    let book = |books: Ledger| {
+        move |cx: Context, _: Arc<Handed>| {
+            let books = books.clone();
+            async move { books.book(&cx) }
+        }
+    };
+    let worker = worker(&w.redlock, Rules::default().concurrency(1));
+    // Made a moment ago: nobody can have handled it before the nodes lost their data.
+    let (connection, _) = broker.connect();
+    let connection = connection.created(at(w.now()));
+    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
+    // Made at a time that nobody knows: put aside, if the rules say so.
+    broker.publish("order-3", "10 GBP");
+    let (connection, _) = broker.connect();
+    let parks = super::worker(&w.redlock, Rules::default().park_forgotten());
+    parks.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
 }

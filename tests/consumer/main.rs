@@ -26,7 +26,7 @@ use palisade::idempotency::consumer::{
 };
 use palisade::idempotency::{Context, Status};
 use palisade::{Failed, Idempotency, Probed, Redlock};
-use support::idem::{World, at, secs};
+use support::idem::{World, secs};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -484,33 +484,4 @@ async fn what_no_message_can_get_past_ends_the_consumer_and_loses_nothing() {
     }
     assert!(!ran.load(SeqCst));
     assert_eq!(broker.left(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nodes_that_lost_their_data_know_of_messages_made_later() {
-    let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
-    assert!(once(&w.redlock).key("none").lookup::<()>().await.is_ok());
-    w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
-    assert!(once(&w.redlock).key("first").run(|_| async { Ok::<_, Failed>(()) }).await.is_err());
-    sleep(secs(60)).await;
-    broker.publish("order-1", "10 GBP");
-    broker.publish("order-2", "10 GBP");
-    let book = |books: Ledger| {
-        move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move { books.book(&cx) }
-        }
-    };
-    let worker = worker(&w.redlock, Rules::default().concurrency(1));
-    // Made a moment ago: nobody can have handled it before the nodes lost their data.
-    let (connection, _) = broker.connect();
-    let connection = connection.created(at(w.now()));
-    worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
-    assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
-    // Made at a time that nobody knows: put aside, if the rules say so.
-    broker.publish("order-3", "10 GBP");
-    let (connection, _) = broker.connect();
-    let parks = self::worker(&w.redlock, Rules::default().park_forgotten());
-    parks.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
-    assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
 }

@@ -10,7 +10,7 @@ use palisade::{Forgotten, Idempotency, MemoryNode, Outcome, Redlock};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::support::idem::{World, at, boom, secs};
+use crate::support::idem::{Effects, World, at, boom, secs};
 use crate::support::logs::Log;
 
 const KEEP: Duration = Duration::from_secs(3_600);
@@ -135,4 +135,31 @@ async fn one_line_of_the_log_says_until_when() {
     for part in ["WARN", "palisade::node", "node=\"node-0\"", "remaining_ms=3573001"] {
         assert!(lines[0].contains(part), "{part} in {}", lines[0]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
+    let (w, e) = (World::new(3), Effects::default());
+    let h = w.handle(0);
+    assert!(h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
+    w.nodes[0].restart_empty();
+    tokio::time::sleep(secs(40)).await;
+    let stumbles = async {
+        h.faults[2].cut();
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        h.faults[2].heal();
+    };
+    let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
+    assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
+    // While it stays away, the answer comes after a while, and it is that nobody knows.
+    h.faults[2].cut();
+    let began = tokio::time::Instant::now();
+    match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {
+        Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (0, ParkedReason::Forgotten)),
+        other => panic!("{other:?}"),
+    }
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    h.faults[2].heal();
+    let newer = h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap();
+    assert!(matches!(newer, Outcome::Executed { value: 3, attempt: 1, .. }));
 }

@@ -314,33 +314,6 @@ async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
-    let (w, e) = (World::new(3), Effects::default());
-    let h = w.handle(0);
-    assert!(h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
-    w.nodes[0].restart_empty();
-    tokio::time::sleep(secs(40)).await;
-    let stumbles = async {
-        h.faults[2].cut();
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        h.faults[2].heal();
-    };
-    let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
-    assert_eq!(new.unwrap(), executed(2, 1));
-    // While it stays away, the answer comes after a while, and it is that nobody knows.
-    h.faults[2].cut();
-    let began = tokio::time::Instant::now();
-    match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {
-        Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (0, ParkedReason::Forgotten)),
-        other => panic!("{other:?}"),
-    }
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
-    h.faults[2].heal();
-    let newer = h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap();
-    assert_eq!(newer, executed(3, 1));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_minority_may_be_down_and_a_majority_may_not() {
     for (n, down, works) in [(3, 1, true), (5, 2, true), (3, 2, false), (5, 3, false)] {
         let (w, e) = (World::new(n), Effects::default());

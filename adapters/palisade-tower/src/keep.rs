@@ -36,9 +36,9 @@ impl Keep {
     /// Returns what is kept unless it is said otherwise, as Stripe's interface has it:
     ///
     /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
-    ///   [`NoEffect`](Self::NoEffect). The request was refused before anything was done; a corrected
-    ///   one may have the same key. A handler that answers one of these *after* an effect has to
-    ///   put [`Response`](Self::Response) into the response.
+    ///   [`NoEffect`](Self::NoEffect). The request was refused before anything was done; a
+    ///   corrected one may have the same key. A handler that answers one of these *after* an
+    ///   effect has to put [`Response`](Self::Response) into the response.
     /// - All else: [`Response`](Self::Response). That a card was declined is a result, too, and so
     ///   is a 5xx that the handler answered
     ///   ([`server_errors`](crate::IdempotencyLayer::server_errors) changes that).

@@ -134,15 +134,15 @@ impl IdempotencyLayer {
     /// Says what a 5xx means that the handler answered; other statuses are kept by
     /// [`Keep::by_status`].
     ///
-    /// By default whoever can tell decides ([`Keep::Unknown`]): the [`probe`](Self::probe), if there
-    /// is one, or the policy of a namespace with `at_least_once()`, which runs again. With
-    /// `at_most_once()` alone nobody can, and the response is the result ([`Keep::Response`]): it is
-    /// replayed, so that a repetition neither runs again nor waits for a person.
+    /// By default the [`probe`](Self::probe) decides if there is one, or the policy of a namespace
+    /// with `at_least_once()`, which runs again ([`Keep::Unknown`]). With `at_most_once()` alone
+    /// neither can tell, and the response is the result ([`Keep::Response`]): it is replayed, so
+    /// that a repetition neither runs again nor waits for a person.
     ///
     /// With `at_most_once()` alone [`Keep::Unknown`] parks the key: repetitions are answered 409
-    /// `outcome-unknown` until a person has settled it. [`Keep::NoEffect`] is for handlers that roll
-    /// everything back before they answer a 5xx. A handler that panics, or whose response breaks
-    /// off, always leaves an unknown outcome.
+    /// `outcome-unknown` until a person has settled it. [`Keep::NoEffect`] is for handlers that
+    /// roll everything back before they answer a 5xx. A handler that panics, or whose response
+    /// breaks off, always leaves an unknown outcome.
     pub fn server_errors(self, keep: Keep) -> Self {
         self.keep_by(move |s| if is_server_error(s) { keep } else { Keep::by_status(s) })
     }

@@ -3,8 +3,8 @@
 -- ones) becomes n. A server on which nothing was ever granted, because it is unused or its clients
 -- are in the first quarantine, gets the marker of one that never lost anything. On any other the
 -- quarantine, the floor and later losses stay as they are.
--- With l an operator has to say that everything before is gone for good (ARGV 2). Leases of then may
--- still be held, so that never ends a quarantine early.
+-- With l an operator has to say that everything before is gone for good (ARGV 2). Leases of then
+-- may still be held, so that never ends a quarantine early.
 -- KEYS 1 palisade:generation
 -- ARGV 1 'look' or 'mark'   2 '1': also with l
 -- Returns {'ok', when its data began in ms; empty if nothing was granted yet} | {'marked', note}

@@ -283,6 +283,6 @@ impl Batch {
 
     async fn die(&self) {
         self.died.notify_one();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

@@ -37,31 +37,31 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
             Ok(Err(e)) => refusal(e),
             Err(_) => Answer::Dropped,
         };
-        let taken = task.verb(Verb::TakeOver, &name, wait + ROUND, call, answer).await?;
-        let Some(taken) = taken.ok().and_then(Result::ok) else { continue };
-        let (at, token) = (now(), taken.guard.fencing_token().get());
-        let until = taken.guard.valid_until().as_nanos();
+        let won = task.verb(Verb::TakeOver, &name, wait + ROUND, call, answer).await?;
+        let Some(won) = won.ok().and_then(Result::ok) else { continue };
+        let (at, token) = (now(), won.guard.fencing_token().get());
+        let until = won.guard.valid_until().as_nanos();
         let held = What::Held { name: Arc::clone(&name), token, since, until };
         task.ledger.say_at(at, held).await?;
-        let closed = at + taken.closed_for.as_nanos() as u64;
+        let closed = at + won.closed_for.as_nanos() as u64;
         // A holder that was never seen had any token below.
-        let fence = taken.from.as_ref().map_or(token - 1, |from| from.fence.get());
+        let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
         let took = What::Took { name: Arc::clone(&name), token, fence, closed };
         task.ledger.say_at(at, took).await?;
         if forced {
-            task.open(taken, &name).await?;
+            task.open(won, &name).await?;
         } else {
-            task.hold(taken.guard, &name, true).await?;
+            task.hold(won.guard, &name, true).await?;
         }
     }
 }
 
 impl Task {
     /// What `palisade force-release` does with a lock that it has taken.
-    async fn open(&mut self, taken: TakenOver, name: &Arc<str>) -> io::Result<()> {
-        let token = taken.guard.fencing_token().get();
+    async fn open(&mut self, won: TakenOver, name: &Arc<str>) -> io::Result<()> {
+        let token = won.guard.fencing_token().get();
         self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;
-        let (guard, closed_for): (_, Duration) = (taken.guard, taken.closed_for);
+        let (guard, closed_for): (_, Duration) = (won.guard, won.closed_for);
         let call = async move {
             sleep(closed_for).await;
             guard.release().await

@@ -137,10 +137,10 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
         for h in of.iter().filter(|h| h.from < h.end) {
             open.retain(|o| o.end > h.from);
             for before in &open {
-                let (taken, taker) =
+                let (victim, taker) =
                     if before.token < h.token { (*before, h) } else { (h, *before) };
-                if taken_over(of, taken, taker) {
-                    found.extend(too_long(taken, taker));
+                if taken_over(of, victim, taker) {
+                    found.extend(too_long(victim, taker));
                     continue;
                 }
                 let ms = (before.end.min(h.end) - h.from) as f64 / 1e6;
@@ -161,11 +161,11 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
 
 /// Returns true if the lock came from this holder to the taker by takeovers alone, one or a chain:
 /// each from the holder with the largest token below its own, whom it had seen.
-fn taken_over(of: &[Hold], taken: &Hold, taker: &Hold) -> bool {
-    let later = |h: &&Hold| taken.token < h.token && h.token <= taker.token;
+fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
+    let later = |h: &&Hold| victim.token < h.token && h.token <= taker.token;
     let mut later: Vec<_> = of.iter().filter(later).collect();
     later.sort_by_key(|h| h.token);
-    let mut below = taken.token;
+    let mut below = victim.token;
     !later.is_empty()
         && later.iter().all(|h| {
             let from = std::mem::replace(&mut below, h.token);
@@ -176,22 +176,22 @@ fn taken_over(of: &[Hold], taken: &Hold, taker: &Hold) -> bool {
 /// Finds an old holder that believes in its lock for longer than its takeover said. A node may lose
 /// the takeover and confirm the old holder once more; that is over after two leases and the lag of
 /// a replica.
-fn too_long(taken: &Hold, taker: &Hold) -> Option<Violation> {
+fn too_long(victim: &Hold, taker: &Hold) -> Option<Violation> {
     let closed = taker.took?.closed;
-    let known = taken.deadline_at(taker.from);
-    let overlap = taken.end.min(taker.end);
+    let known = victim.deadline_at(taker.from);
+    let overlap = victim.end.min(taker.end);
     let late = if known > closed { known - closed } else { overlap.saturating_sub(closed + LOST) };
     (late > 0).then(|| {
         let text = format!(
             "{} (token {}) believed in it for {:.3} ms more than {} (token {}) was told when it \
              took it",
-            by(taken.who),
-            taken.token,
+            by(victim.who),
+            victim.token,
             late as f64 / 1e6,
             by(taker.who),
             taker.token
         );
-        Violation::new(CLOSED_FOR, &taken.name, taker.from, text)
+        Violation::new(CLOSED_FOR, &victim.name, taker.from, text)
     })
 }
 

@@ -1,0 +1,91 @@
+//! A key whose past is not known: the probe, the policies or an operator's decision say what that
+//! means.
+
+use std::future::Future;
+
+use super::decision::Decision;
+use super::policy::Doubt;
+use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
+use crate::driver::claim::Held;
+use crate::quorum::record::Promise;
+
+/// What is known of a key's past, and what it means for the handler.
+pub(super) enum Past<T> {
+    /// It may run.
+    Clear,
+    /// An earlier attempt took effect, with this result.
+    Effect(T),
+    /// Unknown, or a person has to decide.
+    Unknown(Result<Parked, RunError>),
+}
+
+/// Asks the probe, else the policies; where a forgotten key would be parked, the decision about the
+/// losses (idempotency 20).
+pub(super) async fn past<T, P, PF>(
+    call: &Call,
+    doubt: &Doubt,
+    (held, promise): (&Held, &Promise),
+    probe: Option<P>,
+    cx: &Context,
+) -> Past<T>
+where
+    P: FnOnce(Context) -> PF,
+    PF: Future<Output = Probed<T>>,
+{
+    let Some(probe) = probe else {
+        return match call.policy.parks(doubt) {
+            None => Past::Clear,
+            Some(ParkedReason::Lapsed) => {
+                Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
+            }
+            Some(ParkedReason::Forgotten) => by_decision(call, doubt, true).await,
+        };
+    };
+    held.keep();
+    match (probe(cx.clone()).await, doubt.reason()) {
+        (Probed::Found(value), _) => Past::Effect(value),
+        (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
+        // "Not found" beside a stored result is a contradiction that a person has to resolve.
+        (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
+            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, false)))
+        }
+        (Probed::NotFound | Probed::Unknown, ParkedReason::Forgotten) => {
+            by_decision(call, doubt, promise.adopt.is_none()).await
+        }
+    }
+}
+
+/// Follows the decision about the losses for which the key is forgotten. `runs`: a decision to run
+/// holds for the key.
+pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
+    let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
+    // Boxed: it is rare, and would be part of each call's future.
+    match Box::pin(call.of.decision(losses)).await {
+        Some(Decision::Run) if runs => Past::Clear,
+        None if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
+            Past::Unknown(Err(call.not_initialised(doubt)))
+        }
+        decision => {
+            let undecided = decision.is_none();
+            Past::Unknown(Ok(parked(call, doubt, ParkedReason::Forgotten, undecided)))
+        }
+    }
+}
+
+fn parked(call: &Call, doubt: &Doubt, reason: ParkedReason, undecided: bool) -> Parked {
+    let forgotten = doubt.forgotten.as_ref();
+    let losses = match reason {
+        ParkedReason::Forgotten => forgotten.map(|f| f.losses.clone()).unwrap_or_default(),
+        ParkedReason::Lapsed => Vec::new(),
+    };
+    let parked = Parked {
+        key: call.name(),
+        attempt: doubt.lapsed,
+        reason,
+        forgotten_for: forgotten.map(|f| f.remaining).unwrap_or_default(),
+        losses,
+        undecided,
+    };
+    tracing::debug!(target: "palisade::idempotency", key = %parked.key, ?reason, "parked");
+    parked
+}
