@@ -48,7 +48,9 @@ async fn main() -> Result<(), Failure> {
         let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
         async move {
             // All that a process has to do:
+            // Ticks of the seconds in which the lease of who died runs out are on time, too.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
+            let job = job.late(Duration::from_secs(10));
             let cron = Cron::new(&redlock);
             let ran = cron.run(job, |tick| {
                 let ledger = Arc::clone(&ledger);
