@@ -282,12 +282,12 @@ async fn a_handle_says_who_votes_and_what_was_lost() {
     assert_eq!((of("losses_total", "node-0"), of("loss_seconds", "node-0")), (0.0, 0.0));
 
     world.links[0].forget();
-    sleep(6 * S).await;
+    sleep(3 * S).await;
     assert_eq!((ready(), of("voting", "node-0"), of("voting", "node-1")), (1.0, 0.0, 1.0));
     assert_eq!((of("losses_total", "node-0"), of("loss_seconds", "node-0")), (1.0, f64::INFINITY));
     let ends = of("quarantine_ends_seconds", "node-0");
     world.links[1].forget();
-    sleep(6 * S).await;
+    sleep(3 * S).await;
     assert_eq!(ready(), 0.0, "two of three are in quarantine");
     assert!(of("quarantine_ends_seconds", "node-1") > ends && ends > 0.0);
     sleep(9 * S).await;
