@@ -124,9 +124,22 @@ impl Idempotency {
         if let Some(known) = self.decisions.get(loss, self.core.env.now()) {
             return known.decision;
         }
-        let decision = self.decided(loss).await.ok().flatten().map(|decided| decided.decision);
-        self.decisions.put(loss, decision, self.core.env.now());
-        decision
+        match self.decided(loss).await {
+            Ok(decided) => {
+                let decision = decided.map(|decided| decided.decision);
+                self.decisions.put(loss, decision, self.core.env.now());
+                decision
+            }
+            Err(error) => {
+                // It is asked for again with the next key.
+                tracing::warn!(
+                    target: "palisade::idempotency",
+                    namespace = %self.namespace, %loss, %error,
+                    "the decision about a loss was not read; its keys wait"
+                );
+                None
+            }
+        }
     }
 
     /// Reads the decision about a loss; `None` if a majority shows none.

@@ -245,7 +245,8 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
-                    && core.env.now() < contended_end =>
+                    && !probing
+                    && core.env.now() < started + 4 * core.config.node_deadline =>
             {
                 held.give_back().await;
                 Refusal::Contended { retry_after: Duration::ZERO }

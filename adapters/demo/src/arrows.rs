@@ -128,13 +128,14 @@ impl Stage {
         }
         let left = self.left(&at.left(self.broker.kind())).await?;
         let mut heir = self.consumer(&[])?;
+        let keys: Vec<_> = letters.iter().map(|letter| letter.key.clone()).collect();
+        self.booked(&keys).await;
         self.left(&(0..=0)).await?;
         heir.signal("TERM");
         let status = heir.ended(PATIENCE).await?;
         if !status.success() {
             return Err(format!("the consumer after it ended with {status}").into());
         }
-        let keys: Vec<_> = letters.iter().map(|letter| letter.key.clone()).collect();
         let then = self.ledger.audit(&keys);
         println!(
             "{:13} {:6}  {:6}  {:5}  {left:18}  {:11}",
@@ -173,6 +174,15 @@ impl Stage {
             }
         }
         Ok(seen)
+    }
+
+    /// Waits until all are booked, but not for ever. A message that waits at a consumer for a result
+    /// is not counted by the broker.
+    async fn booked(&self, keys: &[String]) {
+        let begun = Instant::now();
+        while self.ledger.audit(keys).executed < keys.len() && begun.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Until the broker has so many: it takes a while until it knows of a death.

@@ -88,10 +88,13 @@ local function history(marker, replid, now_us, now_ms)
     else
       if not known then note, losses = 0, '' end
       losses = losses .. format(' %013.0f-%013.0f', note, now_ms)
-      -- One loss instead of the two oldest: it contains both.
+      -- One loss instead of the two oldest of a proved length: it contains both. A loss of
+      -- everything stays the first one, and ends where the data began.
       if #losses > 224 then
-        local a, b, c, d = match(losses, '^ (%d+)-(%d+) (%d+)-(%d+)')
-        losses = format(' %013.0f-%013.0f', math.min(a, c), math.max(b, d)) .. sub(losses, 57)
+        local kept = tonumber(sub(losses, 2, 14)) == 0 and 28 or 0
+        local a, b, c, d = match(losses, '^ (%d+)-(%d+) (%d+)-(%d+)', kept + 1)
+        losses = sub(losses, 1, kept)
+          .. format(' %013.0f-%013.0f', math.min(a, c), math.max(b, d)) .. sub(losses, kept + 57)
       end
       -- What the marker says may be older than the server that was replaced just now.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)

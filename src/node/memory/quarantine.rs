@@ -39,14 +39,15 @@ pub(super) struct Marker {
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// The same with a later one. One takes the place of the two oldest where there are too many:
-    /// it contains both.
+    /// The same with a later one. One takes the place of the two oldest of a proved length where
+    /// there are too many: it contains both. A loss of everything stays the first one.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
-            let oldest = all[0];
-            all.rotate_left(1);
-            all[0] = all[0]
+            let at = usize::from(all[0].is_some_and(|first| first.from == 0));
+            let oldest = all[at];
+            all[at..].rotate_left(1);
+            all[at] = all[at]
                 .zip(oldest)
                 .map(|(a, b)| Loss { from: a.from.min(b.from), to: a.to.max(b.to) });
             all[LOSSES - 1] = None;

@@ -182,6 +182,18 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     assert_eq!((merged.len(), merged[0].to), (8, ends));
 }
 
+#[test]
+fn a_loss_of_everything_is_merged_with_no_other() {
+    let (_, hand) = node();
+    let b = MemoryNode::builder().env(hand).quarantined().build();
+    let first = facts(&b, TERMS).losses[0];
+    for round in 1..12 {
+        b.restore(b.snapshot());
+        let losses = facts(&b, TERMS).losses;
+        assert_eq!((losses[0], losses.len()), (first, 8.min(round + 1)));
+    }
+}
+
 fn rest(reply: &Reply) -> Duration {
     match reply {
         Reply::Quarantined { remaining, .. } => *remaining,

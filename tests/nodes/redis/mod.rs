@@ -311,6 +311,30 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
 }
 
 #[tokio::test]
+async fn a_loss_of_everything_is_merged_with_no_other() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).failover_window(Duration::from_secs(3));
+    let node = node.build().unwrap();
+    let first = facts(&node, LONG).await.losses[0];
+    let mut last = first;
+    for round in 1..12 {
+        // As a server with these data and another history.
+        let marker = server.cli(&["get", "palisade:generation"]);
+        let other = format!("{:040x}{}", round, &marker.trim()[40..]);
+        server.cli(&["set", "palisade:generation", &other]);
+        let known_since = Some(first.to * 1_000);
+        let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
+        let deadline = SystemEnv.now() + Duration::from_secs(5);
+        let now = node.call(batch, deadline).await.facts.unwrap();
+        assert_eq!((now.losses[0], now.began), (first, Began::Empty), "{round}");
+        assert_eq!(now.losses.len(), 8.min(round + 1));
+        let latest = now.losses.last().copied().unwrap();
+        assert!(latest.from > 0 && latest.to >= last.to, "{latest:?} after {last:?}");
+        last = latest;
+    }
+}
+
+#[tokio::test]
 async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer() {
     let server = Server::start(&[]);
     let node = fresh(&server);
