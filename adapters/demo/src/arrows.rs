@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
@@ -178,7 +179,7 @@ impl Stage {
 
     /// Waits until all are booked, but not for ever. A message that waits at a consumer for a result
     /// is not counted by the broker.
-    async fn booked(&self, keys: &[String]) {
+    async fn booked(&self, keys: &[Arc<str>]) {
         let begun = Instant::now();
         while self.ledger.audit(keys).executed < keys.len() && begun.elapsed() < PATIENCE {
             sleep(Duration::from_millis(100)).await;
