@@ -35,6 +35,8 @@ const AT: usize = 3;
 const LEASE: Duration = Duration::from_secs(8);
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer than a consumer keeps a message that it cannot handle yet.
+const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
 /// What the witnesses say.
@@ -130,8 +132,7 @@ impl Stage {
         let left = self.left(&at.left(self.broker.kind())).await?;
         let mut heir = self.consumer(&[])?;
         let keys: Vec<_> = letters.iter().map(|letter| letter.key.clone()).collect();
-        self.booked(&keys).await;
-        self.left(&(0..=0)).await?;
+        self.settled(&keys).await?;
         heir.signal("TERM");
         let status = heir.ended(PATIENCE).await?;
         if !status.success() {
@@ -177,11 +178,22 @@ impl Stage {
         Ok(seen)
     }
 
-    /// Waits until all are booked, but not for ever. A message that waits at a consumer for a result
-    /// is not counted by the broker.
-    async fn booked(&self, keys: &[Arc<str>]) {
+    /// Waits until all are booked and the broker has had none for two seconds: it does not count
+    /// a message that waits at a consumer for a result, which takes a second at most.
+    async fn settled(&self, keys: &[Arc<str>]) -> Result<(), Failure> {
         let begun = Instant::now();
-        while self.ledger.audit(keys).executed < keys.len() && begun.elapsed() < PATIENCE {
+        let mut none_since = None;
+        loop {
+            let left = self.broker.left().await?;
+            let executed = self.ledger.audit(keys).executed;
+            if left > 0 || executed < keys.len() {
+                none_since = None;
+            } else if none_since.get_or_insert_with(Instant::now).elapsed() > STEADY {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("the broker has {left} messages, {executed} are booked").into());
+            }
             sleep(Duration::from_millis(100)).await;
         }
     }
