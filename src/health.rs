@@ -19,7 +19,7 @@ pub struct Health {
     pub needed: usize,
     /// Each node, in the order in which they were added.
     pub nodes: Vec<NodeHealth>,
-    /// What consumers of this process and namespace wait for, for a person to decide; empty in the
+    /// Decisions of a person for which consumers of this process and namespace wait; empty in the
     /// health of a whole handle.
     pub waiting: Vec<Waiting>,
 }

@@ -101,7 +101,7 @@ pub(crate) fn plain(text: &str) -> String {
     shown
 }
 
-/// JSON as a terminal may get it: the same values, with what commands a terminal as `\uXXXX`.
+/// Returns the same JSON values, with characters that command a terminal as `\u` escapes.
 pub(crate) fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {

@@ -433,7 +433,8 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // What runs elsewhere is looked at again: nothing is waited for under the job's lock.
+        // A tick that runs elsewhere is looked at again: nothing is waited for under the job's
+        // lock.
         call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
     }
 

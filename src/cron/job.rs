@@ -10,7 +10,7 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// How late a tick is run at most, unless the job says more.
+/// Largest delay of a tick, unless the job allows more.
 const LATE: Duration = Duration::from_secs(60);
 /// How long records of ticks are kept by default: longer than any weekly tick is away.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
@@ -132,9 +132,9 @@ impl Job {
         self
     }
 
-    /// How late a tick may be run and still counts as on time. Default: until the next one is due,
-    /// at most a minute; so after an outage the newest tick alone is run, however many were due.
-    /// A tick whose run began, or that waited for an earlier run, has the minute in any case.
+    /// Sets the largest delay of a tick that still counts as on time. Default: until the next one
+    /// is due, at most a minute; so after an outage the newest tick alone is run, however many were
+    /// due. A tick whose run began, or that waited for an earlier run, has the minute in any case.
     ///
     /// With a `late` that is longer than the schedule's interval all ticks of that time are run
     /// after an outage, one right after the other. To lose no tick of a short interval, it has to

@@ -1,6 +1,6 @@
-//! Singleton cron: every process runs the job, and each tick is run by one of them. A tick that
-//! nobody could run in time is left out, and one whose run was interrupted is run again, unless the
-//! job says otherwise.
+//! Singleton cron: every process runs the job, and each tick is run by one of them. A tick that no
+//! process could run in time is left out, and one whose run was interrupted is run again, unless
+//! the job says otherwise.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -12,7 +12,7 @@ use crate::idempotency::{Idempotency, RunError, Status};
 /// Over how many ticks in which nothing was decided an earlier run is looked for.
 pub(super) const BACK: usize = 16;
 
-/// What the last run before a tick means for it.
+/// Consequence of the last run before a tick for that tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during a run.

@@ -16,10 +16,10 @@ pub(crate) struct Plan {
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// Which ticks are on time.
+/// Limits of a tick that is on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
-    /// Those at most so many seconds old.
+    /// Largest age in seconds.
     pub(crate) late: i64,
     /// Of these the newest alone.
     pub(crate) newest_alone: bool,

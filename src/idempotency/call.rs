@@ -139,7 +139,7 @@ impl Call {
         self
     }
 
-    /// How long to wait for the result of another caller's running handler before answering
+    /// Sets the longest wait for the result of another caller's running handler before answering
     /// [`Outcome::InFlight`]; zero: answer at once. The end of that handler wakes the call. Default
     /// 1 s; in a batch that is claimed together ([`Idempotency::claim_many`]), where one call that
     /// waits holds up all, zero.
@@ -174,8 +174,8 @@ impl Call {
     /// ends at once, so no caller waits for the end of its lease.
     ///
     /// # Errors
-    /// [`RunError`]: nothing was run (`Config`, `NoQuorum`), the handler failed (`Handler`), or it
-    /// ran and its result is not known to be stored (`NotRecorded`, `Codec`).
+    /// [`RunError`]: nothing was run (`Config`, `NoQuorum`, `NotInitialised`), the handler failed
+    /// (`Handler`), or it ran and its result is not known to be stored (`NotRecorded`, `Codec`).
     ///
     /// # Cancellation safety
     /// If dropped before the handler was started, the claim is given back and the attempt does not

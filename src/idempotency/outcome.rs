@@ -85,7 +85,8 @@ pub struct Parked {
     /// The losses of the nodes' data for which the key is [`Forgotten`](ParkedReason::Forgotten).
     pub losses: Vec<Loss>,
     /// True if an operator may still decide about these losses, for all keys that they concern at
-    /// once (`palisade idem decide`): ask again later. False if it was decided to park.
+    /// once (`palisade idem decide`): ask again later. False if it was decided to park, and for
+    /// [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
 }
 

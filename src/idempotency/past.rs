@@ -9,7 +9,7 @@ use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
 use crate::driver::claim::Held;
 use crate::quorum::record::Promise;
 
-/// What is known of a key's past, and what it means for the handler.
+/// Result of looking into a key's past, and its meaning for the handler.
 pub(super) enum Past<T> {
     /// It may run.
     Clear,

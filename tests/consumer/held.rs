@@ -89,12 +89,12 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
         }
     };
     let worker = worker(&w.redlock, Rules::default().concurrency(1));
-    // Made a moment ago: nobody can have handled it before the nodes lost their data.
+    // Made a moment ago: no consumer can have handled it before the nodes lost their data.
     let (connection, _) = broker.connect();
     let connection = connection.created(at(w.now()));
     worker.run(connection, book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
-    // Made at a time that nobody knows: put aside, if the rules say so.
+    // Made at an unknown time: put aside, if the rules say so.
     broker.publish("order-3", "10 GBP");
     let (connection, _) = broker.connect();
     let parks = super::worker(&w.redlock, Rules::default().park_forgotten());

@@ -201,7 +201,7 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
             ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
         queue.cli(&[&["XADD", "{orders}:dead", "*"][..], &left].concat());
         seen[0].decide(&lab.of, Decision::Run, true, &audit).await.unwrap();
-        // What was decided is believed for some seconds.
+        // A decision is cached for some seconds.
         sleep(Duration::from_secs(6)).await;
         let url = queue.url();
         let moves = || redrive(&url, "orders");

@@ -151,7 +151,7 @@ async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
     };
     let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
     assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
-    // While it stays away, the answer comes after a while, and it is that nobody knows.
+    // While it stays away, the answer is `Parked`, after the time for asking again.
     h.faults[2].cut();
     let began = tokio::time::Instant::now();
     match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {

@@ -126,8 +126,8 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// What a response with this status means for its key. A server error asks the probe or the
-    /// policy where these can tell, or run again; else it is the result.
+    /// Returns the meaning of a response with this status for its key. A server error asks the
+    /// probe or the policy where these can tell, or run again; else it is the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);

@@ -51,7 +51,7 @@ pub(crate) struct CronArgs {
     /// How many ticks --missed catch-up runs at most
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
     max: usize,
-    /// How late a tick may run and still be on time [default: until the next one is due, at most
+    /// Largest delay of a tick that is still on time [default: until the next one is due, at most
     /// 1m]
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     late: Option<Span>,

@@ -55,8 +55,9 @@ pub(crate) struct ShowArgs {
 
 /// Stores a result under a parked KEY without running anything.
 ///
-/// For a run of which a person knows how it ended. A result that is there is never changed. If the
-/// run had no effect, use `palisade idem rerun`.
+/// Only for keys of `palisade once`: a program's own keys have results of another kind, and are
+/// resolved by that program. For a run of which a person knows how it ended. A result that is there
+/// is never changed. If the run had no effect, use `palisade idem rerun`.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]

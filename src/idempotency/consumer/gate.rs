@@ -53,7 +53,7 @@ pub(super) struct Gate {
     shut: Shut,
 }
 
-/// Why a gate is shut, and since when, for those who look from outside.
+/// Reason and time of a gate's closing, shared with `health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
 

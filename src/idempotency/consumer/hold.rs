@@ -29,7 +29,7 @@ const MOST: usize = 100_000;
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
-    /// Why its gate is shut, and since when.
+    /// Reason and time of the closing of its gate.
     pub(super) shut: Shut,
 }
 

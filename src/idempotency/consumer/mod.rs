@@ -10,7 +10,7 @@
 //!            │        │
 //!            │        └─ failed ─▶ comes again, at last a dead letter
 //!            ├─ result is there ─▶ acknowledge                a duplicate
-//!            ├─ in flight elsewhere ─▶ comes again when that lease is over
+//!            ├─ in flight elsewhere ─▶ comes again, each time later
 //!            ├─ forgotten, undecided ─▶ comes again           held until an operator decides
 //!            ├─ not initialised ─▶ comes again                all wait until a person has acted
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides

@@ -109,7 +109,7 @@ impl Rules {
 
     /// Makes a message a dead letter at once if too few nodes know whether it was handled before.
     ///
-    /// By default such a message is held: it stays with the broker and comes again after 5 s to
+    /// By default such a message is held: it stays with the broker and comes again after 4 s to
     /// 60 s, without a failure, until an operator has decided about the loss for all messages at
     /// once (`palisade idem decide`), or the nodes know its key again. Other messages go on.
     pub fn park_forgotten(mut self) -> Self {

@@ -142,7 +142,7 @@ impl Seen {
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // What is written later than this has a newer note before it (quarantine 13).
+        // Any later write has a newer note before it (quarantine 13).
         until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } = op {

@@ -1,4 +1,5 @@
-//! What the nodes that forgot leave unknown of a key.
+//! A claim where nodes have forgotten: the majority that is left, and the time until one knows
+//! every key again.
 
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ impl Record {
         nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
     }
 
-    /// How long it is until a majority knows every key again, by those that granted, and the losses
-    /// of those that do not remember.
+    /// Returns the time until a majority knows every key again, by those that granted, and the
+    /// losses of those that do not remember.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
@@ -48,7 +49,8 @@ impl Record {
             match vote {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // What nobody can name, nobody can decide about.
+                        // An operator decides about losses by name: with one unnamed no decision is
+                        // complete.
                         all.clear();
                         break;
                     }

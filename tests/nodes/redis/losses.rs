@@ -1,4 +1,4 @@
-//! What the marker says of losses (quarantine 13).
+//! Losses in the marker (quarantine 13).
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
     assert_eq!((first, began), (3_000, Began::Empty));
     assert_eq!(ends(9, None).await.0, 9_000);
     assert_eq!(ends(0, None).await.0, 9_000);
-    // Who saw these data only knows nothing of others, and who saw others does, whatever L is.
+    // A client that saw only these data proves no others, and one that saw others does, for any L.
     for window in [0, 3, 20] {
         assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::Mutant;
 use crate::copy::Copy;
 
-/// How many times as long as without a change a suite may take: one that a change makes hang has
-/// noticed it.
+/// Largest factor by which a change may prolong a suite: one that a change makes hang has noticed
+/// it.
 const PATIENCE: u32 = 5;
 /// A quick suite may wait for the other programs of the machine.
 const SHORTEST: Duration = Duration::from_secs(120);
@@ -86,7 +86,7 @@ impl Suites {
         let mut longest = [SHORTEST; SUITES.len()];
         for (suite, longest) in SUITES.iter().zip(&mut longest) {
             let began = Instant::now();
-            // What does not pass without a change shows nothing.
+            // A suite that fails without a change shows nothing.
             if !cargo(copy.dir(), &suite.cargo_args(), Duration::MAX)?.is_some_and(|s| s.success())
             {
                 return Err(format!("`{}` fails without any change", suite.name));

@@ -25,10 +25,10 @@ const OPEN: usize = 24;
 /// How many that are done are handed out again now and then.
 const DONE: usize = 200;
 
-/// How many keys of batches may come again, which spans some leases, and how many of them often.
+/// Keys of batches that may come again, which spans some leases, and those that come often.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
-/// How many keys a batch has.
+/// Keys of a batch.
 const BATCH: usize = 10;
 
 /// The ledger and its log; shared by the tasks of one thread.

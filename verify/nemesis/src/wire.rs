@@ -40,8 +40,7 @@ pub(crate) enum Ask {
     Batch,
     /// Do the work of a key of a batch; never refused.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// What was the effect of this parked key? Without one it is the operator's decision to run it
-    /// again.
+    /// Asks for the effect of this parked key. Without one the operator decides to run it again.
     Decide { key: Arc<str> },
 }
 
@@ -49,7 +48,7 @@ pub(crate) enum Ask {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) key: Arc<str>,
-    /// When it was made, in milliseconds of the Unix epoch.
+    /// Its creation, in milliseconds of the Unix epoch.
     pub(crate) made_ms: u64,
 }
 

@@ -381,7 +381,7 @@ pub(crate) struct Promises {
     pub(crate) vacant: bool,
     /// Keys run again after losses of at most this length.
     pub(crate) accepts: Ms,
-    /// How long a replaced master goes on at most.
+    /// Longest time for which a replaced master goes on.
     pub(crate) window: Ms,
     /// A free name is served: no token is taken for one of the far future.
     pub(crate) served: bool,

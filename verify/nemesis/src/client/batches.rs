@@ -22,17 +22,17 @@ use crate::wire::{Ask, Item, Ledger, Told};
 
 /// Longer than any run.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
-/// How many handlers of a batch run at once.
+/// Handlers of a batch that run at once.
 const TURNS: u16 = 3;
 /// A key's claim and result, each a few answers of nodes.
 const ROUND: Duration = Duration::from_secs(6);
 /// Longest work of a handler, with its stall.
 const WORK: Duration = Duration::from_secs(3);
 
-/// What a call came to, by its place in the batch.
+/// Result of each call, by its place in the batch.
 type Outcomes = Vec<(usize, Result<Outcome<Arc<str>>, RunError>)>;
 
-/// What happens to a handler.
+/// Fault that strikes a handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     None,
@@ -46,7 +46,7 @@ enum Fate {
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
-    /// Which handler has a fate, counted in the order in which they act.
+    /// Handler that is struck, counted in the order in which they act.
     struck: (usize, Fate),
     turn: Cell<usize>,
     /// Name of the batch in its events, and of its values.
@@ -218,7 +218,7 @@ fn call(keys: &Idempotency, item: &Item) -> Call {
 }
 
 impl Batch {
-    /// What is asked for, before it is.
+    /// Returns the event that precedes the request.
     fn says(&self, turns: u16) -> What {
         let keys = self.items.iter().map(|item| Arc::clone(&item.key)).collect();
         What::Batch { keys, turns }

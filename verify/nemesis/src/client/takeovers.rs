@@ -57,7 +57,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
 }
 
 impl Task {
-    /// What `palisade force-release` does with a lock that it has taken.
+    /// Releases a lock that was taken, as `palisade force-release` does.
     async fn open(&mut self, won: TakenOver, name: &Arc<str>) -> io::Result<()> {
         let token = won.guard.fencing_token().get();
         self.ledger.say(What::Over { name: Arc::clone(name), token, lost: false }).await?;

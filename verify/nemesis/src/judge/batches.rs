@@ -11,7 +11,7 @@ use crate::event::{Answer, Event, Nanos, SECOND, Verb, What, Who};
 /// until its deadline.
 const SOON: Nanos = SECOND / 4;
 
-/// A batch that was dropped early, with its keys that were parked although no handler of anybody
+/// A batch that was dropped early, with its keys that were parked although no client's handler
 /// had begun and no other call can have left a claim.
 struct Dropped {
     who: Who,
@@ -36,7 +36,7 @@ struct Keys {
     /// Batches that were answered, each with the time of its answer.
     ended: Vec<(Nanos, Open)>,
     dropped: Vec<Dropped>,
-    /// When each task asked for its last batch.
+    /// Time of each task's last request for a batch.
     asked: BTreeMap<Who, Nanos>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Hold {
 struct Took {
     /// The fence under which that holder was seen.
     fence: u64,
-    /// Until when it may believe in the lock.
+    /// End of the time in which it may believe in the lock.
     closed: Nanos,
 }
 

@@ -18,7 +18,7 @@ struct Order {
     effects: Vec<Arc<str>>,
     /// An effect that no fence held back was done: no handler may begin any more.
     acted: bool,
-    /// How many more effects an operator has allowed.
+    /// Further effects that an operator has allowed.
     again: u32,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Row {
     /// For how long requests were parked as forgotten: until the last one, and as long as others
     /// would have been from then on.
     pub(super) unborn_refused_s: f64,
-    /// What the first node proved to have lost at most, without L and the clocks' error; none if
+    /// Longest loss of the first node by its own proof, L included, the clocks' error not; none if
     /// nothing proves a limit.
     pub(super) proved_loss_s: Option<f64>,
     /// How long before it the first request was executed of which the first node has no result.

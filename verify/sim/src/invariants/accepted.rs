@@ -14,7 +14,7 @@ pub(crate) struct Accepted {
     window: u64,
     /// By key: when each start was, and the result that it would have.
     starts: BTreeMap<u16, Vec<(u64, u64)>>,
-    /// Until when a node's data had everything, and when it lost the rest.
+    /// Time up to which a node's data had everything, and the time of the loss of the rest.
     losses: Vec<(u64, u64)>,
 }
 
