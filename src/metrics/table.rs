@@ -209,7 +209,8 @@ pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
     held: gauge(
         "palisade_consumer_held",
         Unit::Count,
-        "Messages held now: too few nodes know whether they were handled, and it is undecided",
+        "Messages held now, 100 000 at most: too few nodes know whether they were handled, and it \
+         is undecided",
     ),
     unknown_until: gauge(
         "palisade_idempotency_keys_unknown_until_seconds",
