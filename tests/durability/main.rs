@@ -158,8 +158,10 @@ async fn results_are_as_durable_as_asked() {
     let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
     match run().await {
         Err(RunError::NoQuorum { error: no, .. }) => {
+            // The second where this process gets the server's answer too late.
+            let said = ["1 of 2 replicas have it within", "not known to be on all replicas within"];
             let text = no.to_string();
-            assert!(text.contains("1 of 2 replicas have it within"), "{text}");
+            assert!(said.iter().any(|said| text.contains(said)), "{text}");
         }
         other => panic!("{other:?}"),
     }

@@ -13,6 +13,7 @@ mod large;
 mod policy;
 mod probe;
 mod promises;
+mod promotion;
 mod recovery;
 mod runs;
 mod steps;

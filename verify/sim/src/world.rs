@@ -124,8 +124,7 @@ impl World {
     ) -> HoldId {
         let at = self.micros();
         let mut inner = self.inner();
-        let hold = inner.next_hold;
-        inner.next_hold += 1;
+        let hold = inner.hold();
         let left = belief().unwrap_or_default().as_micros() as u64;
         let since = at;
         if is_taker {
@@ -153,8 +152,7 @@ impl World {
     ) -> HoldId {
         let at = self.micros();
         let mut inner = self.inner();
-        let hold = inner.next_hold;
-        inner.next_hold += 1;
+        let hold = inner.hold();
         let (asked, is_taker, lapsed) = (at, false, false);
         let since = at;
         let believer =
@@ -232,6 +230,13 @@ impl World {
 }
 
 impl Inner {
+    /// An id that no hold had.
+    fn hold(&mut self) -> HoldId {
+        let hold = self.next_hold;
+        self.next_hold += 1;
+        hold
+    }
+
     fn tell(&mut self, at: u64, event: Event) {
         self.trace.push(at, event);
         if self.violation.is_some() {

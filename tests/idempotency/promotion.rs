@@ -1,0 +1,115 @@
+//! A replica that is behind when Sentinel promotes it: the keys that it lacks were used within the
+//! loss that the new master proves. The oracle is a list that the test keeps of what was run when.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use palisade::idempotency::{Parked, ParkedReason};
+use palisade::node::spi::{Env as _, SystemEnv};
+use palisade::node::{MinReplicas, SentinelNode};
+use palisade::{Idempotency, Outcome, Redlock};
+use tokio::time::{Instant, sleep};
+
+use crate::support::group::{Groups, cli};
+
+/// The longest lease, so what a loss is longer by after a promotion.
+const TTL: Duration = Duration::from_secs(2);
+const ERROR: Duration = Duration::from_millis(50);
+/// Longer than any promotion here takes.
+const LONG: Duration = Duration::from_secs(120);
+/// A note is a second old at most when a record is written.
+const NOTED: u64 = 1_001;
+
+fn now() -> u64 {
+    SystemEnv.wall_micros() / 1_000
+}
+
+/// Runs the key, and again while there is no master or it is in quarantine.
+async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
+    let end = Instant::now() + LONG;
+    loop {
+        match of.key(key).run(|_| async { Ok::<_, String>(1) }).await {
+            Ok(outcome) => return outcome,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A key that was run: when its run was asked for, and when it was certainly stored.
+struct Ran {
+    key: String,
+    begun: u64,
+    stored: u64,
+}
+
+/// Runs one key after the other until told to stop.
+async fn ledger(of: Idempotency, stop: Arc<AtomicBool>) -> Vec<Ran> {
+    let mut all = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let (key, begun) = (format!("k-{}", all.len()), now());
+        assert!(run(&of, &key).await.is_executed());
+        all.push(Ran { key, begun, stored: now() });
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
+    let groups = Groups::up_with(1, 2_000, 0, &[]);
+    let node = SentinelNode::builder(groups.name(0), groups.sentinels(0));
+    let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
+    let redlock =
+        Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).clock_error(ERROR).build().unwrap();
+    let namespace = |name| redlock.idempotency(name).at_most_once();
+    let accepting = namespace("accepting").accept_loss(LONG).build().unwrap();
+    let strict = namespace("strict").build().unwrap();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let running = tokio::spawn(ledger(accepting.clone(), Arc::clone(&stop)));
+    sleep(Duration::from_secs(2)).await;
+    // The replicas lose the master and may not come back to it; clients go on with it.
+    let master = &groups.servers(0)[0];
+    assert_eq!(cli(master, &["ACL", "SETUSER", "default", "-psync", "-sync"]), "OK");
+    assert_eq!(cli(master, &["CLIENT", "KILL", "TYPE", "replica"]), "2");
+    let behind_since = now();
+    sleep(Duration::from_secs(3)).await;
+    stop.store(true, Ordering::Relaxed);
+    let ran = running.await.unwrap();
+    groups.break_("kill", 0, &["--server", "a1"]);
+    let killed = now();
+
+    assert!(run(&accepting, "after").await.is_executed(), "shorter than accepted");
+    let answered = now();
+    let parked = run(&strict, "after").await;
+    let is_forgotten =
+        matches!(parked, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }));
+    assert!(is_forgotten, "nothing is accepted unasked: {parked:?}");
+
+    let health = strict.health().await;
+    let loss = health.nodes[0].losses.last().expect("a loss of the promotion");
+    let (from, to) = (loss.from, loss.to);
+    let promoted = groups
+        .servers(0)
+        .into_iter()
+        .skip(1)
+        .find(|server| cli(server, &["ROLE"]).starts_with("master"));
+    let promoted = promoted.expect("a replica became the master");
+    let keys = cli(&promoted, &["KEYS", "idem:accepting:*"]);
+    let keys: BTreeSet<_> = keys.lines().collect();
+    let is_there = |ran: &Ran| keys.contains(&*format!("idem:accepting:{}", ran.key));
+    let (had, lost): (Vec<_>, Vec<_>) = ran.iter().partition(|ran| is_there(ran));
+    assert!(had.len() > 20 && lost.len() > 20, "{} had, {} lost", had.len(), lost.len());
+    for Ran { key, begun, stored } in &lost {
+        assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
+        assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
+    }
+    // No longer than it must be: what was there is noted to the second, and the end is the longest
+    // lease after the promotion.
+    let last = had.iter().map(|ran| ran.begun).max().expect("some");
+    assert!(from + NOTED >= last, "{from} is long before {last}");
+    let lease = TTL.as_millis() as u64;
+    assert!(killed <= to && to <= answered + lease, "{killed}, {to}, {answered}");
+}
