@@ -15,7 +15,7 @@ use crate::lock::MutexBuilder;
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvent, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
-use crate::time::Drift;
+use crate::time::{Drift, Moment};
 
 /// A handle over N independent nodes. Cheap to clone; clones share connections, the keeper and
 /// everything held.
@@ -104,6 +104,13 @@ impl Redlock {
     /// is owed to be sent. It may be called again.
     pub async fn close(&self, within: Duration) -> Closed {
         self.core.close(within).await
+    }
+
+    /// The present moment on the clock that this handle's deadlines are on, as
+    /// [`LockGuard::valid_until`](crate::LockGuard::valid_until): monotonic, and going on while the
+    /// machine is suspended, which an `Instant` does not do everywhere.
+    pub fn now(&self) -> Moment {
+        self.core.env.now()
     }
 
     /// How many leases (locks, leaderships, claims) this handle keeps alive now.

@@ -6,6 +6,8 @@
 //! what a resource compares.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +81,8 @@ impl fmt::Debug for OwnerToken {
 /// let (old, new) = (FencingToken::new(7), FencingToken::new(9));
 /// assert!(old < new);
 /// assert_eq!(new.get(), 9);
+/// assert_eq!("9".parse(), Ok(new));
+/// assert_eq!(u64::from(new), 9);
 /// ```
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default,
@@ -95,6 +99,27 @@ impl FencingToken {
     /// The number to compare at the resource.
     pub const fn get(self) -> u64 {
         self.0
+    }
+}
+
+impl From<u64> for FencingToken {
+    fn from(value: u64) -> Self {
+        Self(value)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl FromStr for FencingToken {
+    type Err = ParseIntError;
+
+    /// Reads the decimal number that `Display` writes.
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
     }
 }
 

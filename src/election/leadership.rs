@@ -72,7 +72,8 @@ impl Leadership {
         Arc::clone(&self.metadata.lock().unwrap_or_else(PoisonError::into_inner).value)
     }
 
-    /// When the belief ends unless it is renewed, on the clock of the handle's `Env`.
+    /// When the validity ends unless it is renewed; compare it with
+    /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::stream::{self, Stream};
 use tokio::sync::{Notify, watch};
 
 use super::Election;
@@ -133,6 +134,11 @@ impl StateWatch {
             };
             within(pause, either).await;
         }
+    }
+
+    /// The states as a stream, each as [`next`](Self::next) returns it. It never ends.
+    pub fn into_stream(self) -> impl Stream<Item = State> + Send {
+        stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
     /// The next state that was not returned yet.

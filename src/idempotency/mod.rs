@@ -87,6 +87,6 @@ pub use error::{CodecError, NotRecorded, RunError};
 pub use failed::{Effect, Failed};
 pub use key::KeyName;
 pub use metrics::IdempotencyMetrics;
-pub use outcome::{Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use outcome::{NoValue, Outcome, Parked, ParkedReason, Probed, Resolved, Status};
 pub use policy::{Forgotten, Lapsed};
 pub use step::StepError;

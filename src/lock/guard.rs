@@ -74,8 +74,8 @@ impl LockGuard {
         self.lease.token
     }
 
-    /// When the validity ends unless it is renewed, on the clock of [`Redlock`](crate::Redlock)'s
-    /// `Env`.
+    /// When the validity ends unless it is renewed; compare it with
+    /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.lease.until()
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use palisade::election::{Observation, State};
 use palisade::test_util::fault::FaultControl;
 use tokio::time::{Instant, sleep, timeout};
@@ -67,8 +68,8 @@ async fn silence_is_jeopardy_before_a_renewal_has_failed_and_a_loss_is_never_lef
     let lost = leadership.term();
     drop(leadership);
     let next = timeout(LONG, election.campaign("b")).await.unwrap().unwrap();
-    assert_eq!(states.next().await, State::Lost { term: lost });
-    assert_eq!(states.next().await, State::Leading { term: next.term() });
+    let two: Vec<_> = states.into_stream().take(2).collect().await;
+    assert_eq!(two, [State::Lost { term: lost }, State::Leading { term: next.term() }]);
 }
 
 #[tokio::test(start_paused = true)]

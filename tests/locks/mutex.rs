@@ -29,6 +29,16 @@ async fn one_holder_and_growing_tokens() {
 }
 
 #[tokio::test]
+async fn a_deadline_is_on_the_clock_of_its_handle() {
+    let (r, _nodes) = redlock(1);
+    let mutex = r.mutex("a").auto_renew(false).build().unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let (earlier, left, later) = (r.now(), guard.remaining(), r.now());
+    let until = guard.valid_until();
+    assert!(until.since(later) <= left && left <= until.since(earlier));
+}
+
+#[tokio::test]
 async fn sixty_four_tasks_take_turns() {
     let (r, _nodes) = redlock(3);
     let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
