@@ -64,13 +64,24 @@ pub struct Decided {
     pub at: u64,
 }
 
-/// What was lately read, by the beginning and the end of the loss.
+/// Least time between two warnings of a namespace that a decision was not read.
+const WARNED: Duration = Duration::from_secs(60);
+
+/// What was lately read.
 #[derive(Debug, Default)]
-pub(super) struct Decisions(Mutex<BTreeMap<(u64, u64), Known>>);
+pub(super) struct Decisions(Mutex<Lately>);
+
+#[derive(Debug, Default)]
+struct Lately {
+    /// By what names the loss: `from` and `began`.
+    known: BTreeMap<(u64, u64), Known>,
+    /// Time of the last warning that a decision was not read.
+    warned: Option<Moment>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// `None`: undecided, or not readable.
+    /// `None`: undecided.
     decision: Option<Decision>,
     /// Time of the look.
     at: Moment,
@@ -78,14 +89,24 @@ struct Known {
 
 impl Decisions {
     fn get(&self, loss: Loss, now: Moment) -> Option<Known> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&(loss.from, loss.to)).copied().filter(|known| now < known.at + FRESH)
+        let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lately.known.get(&(loss.from, loss.began)).copied().filter(|known| now < known.at + FRESH)
     }
 
     fn put(&self, loss: Loss, decision: Option<Decision>, at: Moment) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, known| at < known.at + FRESH);
-        known.insert((loss.from, loss.to), Known { decision, at });
+        let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lately.known.retain(|_, known| at < known.at + FRESH);
+        lately.known.insert((loss.from, loss.began), Known { decision, at });
+    }
+
+    /// Returns true if it is time for another warning that a decision was not read.
+    fn warns(&self, now: Moment) -> bool {
+        let warned = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warned;
+        let due = warned.is_none_or(|at| now >= at + WARNED);
+        if due {
+            *warned = Some(now);
+        }
+        due
     }
 }
 
@@ -132,11 +153,13 @@ impl Idempotency {
             }
             Err(error) => {
                 // It is asked for again with the next key.
-                tracing::warn!(
-                    target: "palisade::idempotency",
-                    namespace = %self.namespace, %loss, %error,
-                    "the decision about a loss was not read; its keys wait"
-                );
+                if self.decisions.warns(self.core.env.now()) {
+                    tracing::warn!(
+                        target: "palisade::idempotency",
+                        namespace = %self.namespace, %loss, %error,
+                        "the decision about a loss was not read; its keys wait"
+                    );
+                }
                 None
             }
         }
@@ -297,7 +320,7 @@ impl Idempotency {
             ..self.clone()
         };
         let suffix = if place == Place::Replaced { "+run" } else { "" };
-        let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.to);
+        let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
         let terms = ClaimTerms {
             key: record_key(&self.core.config.prefix, DECISIONS, &name),
             lease: of.lease,
@@ -310,5 +333,28 @@ impl Idempotency {
             reports_forgotten: false,
         };
         (Call::new(of, &name), terms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_warns_once_a_minute_that_a_decision_was_not_read() {
+        let decisions = Decisions::default();
+        let at = |secs: u64| Moment::from_nanos(secs * 1_000_000_000);
+        let warned = [5, 6, 64, 65, 66, 125].map(|secs| decisions.warns(at(secs)));
+        assert_eq!(warned, [true, false, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_decision_is_known_for_a_loss_whose_window_was_raised() {
+        let (decisions, now) = (Decisions::default(), Moment::from_nanos(7));
+        let loss = Loss::between(5, 9);
+        decisions.put(loss, Some(Decision::Run), now);
+        let known = |loss| decisions.get(loss, now).map(|known| known.decision);
+        assert_eq!(known(Loss { to: 12_009, ..loss }), Some(Some(Decision::Run)));
+        assert_eq!(known(Loss::between(5, 10)), None);
     }
 }

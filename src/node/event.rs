@@ -274,7 +274,7 @@ mod tests {
                 NodeEvent::QuarantineBegun {
                     remaining: span,
                     began: Began::Known,
-                    loss: Some(Loss { from: 1_763_906_600_000, to: 1_763_906_600_006 }),
+                    loss: Some(Loss::between(1_763_906_600_000, 1_763_906_600_006)),
                 },
                 "quarantine_begun",
                 "remaining_ms=1500 began=\"known\" lost_ms=7 \

@@ -100,7 +100,7 @@ mod tests {
     const KEEP: Duration = Duration::from_secs(10);
 
     fn recall(losses: &[(u64, u64)], now: u64) -> Recall {
-        let losses = losses.iter().map(|&(from, to)| Loss { from, to }).collect();
+        let losses = losses.iter().map(|&(from, to)| Loss::between(from, to)).collect();
         Recall::new(losses, Began::Empty, E, now)
     }
 
@@ -150,9 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
+        // The last one is accepted: it neither is named nor has a part in the rest.
+        let lost = recall(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
+        let accepted = Duration::from_millis(601);
+        let named = lost.concerning(None, KEEP, accepted);
+        let last = named.iter().map(|loss| loss.to).max().unwrap();
+        assert_eq!((named.len(), last), (2, 4_000));
+        let rest = lost.unsure(None, KEEP, accepted).as_millis() as u64;
+        for loss in named {
+            assert_eq!(rest - (last - loss.to), unsure(&[(loss.from, loss.to)], None, 6_000));
+        }
+    }
+
+    #[test]
     fn a_node_is_fresh_as_long_as_what_was_before_its_data_matters() {
         let lost = |began| {
-            let losses = [Loss { from: 0, to: 1_000 }, Loss { from: 5_000, to: 6_000 }];
+            let losses = [Loss::between(0, 1_000), Loss::between(5_000, 6_000)];
             Recall::new(losses.into(), began, E, 7_000)
         };
         let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);

@@ -14,12 +14,20 @@ pub struct Loss {
     /// Last surviving note of the server's clock: every earlier write is present. 0: no note
     /// survived.
     pub from: u64,
-    /// Server clock when the data history after the loss began, and the failover window (L) of that
-    /// time: until then a server that was replaced may have taken writes.
+    /// Server clock when the data history after the loss began. With `from` it names the loss.
+    pub began: u64,
+    /// `began` and the failover window (L) of that time: until then a server that was replaced may
+    /// have taken writes. A client with a longer L moves it in the quarantine.
     pub to: u64,
 }
 
 impl Loss {
+    /// A loss whose window is zero.
+    #[cfg(test)]
+    pub(crate) const fn between(from: u64, to: u64) -> Self {
+        Self { from, began: to, to }
+    }
+
     /// Returns the longest possible duration, but for the error of the clocks that measured it
     /// (2E); `None` if nothing proves one.
     pub fn length(&self) -> Option<Duration> {
@@ -28,11 +36,12 @@ impl Loss {
         (self.from > 0).then(|| Duration::from_millis(length))
     }
 
-    /// Returns the number by which operators name the loss: the second (UTC) at which it ended, as
-    /// `20261123-140321`. Unlike a place in a list it stays the same when other losses are over.
+    /// Returns the number by which operators name the loss: the second (UTC) at which the data
+    /// after it began, as `20261123-140321`. Unlike a place in a list it stays the same when other
+    /// losses are over.
     pub fn number(&self) -> String {
         let digits = |c: char| !matches!(c, '-' | ':');
-        let second: String = utc(self.to).chars().take(19).filter(|c| digits(*c)).collect();
+        let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();
         second.replace('T', "-")
     }
 }
@@ -57,7 +66,7 @@ mod tests {
     #[test]
     fn a_loss_is_shown_with_its_length_and_when_it_was() {
         let noon = 1_763_906_600_000;
-        let shown = |from, to| Loss { from, to }.to_string();
+        let shown = |from, to| Loss::between(from, to).to_string();
         assert_eq!(
             shown(noon + 100, noon + 1_399),
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC"
@@ -67,6 +76,8 @@ mod tests {
             shown(noon, noon - 5),
             "lost at most 0.1 s of writes, 2025-11-23 14:03:20.0–14:03:20.0 UTC"
         );
-        assert_eq!(Loss { from: 0, to: noon + 1_399 }.number(), "20251123-140321");
+        assert_eq!(Loss::between(0, noon + 1_399).number(), "20251123-140321");
+        let longer = Loss { to: noon + 9_000, ..Loss::between(0, noon + 1_399) };
+        assert_eq!(longer.number(), "20251123-140321", "a longer window does not rename it");
     }
 }

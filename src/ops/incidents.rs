@@ -28,7 +28,7 @@ pub struct NodeLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incident {
-    /// Each loss, the earliest end first.
+    /// Each loss, in the order in which the data after them began.
     pub losses: Vec<NodeLoss>,
     /// For how long it concerns keys without a birth.
     pub remaining: Duration,
@@ -105,13 +105,13 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
         }
     }
     for incident in &mut joined {
-        incident.losses.sort_by_key(|one| (one.loss.to, one.loss.from));
+        incident.losses.sort_by_key(|one| (one.loss.began, one.loss.from));
     }
     joined
 }
 
 impl Incident {
-    /// The number by which the incident is named: that of the loss that ended first.
+    /// The number by which the incident is named: that of its first loss.
     pub fn number(&self) -> String {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
@@ -125,13 +125,14 @@ impl Incident {
     pub fn span(&self) -> Loss {
         let from = self.losses.iter().map(|one| one.loss.from).min().unwrap_or_default();
         let to = self.losses.iter().map(|one| one.loss.to).max().unwrap_or_default();
-        Loss { from, to }
+        let began = self.losses.iter().map(|one| one.loss.began).max().unwrap_or_default();
+        Loss { from, began, to }
     }
 
     /// Its losses without duplicates: two nodes may have the same.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
-        losses.dedup();
+        losses.dedup_by_key(|loss| (loss.from, loss.began));
         losses
     }
 
@@ -210,7 +211,7 @@ mod tests {
 
     fn joined(losses: &[(u64, u64)]) -> Vec<Vec<u64>> {
         let one = |(from, to): &(u64, u64)| {
-            let loss = Loss { from: *from, to: *to };
+            let loss = Loss::between(*from, *to);
             (NodeLoss { node: "n".into(), loss }, Duration::from_millis(*to))
         };
         let incidents = together(losses.iter().map(one).collect());

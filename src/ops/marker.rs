@@ -58,8 +58,8 @@ impl Kept {
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
         let (since, floor, length, agreed) = (number(1)?, number(2)?, number(3)?, number(4)?);
         let loss = |word: &&str| {
-            let (from, to) = word.split_once('-')?;
-            Some(Loss { from: from.parse().ok()?, to: to.parse().ok()? })
+            let mut times = word.splitn(3, '-').map(|time| time.parse().ok());
+            Some(Loss { from: times.next()??, began: times.next()??, to: times.next()?? })
         };
         let until = agreed.max(since.saturating_add(length));
         let ms = Duration::from_millis;
@@ -100,11 +100,11 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 0));
         // In quarantine the length stays until that is over.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
-        let two = "-0000000000000 0000000099000 0000000000000-0000000000007 \
-                   0000000000006-0000000000009";
+        let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
+                   0000000000006-0000000000009-0000000000009";
         let read = of(0, 30_000, 90_000, two).unwrap();
         assert_eq!((read.note, &*read.history), (99_000, &*id));
-        assert_eq!(read.losses, [Loss { from: 0, to: 7 }, Loss { from: 6, to: 9 }]);
+        assert_eq!(read.losses, [Loss::between(0, 7), Loss::between(6, 9)]);
         let left = |ms| read.loss(Duration::from_millis(ms));
         assert_eq!(left(100_000), Some((read.losses[1], Duration::from_millis(9))));
         assert_eq!(left(99_991), None);

@@ -181,7 +181,7 @@ mod tests {
             floor: 7,
             note: noon,
             now: noon + 1_500,
-            losses: vec![Loss { from: noon - 1_299, to: noon }],
+            losses: vec![Loss::between(noon - 1_299, noon)],
             ..Kept::default()
         };
         let shown = |marker: &Kept, now: &str| {

@@ -4,7 +4,7 @@
 --          97 waited_ms 13   111 how the data began: n known, e empty,
 --          l empty although a client knows of earlier ones
 --          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
---          128 note_ms 13   then up to eight losses, each from_ms 13, -, to_ms 13
+--          128 note_ms 13   then up to eight losses, each from_ms 13, -, began_ms 13, -, to_ms 13
 --          since: when it began (0: this server never lost anything); q: the quarantine's length;
 --          agreed: the length is kept until this time without further requests for it; waited:
 --          until then a client may wait for a hint.
@@ -16,7 +16,7 @@
 --          anything is written. What a restart, a backup or a promotion brings back is a prefix of
 --          a server's writes, so with a note all that was written before it is there. A loss: what
 --          was written from the note that came back (0: none did) until the next history began,
---          and in the L after it, for which a replaced server may have gone on.
+--          and in the L after it, until `to`, for which a replaced server may have gone on.
 -- ARGV[4]  see batch.lua
 -- Returns  the marker as it is now, bits for the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
@@ -34,7 +34,9 @@ local function history(marker, replid, now_us, now_ms)
   -- for what is rounded. A floor is at most 2E ahead of where the quarantine ended or will.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000
-  if type(marker) == 'string' and #marker >= 140 and #marker <= 364 and #marker % 28 == 0 then
+  if type(marker) == 'string' and #marker >= 140 and #marker <= 476
+    and (#marker - 140) % 42 == 0
+  then
     local a, b, c, d, e, f, kind, g, h = match(marker,
       '^%x+ ()%d+ ()%d+ ()%d+ ()%d+ ()%d+ ()[nel] ([-cs])()%d+ ()%d+')
     if a == 42 and b == 56 and c == 73 and d == 83 and e == 97 and f == 111 and g == 114
@@ -48,10 +50,10 @@ local function history(marker, replid, now_us, now_ms)
         and agreed <= latest + 2 * seen_q and waited <= latest + 3610000
         and floor <= (math.max(now_ms, since + seen_q) + 2 * apart + 1000) * 1000
         and note <= latest
-      for at = 1, #losses, 28 do
-        local from, to = match(losses, '^ (%d+)-(%d+)', at)
-        known = known and to and #from == 13 and #to == 13
-          and tonumber(to) <= latest + 86400000 -- L
+      for at = 1, #losses, 42 do
+        local from, first, to = match(losses, '^ (%d+)-(%d+)-(%d+)', at)
+        known = known and to and #from == 13 and #first == 13 and #to == 13
+          and tonumber(first) <= latest and tonumber(to) <= latest + 86400000 -- L
       end
       local till = tonumber(sub(marker, 114, 126))
       if known and kind ~= '-' then
@@ -87,14 +89,21 @@ local function history(marker, replid, now_us, now_ms)
       since, floor, began, losses = 0, 0, 'n', ''
     else
       if not known then note, losses = 0, '' end
-      losses = losses .. format(' %013.0f-%013.0f', note, now_ms)
-      -- One loss instead of the two oldest of a proved length: it contains both. A loss of
-      -- everything stays the first one, and ends where the data began.
-      if #losses > 224 then
-        local kept = tonumber(sub(losses, 2, 14)) == 0 and 28 or 0
-        local a, b, c, d = match(losses, '^ (%d+)-(%d+) (%d+)-(%d+)', kept + 1)
-        losses = sub(losses, 1, kept)
-          .. format(' %013.0f-%013.0f', math.min(a, c), math.max(b, d)) .. sub(losses, kept + 57)
+      losses = losses .. format(' %013.0f-%013.0f-%013.0f', note, now_ms, now_ms)
+      -- One loss instead of two neighbours: it contains both, and is the shortest for its age.
+      -- Neither the latest one, nor a loss of everything, which stays the first.
+      if #losses > 336 then
+        local least, pair, both
+        for at = tonumber(sub(losses, 2, 14)) == 0 and 43 or 1, 253, 42 do
+          local a, _, b, c, last, d =
+            match(losses, '^ (%d+)-(%d+)-(%d+) (%d+)-(%d+)-(%d+)', at)
+          local from, to = math.min(a, c), math.max(b, d)
+          local share = math.max(to - from, 0) / math.max(now_ms - last, 1)
+          if not least or share < least then
+            least, pair, both = share, at, format(' %013.0f-%s-%013.0f', from, last, to)
+          end
+        end
+        losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
       -- What the marker says may be older than the server that was replaced just now.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
@@ -110,8 +119,7 @@ local function history(marker, replid, now_us, now_ms)
   end
   -- The first client to connect knew of no data; this one saw some before these began.
   if began == 'e' and knows > 0 then
-    local first = #losses == 28 and since or (tonumber(sub(losses, 16, 28)) or 0) - window
-    if knows < first then write, began = true, 'l' end
+    if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end
   if write or now_ms > note + 1000 or now_ms < note then
     local new = format('%s %013.0f %016.0f %09.0f %013.0f %013.0f %s %s%013.0f %013.0f%s',

@@ -38,7 +38,7 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- One more than the longest of ours, however large the value is. Numbers as text: Lua's own
 -- are written out anew each time.
-local marker = redis.pcall('GETRANGE', KEYS[1], '0', '364')
+local marker = redis.pcall('GETRANGE', KEYS[1], '0', '476')
 local at = find(info, 'master_replid:', 1, true) + 14
 local expected = marker == ARGV[1] and marker ~= ''
   and now_us >= tonumber(ARGV[2]) and now_us <= tonumber(ARGV[3])

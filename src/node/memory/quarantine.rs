@@ -28,8 +28,6 @@ pub(super) struct Marker {
     pub(super) handover: Option<Handover>,
     /// The wall clock when a batch last noted it, in milliseconds; 0: never.
     note: u64,
-    /// The wall clock when these data began, in milliseconds; 0: they lost nothing.
-    since_wall: u64,
     /// Losses of these data.
     losses: Losses,
 }
@@ -39,18 +37,25 @@ pub(super) struct Marker {
 pub(super) struct Losses([Option<Loss>; LOSSES]);
 
 impl Losses {
-    /// The same with a later one. One takes the place of the two oldest of a proved length where
-    /// there are too many: it contains both. A loss of everything stays the first one.
+    /// The same with a later one. Where there are too many, one takes the place of two neighbours:
+    /// it contains both, and is the shortest for its age. A loss of everything stays the first.
     fn and(mut self, latest: Loss) -> Self {
         let all = &mut self.0;
         if all[LOSSES - 1].is_some() {
-            let at = usize::from(all[0].is_some_and(|first| first.from == 0));
-            let oldest = all[at];
-            all[at..].rotate_left(1);
-            all[at] = all[at]
-                .zip(oldest)
-                .map(|(a, b)| Loss { from: a.from.min(b.from), to: a.to.max(b.to) });
-            all[LOSSES - 1] = None;
+            let everything = usize::from(all[0].is_some_and(|first| first.from == 0));
+            let pairs = (everything..LOSSES - 1).filter_map(|at| {
+                let (a, b) = all[at].zip(all[at + 1])?;
+                Some((at, Loss { from: a.from.min(b.from), began: b.began, to: a.to.max(b.to) }))
+            });
+            let span = |one: &Loss| u128::from(one.to.saturating_sub(one.from));
+            let age = |one: &Loss| u128::from(latest.began.saturating_sub(one.began).max(1));
+            let shortest =
+                pairs.min_by(|(_, a), (_, b)| (span(a) * age(b)).cmp(&(span(b) * age(a))));
+            if let Some((at, both)) = shortest {
+                all[at] = Some(both);
+                all[at + 1..].rotate_left(1);
+                all[LOSSES - 1] = None;
+            }
         }
         if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
             *place = Some(latest);
@@ -58,10 +63,10 @@ impl Losses {
         self
     }
 
-    /// The same where the latest ends at this time at the earliest.
-    fn until(mut self, to: u64) -> Self {
+    /// The same where the latest lasts at least this long after its history began.
+    fn with_window(mut self, window: u64) -> Self {
         if let Some(latest) = self.0.iter_mut().rev().flatten().next() {
-            latest.to = latest.to.max(to);
+            latest.to = latest.to.max(latest.began.saturating_add(window));
         }
         self
     }
@@ -98,7 +103,6 @@ impl Marker {
             began: Began::Known,
             handover: None,
             note: 0,
-            since_wall: 0,
             losses: Losses::default(),
         }
     }
@@ -177,11 +181,8 @@ impl Marker {
 
     /// Takes note that a client saw other data here, at this time by the node's clock (µs): before
     /// these began, which was just now if they are `new`.
-    fn remember(&mut self, known_since: Option<u64>, new: bool, window: Duration) {
-        let began = match self.losses.0 {
-            [Some(first), Some(_), ..] => first.to.saturating_sub(millis(window)),
-            _ => self.since_wall,
-        };
+    fn remember(&mut self, known_since: Option<u64>, new: bool) {
+        let began = self.losses.0[0].map_or(0, |first| first.began);
         let earlier = known_since.is_some_and(|at| new || at / 1_000 < began);
         if self.began == Began::Empty && earlier {
             self.began = Began::Lost;
@@ -290,9 +291,9 @@ impl Header {
         };
         if !m.left(clock.now).is_zero() {
             // A server that this one replaced goes on for L: the longest of those who ask.
-            m.losses = m.losses.until(m.since_wall.saturating_add(millis(window)));
+            m.losses = m.losses.with_window(millis(window));
         }
-        m.remember(known_since, marker_missing, window);
+        m.remember(known_since, marker_missing);
         #[cfg(feature = "sim-bugs")]
         if crate::bugs::on(crate::bugs::Bug::QuarantineNotKept) && known.is_none() {
             m.quarantine = q;
@@ -456,7 +457,7 @@ fn begin(
     let from = before.map_or(0, |m| m.note);
     #[cfg(feature = "sim-bugs")]
     let from = if crate::bugs::on(crate::bugs::Bug::LossFromItsEnd) { now } else { from };
-    let loss = Loss { from, to: now };
+    let loss = Loss { from, began: now, to: now };
     let losses = before.map_or_else(Losses::default, |m| m.losses).and(loss);
     Marker {
         history_id,
@@ -467,7 +468,6 @@ fn begin(
         began: before.map_or(Began::Empty, |m| m.began),
         handover: None,
         note: now,
-        since_wall: now,
         losses,
     }
 }

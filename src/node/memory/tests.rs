@@ -8,7 +8,7 @@ use super::MemoryNode;
 use crate::env::Env;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
-use crate::op::{Batch, Claim, Facts, Op, QuarantineId, Reply, Terms};
+use crate::op::{Batch, Began, Claim, Facts, Loss, Op, QuarantineId, Reply, Terms};
 use crate::token::{FencingToken, OwnerToken};
 
 const E: Duration = Duration::from_secs(60);
@@ -173,6 +173,8 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     // The settings of the group came down. The loss is what it was.
     b.set_failover_windows(Duration::ZERO, Duration::ZERO);
     assert_eq!(facts(&b, TERMS).losses, first.losses);
+    // Its name is what it was from the beginning.
+    assert_eq!(first.losses[0].began, first.node_micros / 1_000);
     // More than eight: the merged one contains both, also where the second one ends earlier.
     for _ in 0..8 {
         b.restore(b.snapshot());
@@ -180,6 +182,55 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     }
     let merged = facts(&b, TERMS).losses;
     assert_eq!((merged.len(), merged[0].to), (8, ends));
+}
+
+#[test]
+fn the_first_data_began_when_they_did_whatever_l_is_later() {
+    let (_, hand) = node();
+    let node = MemoryNode::builder().env(hand.clone()).quarantined().build();
+    let long = Duration::from_secs(12);
+    node.set_failover_windows(long, long);
+    let first = facts(&node, TERMS).node_micros;
+    for window in [0, 3, 20].map(Duration::from_secs) {
+        node.restore(node.snapshot());
+        node.set_failover_windows(window, window);
+        assert_eq!(knowing(&node, first), Began::Empty, "{window:?}");
+    }
+    assert_eq!(knowing(&node, first - 1_000), Began::Lost);
+}
+
+/// The origin of the data after a client that first saw some at this time (µs).
+fn knowing(node: &MemoryNode, micros: u64) -> Began {
+    let known_since = Some(micros);
+    let batch = Batch { terms: TERMS, not_after: None, known_since, ops: Vec::new() };
+    node.execute(&batch).facts.unwrap().began
+}
+
+#[test]
+fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
+    let (node, hand) = node();
+    let hours = |n: u64| Duration::from_secs(n * 3_600);
+    let lose = || {
+        node.restore(node.snapshot());
+        facts(&node, TERMS).losses
+    };
+    facts(&node, TERMS);
+    let all: Vec<_> = (0..8)
+        .map(|_| {
+            hand.pass(hours(1));
+            facts(&node, TERMS);
+            lose().last().copied().unwrap()
+        })
+        .collect();
+    hand.pass(hours(1));
+    let nine = lose();
+    let both = Loss { from: all[0].from, ..all[1] };
+    assert_eq!(nine[..7], [&[both], &all[2..]].concat());
+    // Minutes later: not the fresh ones, about which an operator decides, nor the long one again.
+    hand.pass(Duration::from_secs(600));
+    let ten = lose();
+    let both = Loss { from: all[2].from, ..all[3] };
+    assert_eq!((ten.len(), ten[0], ten[1], ten[6]), (8, nine[0], both, nine[7]));
 }
 
 #[test]

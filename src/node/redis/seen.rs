@@ -16,7 +16,7 @@ use crate::op::{Batch, Began, Loss, Op};
 /// Length of a marker without losses.
 const SHORTEST: usize = 140;
 /// Length of a loss.
-const LOSS: usize = 28;
+const LOSS: usize = 42;
 /// Most losses.
 const LOSSES: usize = 8;
 /// Largest age of the note of the server's clock when a batch has taken effect, in ms.
@@ -56,7 +56,7 @@ impl Seen {
         };
         let replid = text.get(..40)?;
         let fits = (SHORTEST..=SHORTEST + LOSSES * LOSS).contains(&text.len())
-            && text.len().is_multiple_of(LOSS)
+            && (text.len() - SHORTEST).is_multiple_of(LOSS)
             && replid.bytes().all(|b| b.is_ascii_hexdigit());
         let began = match text.as_bytes().get(110)? {
             b'n' => Began::Known,
@@ -64,9 +64,10 @@ impl Seen {
             b'l' => Began::Lost,
             _ => return None,
         };
-        let losses = (SHORTEST..text.len())
-            .step_by(LOSS)
-            .map(|at| Some(Loss { from: number(at + 2, at + 14)?, to: number(at + 16, at + 28)? }));
+        let losses = (SHORTEST..text.len()).step_by(LOSS).map(|at| {
+            let (from, began) = (number(at + 2, at + 14)?, number(at + 16, at + 28)?);
+            Some(Loss { from, began, to: number(at + 30, at + 42)? })
+        });
         Some(Self {
             at,
             clock_error,
@@ -119,15 +120,9 @@ impl Seen {
             return None;
         }
         // The script writes that data were lost which this client had seen.
-        let window = encode::whole_millis(group_terms.longest_window());
-        let empty_since = match &*self.losses {
-            [first, ..] if self.began == Began::Empty => {
-                let later = self.losses.len() > 1;
-                if later { first.to.saturating_sub(window) } else { self.since }
-            }
-            _ => 0,
-        };
-        if batch.known_since.is_some_and(|micros| micros / 1_000 < empty_since) {
+        let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
+        let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
+        if batch.known_since.is_some_and(is_earlier) {
             return None;
         }
         // Until when the length need not be agreed on again (quarantine 7).
@@ -236,7 +231,7 @@ mod tests {
         let began = NOW / 1_000 - 3_600_000;
         let of = |letter| {
             let text = seen(3_600_000, 30_000, 50_000, &format!("{letter} -0000000000000")).text;
-            let text = format!("{text} {:013}-{began:013}", 0);
+            let text = format!("{text} {:013}-{began:013}-{:013}", 0, began + 9_000);
             Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap()
         };
         let expects = |letter, known_since| {
@@ -273,11 +268,12 @@ mod tests {
                 .map(|seen| seen.losses.to_vec())
         };
         assert_eq!(read(""), Some(vec![]));
-        let two = " 0000000000000-0000000000007 0000000000006-0000000000009";
-        assert_eq!(read(two), Some(vec![Loss { from: 0, to: 7 }, Loss { from: 6, to: 9 }]));
+        let two = " 0000000000000-0000000000007-0000000000007 \
+                   0000000000006-0000000000009-0000000000009";
+        assert_eq!(read(two), Some(vec![Loss::between(0, 7), Loss::between(6, 9)]));
         assert_eq!(read(&two.repeat(4)).map(|all| all.len()), Some(8));
         assert_eq!(read(&two.repeat(5)), None);
-        assert_eq!(read(" 0000000000000-000000000000x"), None);
+        assert_eq!(read(" 0000000000000-0000000000007-000000000000x"), None);
         assert_eq!(read(" "), None);
     }
 

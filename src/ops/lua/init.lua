@@ -36,19 +36,17 @@ if marker then
     return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
       .. 'let one connect, and run this again'}
   end
-  -- A loss ends L after the data began, and nothing was granted in that time.
-  local first = #marker == 168 and sub(marker, 42, 54) or sub(marker, 156, 168)
   -- Nothing was granted in the first quarantine of a new server. Where others have data, leases
   -- that this one forgot may be held.
-  if ARGV[2] == '1' or #marker ~= 168 or now >= since + q then
-    used = first
+  if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
+    used = sub(marker, 156, 168) -- the data began when the first loss did
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
   -- Without the first loss, which is that of all before.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
-    .. sub(marker, 169))
+    .. sub(marker, 183))
 else
   local never = string.format('%013d %016d %09d %013d %013d n -%013d %013d', 0, 0, 0, 0, 0, 0, 0)
   redis.call('SET', KEYS[1], replid .. ' ' .. never)

@@ -59,8 +59,8 @@ impl Record {
                 _ => {}
             }
         }
-        all.sort_unstable_by_key(|loss| (loss.to, loss.from));
-        all.dedup();
+        all.sort_unstable_by_key(|loss| (loss.began, loss.from));
+        all.dedup_by_key(|loss| (loss.began, loss.from));
         let remember =
             self.count(|v| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero()));
         let missing = self.count(|v| matches!(v, Vote::Silent | Vote::Failed(_)));

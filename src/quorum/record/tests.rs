@@ -49,7 +49,7 @@ fn reply(text: &str) -> Result<Reply, NodeError> {
                 "forgot" | "fresh" => "500",
                 _ => "900",
             };
-            let loss = (unsure != "0").then(|| Loss { from: 0, to: num(unsure) });
+            let loss = (unsure != "0").then(|| Loss::between(0, num(unsure)));
             Reply::Claimed {
                 fence: num(parts.next().unwrap()),
                 attempt: num(parts.next().unwrap()) as u32,
@@ -265,7 +265,7 @@ fn the_losses_of_all_nodes_that_do_not_remember_are_named() {
     let with = |losses: &[u64]| {
         let mut said = reply("forgot=7/1");
         if let Ok(Reply::Claimed { losses: named, .. }) = &mut said {
-            *named = losses.iter().map(|to| Loss { from: 1, to: *to }).collect();
+            *named = losses.iter().map(|to| Loss::between(1, *to)).collect();
         }
         said
     };

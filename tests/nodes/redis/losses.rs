@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use palisade::node::RedisNode;
 use palisade::node::spi::{Batch, Began, Env as _, LockNode as _, SystemEnv};
+use palisade::node::{Loss, RedisNode};
 
 use super::{LONG, facts};
 use crate::support::server::Server;
@@ -20,6 +20,7 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
         let deadline = SystemEnv.now() + Duration::from_secs(5);
         let facts = with(window).call(batch, deadline).await.facts.unwrap();
         let loss = facts.losses.last().copied().expect("a loss");
+        assert_eq!(loss.began, facts.since, "its name");
         (loss.to - facts.since, facts.began, facts.since * 1_000)
     };
     let (first, began, since) = ends(3, None).await;
@@ -38,23 +39,64 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
 #[tokio::test]
 async fn a_loss_of_everything_is_merged_with_no_other() {
     let server = Server::start(&[]);
-    let node = RedisNode::builder(server.url()).failover_window(Duration::from_secs(3));
-    let node = node.build().unwrap();
-    let first = facts(&node, LONG).await.losses[0];
+    let with = |window: u64| {
+        let window = Duration::from_secs(window);
+        RedisNode::builder(server.url()).failover_window(window).build().unwrap()
+    };
+    let first = facts(&with(12), LONG).await.losses[0];
     let mut last = first;
     for round in 1..12 {
         // As a server with these data and another history.
         let marker = server.cli(&["get", "palisade:generation"]);
         let other = format!("{:040x}{}", round, &marker.trim()[40..]);
         server.cli(&["set", "palisade:generation", &other]);
-        let known_since = Some(first.to * 1_000);
+        // Who saw these data from the beginning knows no others, for any L of today.
+        let node = with([0, 3, 20][round % 3]);
+        let known_since = Some(first.began * 1_000);
         let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
         let deadline = SystemEnv.now() + Duration::from_secs(5);
         let now = node.call(batch, deadline).await.facts.unwrap();
         assert_eq!((now.losses[0], now.began), (first, Began::Empty), "{round}");
         assert_eq!(now.losses.len(), 8.min(round + 1));
         let latest = now.losses.last().copied().unwrap();
-        assert!(latest.from > 0 && latest.to >= last.to, "{latest:?} after {last:?}");
+        assert!(latest.from > 0 && latest.began >= last.began, "{latest:?} after {last:?}");
         last = latest;
     }
+}
+
+#[tokio::test]
+async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
+    let server = Server::start(&[]);
+    let node = RedisNode::builder(server.url()).build().unwrap();
+    let now = facts(&node, LONG).await.node_micros / 1_000;
+    let lost = async |all: &[Loss]| {
+        let shown = |loss: &Loss| format!(" {:013}-{:013}-{:013}", loss.from, loss.began, loss.to);
+        let all: String = all.iter().map(shown).collect();
+        let marker = server.cli(&["get", "palisade:generation"]);
+        // As a server with these losses and another history.
+        let other = format!("{:040x}{}{all}", 7, &marker[40..140]);
+        server.cli(&["set", "palisade:generation", &other]);
+        facts(&node, LONG).await.losses.to_vec()
+    };
+    let ago = |minutes: u64| {
+        let began = now - minutes * 60_000;
+        Loss { from: began - 1_000, began, to: began }
+    };
+    // One an hour.
+    let all: Vec<_> = (1..9).rev().map(|hours| ago(60 * hours)).collect();
+    let nine = lost(&all).await;
+    assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
+    // Three within minutes, and before them one each week: it is not the fresh ones.
+    let weeks = (2..7).rev().map(|weeks| ago(weeks * 7 * 24 * 60));
+    let all: Vec<_> = weeks.chain([ago(12), ago(6), ago(1)]).collect();
+    let nine = lost(&all).await;
+    assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
+    // Two of seconds, long ago: they stay near each other.
+    let all: Vec<_> = [900, 800, 700, 601, 600, 500, 400, 300].map(ago).into();
+    let nine = lost(&all).await;
+    let both = Loss { from: all[3].from, ..all[4] };
+    assert_eq!(nine[..7], [&all[..3], &[both], &all[5..]].concat());
+    // The first one is of everything.
+    let all = [&[Loss { from: 0, ..all[0] }], &all[1..3], &[both], &all[5..], &[ago(200)]].concat();
+    assert_eq!(lost(&all).await[..2], [all[0], Loss { from: all[1].from, ..all[2] }]);
 }

@@ -31,7 +31,7 @@ fn honest(since: u64, q: u64) -> Fields {
         waited: format!("{:013}", 0),
         rest: "n -0000000000000".to_owned(),
         note: format!("{since:013}"),
-        losses: format!(" {:013}-{since:013}", 0),
+        losses: format!(" {:013}-{since:013}-{since:013}", 0),
     }
 }
 
@@ -102,8 +102,16 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         ("ten thousand bytes", over(&|f| f.rest = format!("n {}", "x".repeat(10_000)))),
         ("noted in the future", over(&|f| f.note = ahead(60_000))),
         ("noted in words", over(&|f| f.note = "xxxxxxxxxxxxx".into())),
-        ("a loss in the future", over(&|f| f.losses = format!(" {:013}-{}", 0, ahead(2 * DAY)))),
-        ("a loss in words", over(&|f| f.losses = format!(" {:013}-xxxxxxxxxxxxx", 0))),
+        (
+            "a loss that ends in the future",
+            over(&|f| f.losses = format!(" {:013}-{}-{}", 0, ahead(0), ahead(2 * DAY))),
+        ),
+        (
+            "data that begin in the future",
+            over(&|f| f.losses = format!(" {:013}-{1}-{1}", 0, ahead(60_000))),
+        ),
+        ("a loss in words", over(&|f| f.losses = format!(" {:013}-{0:013}-xxxxxxxxxxxxx", 0))),
+        ("a loss without its window", over(&|f| f.losses.truncate(28))),
         ("nine losses", over(&|f| f.losses = f.losses.repeat(9))),
         ("half a loss", over(&|f| f.losses.truncate(14))),
         ("nothing at all", String::new()),
@@ -114,7 +122,7 @@ async fn a_marker_that_nobody_can_have_written_counts_as_lost_whichever_field_it
         assert!(got.marker_missing && got.new_history, "{what} was believed: {got:?}");
         assert!(got.began == Began::Empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
-        assert!(left.starts_with(&replid) && left.len() == 168, "{what}: {left}");
+        assert!(left.starts_with(&replid) && left.len() == 182, "{what}: {left}");
         // It has healed.
         let next = facts(&node, TERMS).await;
         assert!(!next.marker_missing && !next.new_history, "{what}: {next:?}");
@@ -159,7 +167,7 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
             "eight losses, noted just now",
             Fields {
                 note: ahead(0),
-                losses: format!(" {}-{}", ahead(0), ahead(0)).repeat(8),
+                losses: format!(" {0}-{0}-{0}", ahead(0)).repeat(8),
                 ..honest(at - DAY, 20_000)
             },
         ),

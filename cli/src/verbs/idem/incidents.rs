@@ -28,12 +28,12 @@ pub(super) const HELP: &str = "Examples:
   palisade idem decide --namespace payments --loss 20261123-140321 --run \\
     --reason 'the ledger has none of them' --node redis://127.0.0.1
 
-A loss is named by the second (UTC) at which it ended. Nodes that lost data at the same time have
-one number together. What is decided holds within seconds for every client, for all keys of the
-namespace that the loss made forgotten, and for no other loss. --park may be replaced by --run later
-(--replace); --run is final, because keys have run by it. Exit code: 0 done, or all nodes were read;
-2 another decision stands, or there is no such loss, or not all nodes were read; 64 wrong use;
-69 not reached.";
+A loss is named by the second (UTC) at which the data after it began. Nodes that lost data at the
+same time have one number together. What is decided holds within seconds for every client, for all
+keys of the namespace that the loss made forgotten, and for no other loss. --park may be replaced by
+--run later (--replace); --run is final, because keys have run by it. Exit code: 0 done, or all
+nodes were read; 2 another decision stands, or there is no such loss, or not all nodes were read;
+64 wrong use; 69 not reached.";
 
 /// Lists the losses of data that make keys forgotten, and what was decided about each.
 #[derive(Debug, Args)]

@@ -83,14 +83,14 @@ fn header() -> Vec<Value> {
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
     text(&format!(
-        "{history}{zeros} {:013} {:016} {:09} {:013} {:013} n -{:013} {:013} {:013}-{:013}",
-        5, 0, 65, 0, 0, 0, 0, 0, 5
+        "{history}{zeros} {:013} {:016} {:09} {:013} {:013} n -{:013} {:013} {:013}-{:013}-{:013}",
+        5, 0, 65, 0, 0, 0, 0, 0, 5, 5
     ))
 }
 
 /// The loss that the header's marker names.
 fn lost() -> Vec<Loss> {
-    vec![Loss { from: 0, to: 5 }]
+    vec![Loss::between(0, 5)]
 }
 
 /// A reply as the script would have said it: the oracle, written from the heads of the scripts.

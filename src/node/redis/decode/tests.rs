@@ -43,7 +43,7 @@ fn header() -> Vec<Value> {
 fn marker(began: char, waited: u64) -> Value {
     let replid = "00000000000000ff".to_owned() + &"0".repeat(24);
     let text = format!("{replid} {:013} {:016} {:09} {:013} {waited:013} {began}", 7, 0, 1_063, 0);
-    let text = format!("{text} -{:013} {:013} {:013}-{:013}", 0, 9, 0, 7);
+    let text = format!("{text} -{:013} {:013} {:013}-{:013}-{:013}", 0, 9, 0, 7, 7);
     Value::BulkString(text.into())
 }
 

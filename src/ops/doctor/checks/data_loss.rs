@@ -75,7 +75,7 @@ mod tests {
     const NOON: u64 = 1_763_906_600_000;
 
     fn lost(losses: &[(u64, u64)], now: u64, empty_for: Option<Duration>) -> Read<Marker> {
-        let losses = losses.iter().map(|&(from, to)| Loss { from, to }).collect();
+        let losses = losses.iter().map(|&(from, to)| Loss::between(from, to)).collect();
         Read::Got(Marker::Kept(Kept { empty_for, now, losses, ..Kept::default() }))
     }
 
@@ -109,7 +109,7 @@ mod tests {
         let marker = Kept {
             lost_everything: true,
             now: NOON + 1,
-            losses: vec![Loss { from: 0, to: NOON }],
+            losses: vec![Loss::between(0, NOON)],
             ..Kept::default()
         };
         let found = broken("data-loss", |f| {
