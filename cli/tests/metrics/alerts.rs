@@ -30,7 +30,7 @@ fn what_is_served_and_shipped_is_what_prometheus_reads() {
     promtool(&["check", "metrics"], &text).expect("nothing to find fault with");
     let rules = repository().join("docs/monitoring/alerts.yml");
     let said = promtool(&["check", "rules", rules.to_str().expect("UTF-8")], "");
-    assert!(said.expect("good rules").contains("7 rules found"));
+    assert!(said.expect("good rules").contains("8 rules found"));
 }
 
 /// One story, because a Prometheus sees all of it: first nothing fires, then five faults.
@@ -56,6 +56,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     let late = ["elect", "late", "--ttl", "3s", "--grace", "300ms"];
     let renewed = Watched::start(&frozen, &[&late[..], &sleep].concat());
 
+    let queue = Ground::new();
     let application = Application::start(&emptied.url(), Duration::from_secs(10));
     assert!(application.order("first").expect("an answer").is_executed());
 
@@ -106,6 +107,8 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
         matches!(application.order("second"), Ok(Outcome::Parked(_))).then_some(())
     });
     fires(&prometheus, "PalisadeKeysUnknown", "orders");
+    application.consume(&queue.url(), "third");
+    fires(&prometheus, "PalisadeMessagesHeld", "orders");
     assert!(prometheus.query("palisade_node_loss_seconds == +Inf").len() == 1, "all was lost");
     assert!(!prometheus.firing().iter().any(|(alert, _)| alert == "PalisadeNoQuorum"));
     for server in [&ground.server, &frozen.server, &emptied.server] {

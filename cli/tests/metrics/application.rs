@@ -2,9 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
+use palisade::streams::{Consumer, Producer};
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use tokio::runtime::{Builder, Runtime};
 
@@ -43,5 +44,18 @@ impl Application {
     /// Runs a key without a birth.
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
+    }
+
+    /// Consumes a stream with one message of this key, made an hour ago, for as long as it lives.
+    pub(crate) fn consume(&self, url: &str, key: &str) {
+        let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
+        let added = Producer::new(url, "jobs");
+        self.runtime.block_on(added.add(key, hour_ago, b"")).expect("a stream");
+        let consumer = Consumer::builder(url, "jobs", "all", self.orders.clone()).build();
+        let consumer = consumer.expect("good settings");
+        self.runtime.spawn(async move {
+            let handler = async |_, _| Ok::<_, Failed>(());
+            consumer.run(handler, std::future::pending::<()>()).await
+        });
     }
 }
