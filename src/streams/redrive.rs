@@ -30,7 +30,8 @@ pub struct Redriven {
 /// again. Dead letters that come while it works are left alone.
 ///
 /// Each step moves a few entries as a whole, so none is lost and none is there twice, however often
-/// it is called and wherever it is stopped.
+/// it is called and wherever it is stopped. How many were moved is written to the log, also if it
+/// fails; who did it and why, the caller has to say, as `palisade idem redrive` does.
 ///
 /// # Errors
 /// [`StreamError`]: some may have been moved. Call it again.
@@ -42,17 +43,27 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, StreamError> {
     let endpoint = Endpoint::parse(url).map_err(|e| StreamError::address(&name, &e))?;
     let failed = |e: RedisError| StreamError::new(&name, &e, &endpoint.secrets());
     let line = connect(&endpoint).await.map_err(failed)?;
-    move_all(&line, stream).await.map_err(failed)
+    let mut redriven = Redriven::default();
+    let moved = move_all(&line, stream, &mut redriven).await;
+    tracing::warn!(
+        target: "palisade::streams",
+        event = "redrive",
+        stream,
+        moved = redriven.moved,
+        incomplete = redriven.incomplete,
+        done = moved.is_ok(),
+        "forgotten dead letters were moved back into their stream"
+    );
+    moved.map(|()| redriven).map_err(failed)
 }
 
-async fn move_all(line: &Line, stream: &str) -> Result<Redriven, RedisError> {
+async fn move_all(line: &Line, stream: &str, redriven: &mut Redriven) -> Result<(), RedisError> {
     let (dead, script) = (dead_letters(stream), Script::new(include_str!("lua/redrive.lua")));
     let mut newest = redis::cmd("XREVRANGE");
     newest.arg(&dead).arg("+").arg("-").arg("COUNT").arg(1);
     let newest = answered(newest.query_async::<redis::Value>(&mut (**line).clone())).await?;
     let newest: Vec<(String, redis::Value)> = redis::from_redis_value(newest)?;
-    let mut redriven = Redriven::default();
-    let Some((last, _)) = newest.first() else { return Ok(redriven) };
+    let Some((last, _)) = newest.first() else { return Ok(()) };
     let mut on = "-".to_owned();
     while !on.is_empty() {
         let mut page = script.key(&dead);
@@ -63,5 +74,5 @@ async fn move_all(line: &Line, stream: &str) -> Result<Redriven, RedisError> {
         redriven.incomplete += stay;
         on = next;
     }
-    Ok(redriven)
+    Ok(())
 }

@@ -93,12 +93,8 @@ impl Publisher {
             return Ok(channel.clone());
         }
         let connection = Connection::connect(&self.uri, ConnectionProperties::default()).await?;
-        let look = connection.create_channel().await?;
-        let there = topology::exists(&look, &self.queue).await.is_ok();
+        topology::ensure(&connection, &self.queue).await?;
         let channel = connection.create_channel().await?;
-        if !there {
-            topology::declare(&channel, &self.queue).await?;
-        }
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         *now = Some((connection, channel.clone()));
         Ok(channel)

@@ -63,13 +63,7 @@ impl Session {
         let copies = connection.create_channel().await?;
         copies.confirm_select(ConfirmSelectOptions::default()).await?;
         for queue in [plan.queue.to_string(), topology::dead_letters(&plan.queue)] {
-            let look = connection.create_channel().await?;
-            match topology::exists(&look, &queue).await {
-                Ok(()) => drop(look.close(200, "looked".into()).await),
-                // The broker has closed the channel.
-                Err(e) if is_not_found(&e) => topology::declare(&copies, &queue).await?,
-                Err(e) => return Err(e),
-            }
+            topology::ensure(&connection, &queue).await?;
         }
         let mut declared = BTreeSet::new();
         for delay in topology::delays(plan.longest) {
@@ -186,11 +180,6 @@ pub(crate) async fn confirmed(
         return Err(SettleError::NoQueue(queue.to_owned()));
     }
     Ok(())
-}
-
-fn is_not_found(e: &Error) -> bool {
-    let not_found = AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND);
-    matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
 /// Whether connecting again can help: not if the broker refuses the login or the request.

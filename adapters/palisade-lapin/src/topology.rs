@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Error};
+use lapin::{Channel, Connection, Error, ErrorKind};
 
 /// The shortest delay; each further one is twice as long.
 const FIRST: u64 = 250;
@@ -54,15 +55,29 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Whether the queue is there. If not, the channel is closed.
-pub(crate) async fn exists(channel: &Channel, queue: &str) -> Result<(), Error> {
+/// Declares a durable quorum queue unless there is a queue of this name, of whatever kind.
+///
+/// AMQP says that a queue is not there by closing the channel that asked, which lapin logs as an
+/// error. So the question has a channel of its own, and the answer a line in the log.
+pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
+    let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };
-    channel.queue_declare(queue.into(), passive, FieldTable::default()).await.map(drop)
+    match look.queue_declare(queue.into(), passive, FieldTable::default()).await {
+        Ok(_) => drop(look.close(200, "looked".into()).await),
+        Err(e) if is_not_found(&e) => {
+            let channel = connection.create_channel().await?;
+            channel.queue_declare(queue.into(), durable(), quorum()).await?;
+            tracing::info!(target: "palisade::lapin", queue, "declared, for it was not there");
+            drop(channel.close(200, "declared".into()).await);
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(())
 }
 
-/// Declares a durable quorum queue.
-pub(crate) async fn declare(channel: &Channel, queue: &str) -> Result<(), Error> {
-    channel.queue_declare(queue.into(), durable(), quorum()).await.map(drop)
+fn is_not_found(e: &Error) -> bool {
+    let not_found = AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND);
+    matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
 /// Declares the queue for a delay.
