@@ -213,6 +213,12 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let park = decide(&ground, &loss, &["--park"]);
     assert_eq!(park.code, 0, "{} {}", park.out, park.err);
     assert!(park.out.contains("park, stored on 1 of 1 nodes"), "{}", park.out);
+    assert!(park.out.contains("keys of \"once\" under the prefix \"\""), "{}", park.out);
+    let unnamed =
+        ["idem", "decide", "--namespace", "once", "--loss", &loss, "--run", "--reason", " "];
+    let unnamed = ground.run(&unnamed);
+    assert_eq!(unnamed.code, 64, "{} {}", unnamed.out, unnamed.err);
+    assert!(unnamed.err.contains("reason"), "{}", unnamed.err);
     let event = object(park.err.lines().next().expect("an event"));
     let said = ["event", "namespace", "key", "by", "reason"];
     let said = said.map(|field| event[field].as_str().unwrap_or("none"));
