@@ -17,7 +17,7 @@
 #                      off or resigned every 20 s, on real Sentinel groups (Linux, root): SECONDS=600
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
-# make ordinary        what a start, a restart, a crash and a planned failover cost each ordinary
+# make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--sentinel s1:26379,s2:26379 --master orders'
 # make bench           this library beside another one, in ratios

@@ -13,7 +13,7 @@ use crate::access::{AccessArgs, Sets, seconds};
 use crate::say::{escaped, plain};
 use crate::{Done, block_on};
 
-/// A planned failover of a group, or restart of a lone server, that loses no lock and no key.
+/// A planned handover of a group, or restart of a lone server, that loses no lock and no key.
 ///
 /// One node at a time. A group is handed over to one of its replicas. A lone server is closed, and
 /// restarted by the command behind `--`, or by hand while this waits; it needs persistence.

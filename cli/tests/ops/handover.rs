@@ -1,4 +1,4 @@
-//! A planned failover, and a planned restart, lose no lock, no key and hardly a second; what goes
+//! A planned handover, and a planned restart, lose no lock, no key and hardly a second; what goes
 //! wrong on the way is a failover as any other.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

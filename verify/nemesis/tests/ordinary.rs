@@ -1,4 +1,4 @@
-//! A planned failover of one group, as anybody runs it: nothing is parked, and new keys run long
+//! A planned handover of one group, as anybody runs it: nothing is parked, and new keys run long
 //! before a quarantine would be over.
 
 use std::process::Command;
@@ -23,7 +23,7 @@ fn a_planned_failover_of_one_group_parks_nothing() {
         rows.iter().find(is).unwrap_or_else(|| panic!("no {deployment}, {event}: {text}"))
     };
     for births in [false, true] {
-        let planned = row("one group", "planned failover", births);
+        let planned = row("one group", "planned handover", births);
         assert_eq!(planned["parked"], 0, "{planned}");
         for span in ["no_locks_s", "no_new_keys_s"] {
             assert!(planned[span].as_f64() < Some(15.0), "{span}: {planned}");

@@ -34,7 +34,7 @@ impl Happening {
             Self::First => "first start",
             Self::Restart => "clean restart",
             Self::Crash => "kill -9 of the master",
-            Self::Planned => "planned failover",
+            Self::Planned => "planned handover",
             Self::ReplicaLost => "one replica lost",
             Self::Backup => "restored backup",
             Self::Emptied => "emptied",

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// One line of JSON for each event, deployment and kind of key instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only cells whose name (`one group: planned failover`) contains this; may be given again.
+    /// Only cells whose name (`one group: planned handover`) contains this; may be given again.
     #[arg(long)]
     only: Vec<String>,
     /// How many cells run at the same time.
