@@ -152,14 +152,14 @@ mod tests {
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
         // The last one is accepted: it neither is named nor has a part in the rest.
-        let lost = recall(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
+        let known = recall(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
-        let named = lost.concerning(None, KEEP, accepted);
-        let last = named.iter().map(|loss| loss.to).max().unwrap();
-        assert_eq!((named.len(), last), (2, 4_000));
-        let rest = lost.unsure(None, KEEP, accepted).as_millis() as u64;
+        let named = known.concerning(None, KEEP, accepted);
+        let end = named.iter().map(|loss| loss.to).max().unwrap();
+        assert_eq!((named.len(), end), (2, 4_000));
+        let rest = known.unsure(None, KEEP, accepted).as_millis() as u64;
         for loss in named {
-            assert_eq!(rest - (last - loss.to), unsure(&[(loss.from, loss.to)], None, 6_000));
+            assert_eq!(rest - (end - loss.to), unsure(&[(loss.from, loss.to)], None, 6_000));
         }
     }
 

@@ -89,8 +89,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     assert!(is_forgotten, "nothing is accepted unasked: {parked:?}");
 
     let health = strict.health().await;
-    let loss = health.nodes[0].losses.last().expect("a loss of the promotion");
-    let (from, to) = (loss.from, loss.to);
+    let proved = health.nodes[0].losses.last().expect("a loss of the promotion");
+    let (from, to) = (proved.from, proved.to);
     let promoted = groups
         .servers(0)
         .into_iter()
@@ -100,15 +100,15 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     let keys = cli(&promoted, &["KEYS", "idem:accepting:*"]);
     let keys: BTreeSet<_> = keys.lines().collect();
     let is_there = |ran: &Ran| keys.contains(&*format!("idem:accepting:{}", ran.key));
-    let (had, lost): (Vec<_>, Vec<_>) = ran.iter().partition(|ran| is_there(ran));
-    assert!(had.len() > 20 && lost.len() > 20, "{} had, {} lost", had.len(), lost.len());
+    let (kept, lost): (Vec<_>, Vec<_>) = ran.iter().partition(|ran| is_there(ran));
+    assert!(kept.len() > 20 && lost.len() > 20, "{} kept, {} lost", kept.len(), lost.len());
     for Ran { key, begun, stored } in &lost {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
     // No longer than it must be: what was there is noted to the second, and the end is the longest
     // lease after the promotion.
-    let last = had.iter().map(|ran| ran.begun).max().expect("some");
+    let last = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= last, "{from} is long before {last}");
     let lease = TTL.as_millis() as u64;
     assert!(killed <= to && to <= answered + lease, "{killed}, {to}, {answered}");
