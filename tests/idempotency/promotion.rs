@@ -108,8 +108,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     }
     // No longer than it must be: what was there is noted to the second, and the end is the longest
     // lease after the promotion.
-    let last = kept.iter().map(|ran| ran.begun).max().expect("some");
-    assert!(from + NOTED >= last, "{from} is long before {last}");
+    let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
+    assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;
     assert!(killed <= to && to <= answered + lease, "{killed}, {to}, {answered}");
 }
