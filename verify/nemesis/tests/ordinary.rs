@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 #[test]
-fn a_planned_failover_of_one_group_parks_nothing() {
+fn a_planned_handover_of_one_group_parks_nothing() {
     let out = Command::new(env!("CARGO_BIN_EXE_nemesis"))
         .args(["ordinary", "--json", "--only", "one group: planned", "--only", "one server: first"])
         .output()

@@ -230,12 +230,14 @@ impl DecideArgs {
         for (node, why) in &seen.unread {
             let _ = writeln!(text, "not read; if it lost data, decide again: {node}: {why}");
         }
-        let _ = writeln!(
-            text,
-            "this is about keys of {:?} under the prefix {prefix:?}: they follow within a minute; \
-             if none does, the program has other names",
-            self.namespace
-        );
+        if done {
+            let _ = writeln!(
+                text,
+                "this is about keys of {:?} under the prefix {prefix:?}: they follow within a minute; \
+                 if none does, the program has other names",
+                self.namespace
+            );
+        }
         ground.close().await;
         Ok(Done { text, code: if done { 0 } else { REFUSED } })
     }
