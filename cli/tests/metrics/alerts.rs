@@ -33,7 +33,8 @@ fn what_is_served_and_shipped_is_what_prometheus_reads() {
     assert!(said.expect("good rules").contains("8 rules found"));
 }
 
-/// One story, because a Prometheus sees all of it: first nothing fires, then one fault after the other.
+/// One story, because a Prometheus sees all of it: first nothing fires, then one fault after the
+/// other.
 #[test]
 fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     let (ground, frozen, mut emptied) = (Ground::new(), Ground::new(), Ground::new());

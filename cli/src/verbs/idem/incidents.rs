@@ -233,8 +233,8 @@ impl DecideArgs {
         if done {
             let _ = writeln!(
                 text,
-                "this is about keys of {:?} under the prefix {prefix:?}: they follow within a minute; \
-                 if none does, the program has other names",
+                "this is about keys of {:?} under the prefix {prefix:?}: they follow within a \
+                 minute; if none does, the program has other names",
                 self.namespace
             );
         }
