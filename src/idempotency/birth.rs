@@ -107,6 +107,7 @@ mod tests {
             "C232AB00-9414-4C53-9EC3-DECEC5FF3E57", // version 4? no: digit 12 is 4
             "017F22E2-79B0-7CC3-18C4-DC0C0C07398F", // another variant
             "017F22E279B0-7CC3-98C4-DC0C0C07398F-", // hyphens elsewhere
+            "017F22E2079B0-7CC3-98C4-DC0C0C07398F", // a digit in the place of a hyphen
             "017F22E2-79B0-7CC3-98C4-DC0C0C07398",  // short
             "017F22E2-79B0-7CC3-98C4-DC0C0C07398F0", // long
             "017F22E2-79B0-7CC3-98C4-DC0C0C07398G",

@@ -53,3 +53,30 @@ impl DeadLetter {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeadLetterReason;
+    use super::*;
+
+    #[test]
+    fn the_headers_of_a_dead_letter_fit_a_frame_and_are_a_line_each() {
+        let mut letter = DeadLetter {
+            reason: DeadLetterReason::Mismatch,
+            detail: format!("one\ntwo {}", "é".repeat(2_000)),
+            key: Some("k".into()),
+        };
+        let all = letter.headers("orders");
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, [REASON, DETAIL, ORIGIN, KEY]);
+        assert_eq!((&*all[0].1, &*all[2].1, &*all[3].1), ("mismatch", "orders", "k"));
+        let detail = &all[1].1;
+        assert!(detail.starts_with("one two é"), "{detail}");
+        assert!(detail.len() <= DETAIL_MAX && detail.len() > DETAIL_MAX - 2, "{}", detail.len());
+        letter.key = None;
+        let alone = letter.headers_alone("orders", 17);
+        let names: Vec<_> = alone.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, [REASON, DETAIL, ORIGIN, LEFT_OUT]);
+        assert!(alone[3].1.contains("17 bytes"), "{}", alone[3].1);
+    }
+}

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::bench::{Bench, LONG, SHORT};
 use super::claims::{state, take_over};
-use super::ops::{claim, claim_print, complete, end_claim, raise_claim, steps, steps_print};
+use super::ops::{
+    claim, claim_print, complete, end_claim, raise_claim, steps, steps_print, unclaim,
+};
 use super::{Case, list};
 use crate::op::{ClaimEnd, Op, RecordKey, Reply, StoredSteps};
 use crate::token::{FencingToken, OwnerToken};
@@ -19,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_result_ends_the_steps,
         Nothing: a_record_with_steps_is_never_as_new,
         Nothing: steps_of_another_request_are_a_mismatch,
+        Nothing: steps_are_no_claim_that_can_be_given_back,
     ]
 }
 
@@ -140,4 +143,15 @@ async fn steps_of_another_request_are_a_mismatch(b: Bench) {
     let op: Op = steps_print(&r, a, t, b"one", [8; 32]);
     b.expect(op, Reply::Mismatch, "another fingerprint is a mismatch").await;
     b.expect(steps_print(&r, a, t, b"one", [7; 32]), Reply::Done, "its own is not").await;
+}
+
+async fn steps_are_no_claim_that_can_be_given_back(b: Bench) {
+    let (r, a) = (b.key(), b.owner());
+    let ballot = b.granted(claim(&b.key(), a, LONG), "an unused key is claimed").await;
+    // A majority may have granted the claim without this node.
+    let stored = steps(&r, a, ballot, b"one");
+    b.expect(stored, Reply::Done, "a node that missed the claim stores its steps").await;
+    b.expect(unclaim(&r, a), Reply::NotOwner, "there is no claim to give back").await;
+    let s = state(&b, &r).await;
+    b.check(s.attempt == 1, "an attempt with steps stays one", &s);
 }

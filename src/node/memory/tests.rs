@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::MemoryNode;
 use crate::env::Env;
+use crate::error::NodeFault;
 use crate::name::LockKeys;
 use crate::node::LockNode as _;
 use crate::op::{Batch, Began, Claim, Facts, Loss, Op, QuarantineId, Reply, Terms};
@@ -124,6 +125,19 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     // granted before.
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
+}
+
+#[test]
+fn a_closed_node_says_for_how_long() {
+    let (node, hand) = node();
+    fence(&ask(&node, acquire("a", 1, 0)));
+    assert!(node.close(Duration::from_secs(5)));
+    hand.pass(Duration::from_secs(2));
+    let ops = vec![acquire("a", 2, 0)];
+    let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
+    let refused = node.execute(&batch).items.remove(0).unwrap_err();
+    assert_eq!(refused.fault(), NodeFault::HandingOver);
+    assert!(refused.detail().contains("another 3s"), "{refused}");
 }
 
 #[test]

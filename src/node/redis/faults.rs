@@ -221,6 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_ends_before_the_first_answer_says_what_tls_may_have_to_do_with_it() {
+        let reset = RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+        for (with_tls, hint) in [(false, "rediss://"), (true, "client certificate")] {
+            let e = opening(&reset, with_tls, &Secrets::default());
+            assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Unreachable, false));
+            assert!(e.detail().contains(hint), "{e}");
+            assert_eq!(e.cause(), Some(&Cause::Io(io::ErrorKind::ConnectionReset)));
+        }
+        let refused = RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let e = opening(&refused, false, &Secrets::default());
+        assert!(!e.detail().contains("TLS"), "{e}");
+    }
+
+    #[test]
     fn what_a_user_lacks_is_named() {
         for (detail, what) in [
             ("this user has no permissions to run the 'info' command", "+info"),
