@@ -1,7 +1,11 @@
 //! The suites that have to notice a change, the quickest first.
 
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Mutant;
@@ -46,7 +50,7 @@ struct Suite {
 
 impl Suite {
     fn cargo_args(&self) -> Vec<&'static str> {
-        let mut all = vec!["test", "--quiet"];
+        let mut all = vec!["test"];
         if !self.args.contains(&"-p") {
             all.push("--all-features");
         }
@@ -57,7 +61,7 @@ impl Suite {
     fn builds(&self, copy: &Copy) -> Result<bool, String> {
         let mut args = self.cargo_args();
         args.push("--no-run");
-        Ok(cargo(copy.dir(), &args, BUILD)?.is_some_and(|status| status.success()))
+        Ok(cargo(copy.dir(), &args, BUILD)? == End::Passed)
     }
 }
 
@@ -87,11 +91,12 @@ impl Suites {
         for (suite, longest) in SUITES.iter().zip(&mut longest) {
             let began = Instant::now();
             // A suite that fails without a change shows nothing.
-            if !cargo(copy.dir(), &suite.cargo_args(), Duration::MAX)?.is_some_and(|s| s.success())
-            {
+            if cargo(copy.dir(), &suite.cargo_args(), Duration::MAX)? != End::Passed {
                 return Err(format!("`{}` fails without any change", suite.name));
             }
-            *longest = SHORTEST.max(began.elapsed() * PATIENCE);
+            let took = began.elapsed();
+            eprintln!("{:>13} {:>4} s  without any change", suite.name, took.as_secs());
+            *longest = SHORTEST.max(took * PATIENCE);
         }
         Ok(Self(longest))
     }
@@ -109,9 +114,9 @@ impl Suites {
                 return Ok(Verdict::DoesNotBuild);
             }
             match cargo(copy.dir(), &suite.cargo_args(), longest)? {
-                Some(status) if status.success() => {}
-                Some(_) => return Ok(Verdict::Found(suite.name)),
-                None => return Ok(Verdict::Hangs(suite.name)),
+                End::Passed => {}
+                End::Failed => return Ok(Verdict::Found(suite.name)),
+                End::Hangs => return Ok(Verdict::Hangs(suite.name)),
             }
         }
         Ok(Verdict::Unnoticed)
@@ -122,28 +127,52 @@ fn is_script(mutant: &Mutant) -> bool {
     mutant.file.extension().is_some_and(|e| e == "lua")
 }
 
-/// Runs cargo in the copy; nothing if it took longer and was ended.
-fn cargo(dir: &Path, args: &[&str], longest: Duration) -> Result<Option<ExitStatus>, String> {
+/// End of a run of cargo.
+#[derive(PartialEq, Eq)]
+enum End {
+    Passed,
+    Failed,
+    /// It took longer than it may, and was ended.
+    Hangs,
+}
+
+/// Runs cargo in the copy. Ends the run at the first test that fails: one is enough.
+fn cargo(dir: &Path, args: &[&str], longest: Duration) -> Result<End, String> {
     // A group of its own, so that the tests' programs end with it.
     let mut command = Command::new("cargo");
     command.current_dir(dir).args(args).env("CARGO_TARGET_DIR", dir.join("target"));
     // A backtrace is not read here, and most of the time is spent building.
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "1");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut child = command.spawn().map_err(|e| format!("cargo: {e}"))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.process_group(0).spawn().map_err(|e| format!("cargo: {e}"))?;
+    let failed = watch(&mut child);
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait().map_err(|e| format!("cargo: {e}"))? {
-            return Ok(Some(status));
+            return Ok(if status.success() { End::Passed } else { End::Failed });
         }
-        if started.elapsed() > longest {
+        let failed = failed.load(Ordering::Relaxed);
+        if failed || started.elapsed() > longest {
             let group = format!("-{}", child.id());
             let ended = Command::new("kill").args(["-KILL", "--", &group]).status();
             ended.map_err(|e| format!("kill: {e}"))?;
             child.wait().map_err(|e| format!("cargo: {e}"))?;
-            return Ok(None);
+            return Ok(if failed { End::Failed } else { End::Hangs });
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Reads what the tests print; the flag is set when one has failed.
+fn watch(child: &mut Child) -> Arc<AtomicBool> {
+    let failed = Arc::new(AtomicBool::new(false));
+    let (flag, stdout) = (Arc::clone(&failed), child.stdout.take().expect("it is piped"));
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if line.starts_with("test ") && line.ends_with("... FAILED") {
+                flag.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    failed
 }
