@@ -205,8 +205,15 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(incident["namespaces"][0]["losses"][0]["decided"], Value::Null);
     assert!(parked.1.contains(&loss), "{} {loss}", parked.1);
 
-    let neither = decide(&ground, &loss, &[]);
-    assert_eq!(neither.code, 64, "{}", neither.err);
+    for flags in [&[][..], &["--run", "--park"]] {
+        let unclear = decide(&ground, &loss, flags);
+        assert_eq!(unclear.code, 64, "{}", unclear.err);
+    }
+    for bad in ["", "1", "2026-11-23", "20261123-14032x", "20261123-1403210"] {
+        let unreadable = decide(&ground, bad, &["--run"]);
+        assert_eq!(unreadable.code, 64, "{bad}: {}", unreadable.err);
+        assert!(unreadable.err.contains("palisade idem incidents"), "{}", unreadable.err);
+    }
     let other = decide(&ground, "20200101-000000", &["--run"]);
     assert_eq!(other.code, 2, "{}", other.err);
     assert!(other.err.contains(&loss), "{}", other.err);

@@ -208,8 +208,9 @@ fn standing(decisions: &Decisions) -> String {
 
 impl DecideArgs {
     pub(super) async fn run(self, sets: Sets) -> Result<Done, Fail> {
-        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let audit = self.audit.audit()?;
+        check_number(&self.loss)?;
+        let ground = Ground::without_signals(self.handle, sets, self.say)?;
         let keys = keys(&ground.redlock, &self.namespace, self.retention.0)?;
         let decision = if self.runs { Decision::Run } else { Decision::Park };
         let seen = incidents(&keys).await;
@@ -241,6 +242,17 @@ impl DecideArgs {
         ground.close().await;
         Ok(Done { text, code: if done { 0 } else { REFUSED } })
     }
+}
+
+/// Refuses what is no number of a loss, before any server is asked.
+fn check_number(loss: &str) -> Result<(), Fail> {
+    let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
+    if loss.chars().map(shape).eq("00000000-000000".chars()) {
+        return Ok(());
+    }
+    let why =
+        "is no number of a loss, such as 20261123-140321; `palisade idem incidents` lists them";
+    Err(Fail::from(format!("--loss {loss:?} {why}")))
 }
 
 fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
