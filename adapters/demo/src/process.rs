@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -97,9 +98,23 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
 /// server is away.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// A port that nobody has now.
+/// Ports of one process. It listens on the first one until it ends, so that no other demo that runs
+/// at the same time chooses a port of the same block.
+const BLOCK: u16 = 16;
+
+/// Returns a port that no other process listens on, and that no other demo will choose.
 pub(crate) fn free_port() -> Result<u16, Failure> {
-    let mut tried = std::iter::repeat_with(|| rand::random_range(PORTS)).take(1_000);
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    tried.find(free).ok_or_else(|| format!("no port of {PORTS:?} is free").into())
+    static OWN: Mutex<Vec<(TcpListener, std::ops::Range<u16>)>> = Mutex::new(Vec::new());
+    let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+    let mut blocks = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..1_000 {
+        if let Some((_, rest)) = blocks.last_mut()
+            && let Some(port) = rest.find(|&port| listen(port).is_some())
+        {
+            return Ok(port);
+        }
+        let first = rand::random_range(PORTS.start / BLOCK..PORTS.end / BLOCK) * BLOCK;
+        blocks.extend(listen(first).map(|held| (held, first + 1..first + BLOCK)));
+    }
+    Err(format!("no port of {PORTS:?} is free").into())
 }
