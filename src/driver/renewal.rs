@@ -153,3 +153,31 @@ impl Renewal<'_> {
         Some(self.lease.extend_op(Some(*id)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::tests::{ask, core, lease_of};
+    use crate::error::NodeError;
+    use crate::name::LockKeys;
+
+    /// A node that keeps saying so would otherwise be asked without end.
+    #[tokio::test]
+    async fn a_node_whose_clock_was_not_as_believed_is_asked_once_more_and_no_more() {
+        let core = core();
+        let keys = LockKeys::new("k");
+        let won = core.attempt(ask(&keys)).await.expect("free");
+        let lease = lease_of(&core, &keys, won);
+        let (now, until) = (core.env.now(), lease.until());
+        let max_ttl = core.config.max_ttl;
+        let extend = Extend::new(3, until, until + max_ttl, until);
+        let (late, reasserted, shut) = (0, 0, 0);
+        let lease = &lease;
+        let mut renewal = Renewal { extend, lease, max_ttl, by: until, late, reasserted, shut };
+        let reply = Err(NodeError::not_executed(NodeFault::PastDeadline, "late".to_owned()));
+        for node in 0..3 {
+            assert!(renewal.ask_again(now, node, &reply).is_some(), "node {node}");
+            assert!(renewal.ask_again(now, node, &reply).is_none(), "node {node} again");
+        }
+    }
+}

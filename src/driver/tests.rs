@@ -14,19 +14,19 @@ use crate::node::MemoryNode;
 
 const TTL: Duration = Duration::from_secs(20);
 
-fn core() -> Arc<Core> {
+pub(super) fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
     // Two threads that spin leave little of a busy machine to the lanes.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
 }
 
-fn ask(keys: &LockKeys) -> attempt::Ask<'_> {
+pub(super) fn ask(keys: &LockKeys) -> attempt::Ask<'_> {
     let level = Durability::Primary;
     attempt::Ask { keys, ttl: TTL, level, if_held: None, within: TTL, taker: None }
 }
 
-fn lease_of(core: &Core, keys: &LockKeys, won: attempt::Won) -> Lease {
+pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: attempt::Won) -> Lease {
     let of = Resource::Lock(keys.lock().into());
     let subject = Subject::Lock { of, keys: keys.clone() };
     let meters = Arc::clone(&core.meters.claimed);

@@ -38,8 +38,7 @@ pub(super) async fn confirm(
             _ => Ok(replicas),
         },
         // What is to be confirmed was executed, whatever became of the question.
-        Ok(Err(e)) if !e.is_ambiguous() => Err(e.after_execution()),
-        Ok(Err(e)) => Err(e),
+        Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }
 }
@@ -55,5 +54,52 @@ pub(super) fn must_last(reply: &Reply) -> bool {
         Reply::Granted { .. } | Reply::Claimed { .. } | Reply::Done | Reply::Completed(_) => true,
         Reply::Record { state, .. } => state.as_ref().is_some_and(|s| s.record.is_some()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::broadcast;
+
+    use super::*;
+    use crate::env::SystemEnv;
+    use crate::node::{BoxFuture, NodeEvent};
+    use crate::op::{Batch, Replies};
+
+    /// A node that denies having executed what it is asked to confirm.
+    struct Denies;
+
+    impl LockNode for Denies {
+        fn call(&self, _: Batch, _: Moment) -> BoxFuture<'_, Replies> {
+            unreachable!("only the replicas are asked")
+        }
+
+        fn barrier(
+            &self,
+            _: BarrierPoint,
+            _: Durability,
+            _: Moment,
+        ) -> BoxFuture<'_, Result<u32, NodeError>> {
+            let error = NodeError::not_executed(NodeFault::Unreachable, "refused".to_owned());
+            Box::pin(std::future::ready(Err(error)))
+        }
+
+        fn events(&self) -> broadcast::Receiver<NodeEvent> {
+            broadcast::channel(1).1
+        }
+
+        fn name(&self) -> std::sync::Arc<str> {
+            "denies".into()
+        }
+    }
+
+    /// Otherwise the caller would not roll back what it has on the node.
+    #[tokio::test]
+    async fn what_was_not_confirmed_may_have_been_executed() {
+        let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));
+        let point = BarrierPoint { identity: "process".into(), history_id: 1 };
+        let got = confirm(&Denies, &env, Some(point), Durability::Replicas(1), by).await;
+        let error = got.expect_err("the node denies it");
+        assert_eq!((error.fault(), error.is_ambiguous()), (NodeFault::Unreachable, true));
     }
 }

@@ -432,3 +432,9 @@ fn names_are_unique_and_clones_are_the_same_node() {
     fence(&ask(&a.clone(), acquire("x", 1, 0)));
     assert!(matches!(ask(&a, acquire("x", 2, 0)), Reply::Held { .. }));
 }
+
+#[test]
+fn a_node_shows_its_name() {
+    let node = MemoryNode::builder().name("orders-a").build();
+    assert!(format!("{node:?}").contains("orders-a"), "{node:?}");
+}

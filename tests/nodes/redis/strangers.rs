@@ -1,5 +1,7 @@
 //! Values of other programs under the side keys cost the op that meets them and nothing else.
 
+use palisade::node::spi::Enlist;
+
 use super::*;
 
 fn wait_for(name: &str) -> Op {
@@ -140,4 +142,19 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
     // Nobody else notices.
     assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
+}
+
+/// Also of one byte: it is as long as what may be left over of a list.
+#[tokio::test]
+async fn a_strangers_text_under_a_list_is_refused_and_stays() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let (key, owner) = ("{e}:candidates", owner());
+    for value in ["x", "xy z", "another program's"] {
+        server.cli(&["set", key, value]);
+        let entry = Some(b"here".as_slice().into());
+        let write = Op::Enlist(Enlist { key: key.into(), owner, ttl: TTL, entry, news: false });
+        assert!(one(&node, LONG, write).await.is_err(), "{value}");
+        assert_eq!(server.cli(&["get", key]), value);
+    }
 }
