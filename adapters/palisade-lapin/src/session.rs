@@ -62,9 +62,8 @@ impl Session {
         let connection = Connection::connect(&plan.uri, plan.properties.clone()).await?;
         let copies = connection.create_channel().await?;
         copies.confirm_select(ConfirmSelectOptions::default()).await?;
-        for queue in [plan.queue.to_string(), topology::dead_letters(&plan.queue)] {
-            topology::ensure(&connection, &queue).await?;
-        }
+        topology::ensure_dead(&connection, &plan.queue).await?;
+        topology::ensure(&connection, &plan.queue).await?;
         let mut declared = BTreeSet::new();
         for delay in topology::delays(plan.longest) {
             declared.insert(topology::declare_retry(&copies, &plan.queue, delay).await?);
