@@ -242,6 +242,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
+    // It would wait in vain where that lease is renewed.
+    assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }
 
