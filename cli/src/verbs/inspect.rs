@@ -92,9 +92,9 @@ impl ForceArgs {
         if holder.remaining > longest {
             let left = holder.remaining;
             let text = format!(
-                "lock {:?}: {left:.1?} of its lease are left, more than max_ttl ({longest:?}): it is \
-                 taken as soon as they are fewer, which they never are while it is renewed; to take \
-                 it now use --max-ttl with the holder's setting",
+                "lock {:?}: {left:.1?} of its lease are left, more than max_ttl ({longest:?}): it \
+                 is taken as soon as they are fewer, which they never are while it is renewed; to \
+                 take it now use --max-ttl with the holder's setting",
                 self.name
             );
             let fields = json!({ "name": self.name, "remaining_ms": left.as_millis(),
