@@ -229,10 +229,11 @@ impl Message {
             Disposition::Ack => return self.ack().await,
             Disposition::Stop(_) => return self.give_back().await,
             Disposition::Retry(wait) if wait.is_zero() => return self.give_back().await,
-            Disposition::Retry(wait) => match self.counted(failures) {
-                Some(copy) => self.session.retry(*wait, copy, self.payload()).await,
-                // Without the count it would fail for ever.
-                None => {
+            Disposition::Retry(wait) => {
+                if let Some(copy) = self.counted(failures) {
+                    self.session.retry(*wait, copy, self.payload()).await
+                } else {
+                    // Without the count it would fail for ever.
                     let why = DeadLetter::new(
                         DeadLetterReason::Exhausted,
                         "it failed, and its headers leave no room to count that: send it with \
@@ -240,7 +241,7 @@ impl Message {
                     );
                     self.park(&why).await
                 }
-            },
+            }
             Disposition::Park(why) => self.park(why).await,
         };
         copied?;
