@@ -1,10 +1,11 @@
 //! `idem`: what an operator sees of keys, does to them, and leaves in the log.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, Run, palisade, text, until};
+use crate::ground::{Ground, Run, palisade, signal, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -49,6 +50,31 @@ fn redrive_moves_what_was_forgotten_and_nothing_else() {
     assert_eq!(redrive(&[]).code, 64);
     let away = format!("redis://127.0.0.1:{}", free_port());
     assert_eq!(redrive(&["--url", &away]).code, 69);
+}
+
+#[test]
+fn a_redrive_that_is_stopped_says_who_began_it_and_the_next_one_goes_on() {
+    let (ground, letters) = (Ground::new(), 200_000);
+    let add = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'key', n, 'reason', \
+               'forgotten', 'detail', 'd', 'id', '1-1') end";
+    ground.server.cli(&["EVAL", add, "1", "{orders}:dead", &letters.to_string()]);
+    let back = || ground.server.cli(&["XLEN", "orders"]).parse::<u32>().expect("a number");
+    let url = ground.url();
+    let args = ["idem", "redrive", "--stream", "orders", "--url", &url, "--json"];
+    let args = [&args[..], &["--by", "alice", "--reason", "decided"]].concat();
+    let mut redrive = ground.command(&args);
+    let redrive = redrive.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = redrive.spawn().expect("it starts");
+    until("some are back", SOON, || back() > 0);
+    signal(child.id(), "TERM");
+    let out = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(128 + 15), "{said}");
+    let event = object(said.lines().find(|line| line.contains("\"redrive\"")).expect("an event"));
+    assert_eq!((&event["by"], &event["done"]), (&"alice".into(), &false.into()));
+    assert!(back() < letters, "it was not stopped");
+    assert_eq!(ground.run(&args).code, 0);
+    assert_eq!(back(), letters);
 }
 
 #[test]
