@@ -343,6 +343,7 @@ fn on_a_server_that_nobody_initialised_a_lock_says_at_once_how_long_it_waits_and
     {
         assert!(said.contains(words), "{words}: {said}");
     }
+    assert!(!said.contains("trust_fresh"), "{said}");
     assert!(waiting.try_wait().expect("a child").is_none(), "it waits: {said}");
     let _ = waiting.kill();
     let _ = waiting.wait();
