@@ -33,7 +33,8 @@ same time have one number together. What is decided holds within seconds for eve
 keys of the namespace that the loss made forgotten, and for no other loss. A program that accepts
 losses of this length (`accept_loss`) needs none. --park may be replaced by --run later (--replace);
 --run is final, because keys have run by it. Exit code: 0 done, or all nodes were read; 2 another
-decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69 not reached.";
+decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69 not
+reached.";
 
 /// Lists the losses of data that make keys forgotten, and what was decided about each.
 #[derive(Debug, Args)]
@@ -302,8 +303,8 @@ fn no_such(number: &str, seen: &Incidents, retention: Duration) -> Fail {
     }
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let why = format!(
-        "no loss {number:?} concerns keys of this namespace, by {} of {nodes} nodes, if its results \
-         are kept for {retention:?} (--retention); there are: {known}",
+        "no loss {number:?} concerns keys of this namespace, by {} of {nodes} nodes, if its \
+         results are kept for {retention:?} (--retention); there are: {known}",
         nodes - unread
     );
     Fail::new(REFUSED, why)
