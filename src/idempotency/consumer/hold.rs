@@ -55,11 +55,11 @@ impl Holdings {
 struct State {
     /// Time of the first of them; `None` while there are none.
     since: Option<Instant>,
-    /// Cause for that one, and what to do.
+    /// Cause for the latest of them, and what to do.
     why: String,
     /// Keys with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Losses for which they are forgotten.
+    /// Undecided losses that were met since the last report.
     losses: Vec<Loss>,
 }
 
@@ -98,9 +98,10 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
+        // While there are some the loss that is undecided may become another one.
+        state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
-            state.why = parked.to_string();
             tracing::warn!(
                 target: "palisade::consumer", namespace = self.of.namespace(), why = %parked,
                 "messages are held until an operator decides"
@@ -139,6 +140,7 @@ impl Holding {
                     losses = %Losses(&state.losses),
                     "messages are held until an operator decides (`palisade idem decide`)"
                 );
+                state.losses.clear();
             }
         }
     }
@@ -190,25 +192,46 @@ mod tests {
     use crate::idempotency::ParkedReason;
     use crate::{MemoryNode, Redlock};
 
+    fn holding() -> Holding {
+        let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+        Holding::new(&redlock.idempotency("orders").at_most_once().build().unwrap())
+    }
+
+    fn hold(holding: &Holding, losses: &[Loss]) {
+        let parked = Parked {
+            key: holding.of.key("order-7").name(),
+            attempt: 0,
+            reason: ParkedReason::Forgotten,
+            forgotten_for: Duration::ZERO,
+            losses: losses.to_vec(),
+            undecided: true,
+        };
+        holding.hold(&Arc::from("order-7"), &parked);
+    }
+
     #[tokio::test]
     async fn a_loss_whose_end_moves_is_reported_once() {
-        let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
-        let of = redlock.idempotency("orders").at_most_once().build().unwrap();
-        let (holding, key) = (Holding::new(&of), Arc::from("order-7"));
-        let long_ago = Loss::between(0, 1_000);
+        let (holding, long_ago) = (holding(), Loss::between(0, 1_000));
         for window in [0, 3_000, 12_000, 3_000] {
             let latest = Loss { to: 5_000 + window, ..Loss::between(2_000, 5_000) };
-            let parked = Parked {
-                key: of.key("order-7").name(),
-                attempt: 0,
-                reason: ParkedReason::Forgotten,
-                forgotten_for: Duration::ZERO,
-                losses: vec![long_ago, latest],
-                undecided: true,
-            };
-            holding.hold(&key, &parked);
+            hold(&holding, &[long_ago, latest]);
         }
         let longest = Loss { to: 17_000, ..Loss::between(2_000, 5_000) };
         assert_eq!(holding.state().losses, [long_ago, longest]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_follows_from_the_loss_that_is_undecided_now() {
+        let (holding, minute) = (holding(), Duration::from_secs(61));
+        let (first, second) = (Loss::between(0, 1_000), Loss::between(70_000, 75_000));
+        let why = || holding.waiting()[0].why.clone();
+        hold(&holding, &[first]);
+        assert!(why().contains(&first.number()), "{}", why());
+        // It was decided about the first one, and there is another before the message came back.
+        let _ = tokio::time::timeout(minute, holding.watch()).await;
+        hold(&holding, &[second]);
+        assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());
+        assert_eq!(holding.state().losses, [second]);
+        assert_eq!(holding.waiting()[0].waited, minute);
     }
 }
