@@ -129,6 +129,8 @@ pub(super) struct Reader {
     claim: Script,
     /// Position of the search for entries that others left pending.
     cursor: String,
+    /// The last entries were such: new ones are first now.
+    new_first: bool,
 }
 
 /// Connects, logs in, and limits what the server may answer.
@@ -169,7 +171,7 @@ impl Session {
         };
         session.forget("", NAMES).await?;
         let claim = Script::new(include_str!("lua/claim.lua"));
-        Ok((session, Reader { wait, claim, cursor: "0-0".to_owned() }))
+        Ok((session, Reader { wait, claim, cursor: "0-0".to_owned(), new_first: false }))
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -244,13 +246,20 @@ impl Session {
 }
 
 impl Reader {
-    /// Reads entries that others left pending for too long, else new ones; empty if there are
-    /// neither.
+    /// Reads entries that others left pending for too long, or new ones: in turn while there are
+    /// both, since messages that are held are such entries again and again (consumers 12). Empty
+    /// if there are neither.
     pub(super) async fn next(
         &mut self,
         plan: &Plan,
         room: usize,
     ) -> Result<Vec<Entry>, RedisError> {
+        if std::mem::take(&mut self.new_first) {
+            let new = self.read(plan, room, None).await?;
+            if !new.is_empty() {
+                return Ok(new);
+            }
+        }
         let idle = u64::try_from(plan.min_idle.as_millis()).unwrap_or(u64::MAX);
         let mut claim = self.claim.key(&*plan.stream);
         claim.arg(&*plan.group).arg(&*plan.me).arg(idle).arg(&self.cursor).arg(room);
@@ -259,15 +268,29 @@ impl Reader {
         let (cursor, left): (String, Vec<(String, Fields, u32, usize)>) = claimed?;
         self.cursor = cursor;
         if !left.is_empty() {
+            self.new_first = true;
             let entry = |(id, fields, deliveries, large)| {
                 let too_large = (large > 0).then_some(large);
                 Entry { id, fields, deliveries, too_large }
             };
             return Ok(left.into_iter().map(entry).collect());
         }
+        self.read(plan, room, Some(POLL)).await
+    }
+
+    /// Reads new entries, and waits for the first one at most this long.
+    async fn read(
+        &self,
+        plan: &Plan,
+        room: usize,
+        wait: Option<Duration>,
+    ) -> Result<Vec<Entry>, RedisError> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(&*plan.group).arg(&*plan.me).arg("COUNT").arg(room);
-        read.arg("BLOCK").arg(POLL.as_millis() as u64).arg("STREAMS").arg(&*plan.stream).arg(">");
+        if let Some(wait) = wait {
+            read.arg("BLOCK").arg(wait.as_millis() as u64);
+        }
+        read.arg("STREAMS").arg(&*plan.stream).arg(">");
         let new: Option<Read> = answered(read.query_async(&mut self.wait.clone())).await?;
         let entries = new.into_iter().flatten().flat_map(|(_, entries)| entries);
         let entry = |(id, fields)| {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Ended;
+use palisade::idempotency::consumer::{Ended, Rules};
 use palisade::streams::{Consumer, Message, Producer, redrive};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use tokio::sync::oneshot;
@@ -188,6 +188,34 @@ async fn a_refusal_ends_the_consumer_with_what_to_check() {
     let e = timeout(Duration::from_secs(20), run).await.expect("it ends").unwrap_err();
     let text = e.to_string();
     assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
+}
+
+/// Entries that come again and again, as those that are held, are claimable at each look.
+#[tokio::test]
+async fn new_entries_go_on_beside_many_that_were_left() {
+    let (server, of) = (Server::start(&[]), orders());
+    let left: Vec<_> = (0..100).map(|n| format!("left-{n}")).collect();
+    add(&server, &left.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    ask(&server, &["XGROUP", "CREATE", "orders", "billing", "0"]);
+    let dead = ["XREADGROUP", "GROUP", "billing", "dead", "COUNT", "100", "STREAMS", "orders", ">"];
+    ask(&server, &dead);
+    add(&server, &["new-1", "new-2", "new-3"]).await;
+    sleep(2 * LEASE).await;
+    let handled = Arc::new(Mutex::new(Vec::new()));
+    let keys = Arc::clone(&handled);
+    let handler = move |_: Context, message: Arc<Message>| {
+        keys.lock()
+            .unwrap()
+            .push(String::from_utf8_lossy(message.field("key").unwrap_or_default()).into_owned());
+        async { Ok::<_, Failed>(()) }
+    };
+    let builder = Consumer::builder(&server.url(), "orders", "billing", of);
+    let one = builder.rules(Rules::default().concurrency(1)).build().unwrap();
+    one.run(handler, drained(&server, 103)).await.unwrap();
+    let handled = handled.lock().unwrap();
+    let place = |key: &str| handled.iter().position(|one| one == key).expect("it was handled");
+    assert_eq!(handled.len(), 103);
+    assert!(place("new-3") < 20, "{handled:?}");
 }
 
 /// Adds dead letters that were forgotten.
