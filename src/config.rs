@@ -142,14 +142,14 @@ impl Config {
     }
 }
 
-/// A keeper renews at a quarter of the ttl, so that a lease has three quarters of it left, less the
-/// drift, when a server crashes at the worst moment: at the defaults that outlives a failover of
-/// the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
+/// A renewer renews at a quarter of the ttl, so that a lease has three quarters of it left, less
+/// the drift, when a server crashes at the worst moment: at the defaults that outlives a failover
+/// of the groups that `sentinel-conf` sets up. (etcd and Redisson renew at a third.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// How long a lease that a keeper renews lasts at any moment, at least: a server that crashes just
+/// How long a lease that a renewer renews lasts at any moment, at least: a server that crashes just
 /// before the next renewal was due leaves this much of it.
 pub(crate) fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))

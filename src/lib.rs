@@ -59,9 +59,12 @@ mod shown;
 mod time;
 mod token;
 // the quorum core: pure machines
-#[expect(unreachable_pub, reason = "what a machine offers to its driver, apart from its own parts")]
+#[expect(
+    unreachable_pub,
+    reason = "what a machine offers to its client side, apart from its own parts"
+)]
 mod quorum;
-// clocks and dice, handed in
+// clocks and randomness, passed in
 mod env;
 // what is counted, and what a call looks like to `tracing`
 mod metrics;
@@ -77,8 +80,8 @@ mod dial;
 mod sentinel;
 // nodes: one vote each
 pub mod node;
-// joins core, nodes and tokio
-mod driver;
+// one request, one lease: joins the machines, the nodes and tokio
+mod client;
 mod redlock;
 // kinds of lock
 mod lock;
@@ -115,7 +118,7 @@ pub use time::{Drift, Moment};
 pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
-pub use driver::failover::Failover;
+pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
     Holder, Inspection, LockGuard, LostSignal, Mutex, MutexBuilder, NodeView, TakenOver,

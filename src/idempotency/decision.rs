@@ -19,7 +19,7 @@ use super::run;
 #[cfg(feature = "doctor")]
 use super::store::{Store, store};
 use super::{Call, Idempotency, RunError};
-use crate::driver::claim::{ClaimTerms, DataLossTerms};
+use crate::client::claim::{ClaimTerms, DataLossTerms};
 use crate::durability::Durability;
 #[cfg(feature = "doctor")]
 use crate::error::{NodeError, NodeFault, NodeOutcome};

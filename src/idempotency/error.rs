@@ -1,4 +1,4 @@
-//! Errors of the idempotency verbs.
+//! Errors of the idempotency operations.
 
 use std::error::Error;
 use std::fmt;

@@ -300,7 +300,7 @@ struct Way {
 
 impl Way {
     async fn go(&self, batch: Batch, deadline: Moment) -> Replies {
-        let what = batch.ops.first().map_or("look", verb);
+        let what = batch.ops.first().map_or("look", operation);
         let at = |side| format!("{side} {what} at {}", self.node.name());
         let stalls = self.life.pass(&at("before"), &self.node).await;
         if !stalls.is_zero() {
@@ -347,7 +347,7 @@ impl LockNode for Way {
     }
 }
 
-fn verb(op: &Op) -> &'static str {
+fn operation(op: &Op) -> &'static str {
     match op {
         Op::Acquire { .. } => "Acquire",
         Op::Raise { .. } => "Raise",

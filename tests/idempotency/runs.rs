@@ -390,7 +390,7 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
             if futures_util::poll!(run.as_mut()).is_ready() {
                 break;
             }
-            // Some steps of the lanes, or some time.
+            // Some steps of the node queues, or some time.
             if k % 2 == 0 {
                 tokio::task::yield_now().await;
             } else {

@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 15] = [
     &["dial"],
     &["sentinel", "quorum"],
     &["node"],
-    &["driver"],
+    &["client"],
     &["redlock", "lock"],
     &["health", "settings"],
     &["idempotency"],

@@ -114,9 +114,9 @@ fn each_rule_finds_what_breaks_it() {
             &[],
         ),
         (
-            "src/node/lane/sink.rs",
+            "src/client/node_queue/pending.rs",
             "//! x\nsuper::super::super::lock::A;\n",
-            &["src/node/lane/sink.rs:2: `node` may not know `lock`"],
+            &["src/client/node_queue/pending.rs:2: `client` may not know `lock`"],
         ),
         ("src/lock/a.rs", "//! x\nuse crate::Redlock;\n", &["src/lock/a.rs:2: `crate::Redlock`"]),
         ("src/lock/a.rs", "//! x\nuse crate::{op, ops};\n", &["src/lock/a.rs:2: one module"]),

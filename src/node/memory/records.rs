@@ -116,9 +116,9 @@ impl Entry {
             attempt: self.attempt,
             record: self.record.clone(),
             steps: self.steps.clone(),
-            unsure: h.recall().unsure(c.born, c.retention, c.accepted),
-            losses: h.recall().concerning(c.born, c.retention, c.accepted),
-            fresh: h.recall().is_fresh(c.born, c.retention),
+            unsure: h.lost_claims().unsure(c.born, c.retention, c.accepted),
+            losses: h.lost_claims().concerning(c.born, c.retention, c.accepted),
+            fresh: h.lost_claims().is_fresh(c.born, c.retention),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::Mutant;
 const FILES: [&str; 5] = [
     "src/quorum/**/*.rs",
     "src/node/**/*.rs",
-    "src/driver/**/*.rs",
+    "src/client/**/*.rs",
     "src/idempotency/**/*.rs",
     "src/election/**/*.rs",
 ];

@@ -38,7 +38,7 @@ fn judge(name: &str, server: &Server) -> Finding {
     if refused.is_empty() {
         return Finding::fine(subject, format!("{user} may send all {} commands", may.len()));
     }
-    let names: Vec<String> = refused.iter().map(|(command, _)| verb(command)).collect();
+    let names: Vec<String> = refused.iter().map(|(command, _)| operation(command)).collect();
     let rules: BTreeSet<String> = refused.iter().map(|(command, why)| rule(command, why)).collect();
     let rules: Vec<String> = rules.into_iter().collect();
     let mend = [
@@ -46,7 +46,7 @@ fn judge(name: &str, server: &Server) -> Finding {
         // Where users live in a file of their own it is ACL SAVE.
         format!("{} || {}", admin(server, "CONFIG REWRITE"), admin(server, "ACL SAVE")),
     ];
-    let read = refused.iter().map(|(command, why)| format!("{}: {why}", verb(command)));
+    let read = refused.iter().map(|(command, why)| format!("{}: {why}", operation(command)));
     let read = read.collect::<Vec<_>>().join("; ");
     let says = format!("{user} may not send {}", names.join(", "));
     let costs = |name: &String| SPARED.iter().find(|(n, _)| n == name).map(|(_, costs)| *costs);
@@ -78,7 +78,7 @@ fn admin(server: &Server, command: &str) -> String {
 }
 
 /// `SCRIPT LOAD x` → `SCRIPT LOAD`, `GET k` → `GET`.
-fn verb(command: &str) -> String {
+fn operation(command: &str) -> String {
     let mut words = command.split(' ');
     let first = words.next().unwrap_or_default();
     let second = words.next().filter(|_| first == "SCRIPT");
@@ -92,7 +92,7 @@ fn rule(command: &str, why: &str) -> String {
     } else if why.contains("key") && !why.contains("run the") {
         "'~*'".to_owned()
     } else {
-        format!("+{}", verb(command).to_ascii_lowercase().replace(' ', "|"))
+        format!("+{}", operation(command).to_ascii_lowercase().replace(' ', "|"))
     }
 }
 
