@@ -1,7 +1,7 @@
 //! `palisade init`.
 
 use clap::Args;
-use palisade::ops::{self, Init, Initialised};
+use palisade_ops::{self, Init, Initialised};
 use serde_json::{Value, json};
 
 use crate::access::{AccessArgs, Sets};
