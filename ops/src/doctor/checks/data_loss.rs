@@ -67,11 +67,11 @@ fn judge(facts: &Facts, subject: String, server: &Server) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::marker::between;
     use super::super::super::facts::{Kept, Read};
     use super::super::super::report::Verdict;
     use super::super::tests::{broken, fine, unknown, with};
     use super::*;
+    use crate::marker::between;
 
     const NOON: u64 = 1_763_906_600_000;
 
