@@ -98,9 +98,9 @@ pub mod election;
 // each tick once
 #[cfg(feature = "cron")]
 pub mod cron;
-// for operators of the nodes; public names only
-#[cfg(feature = "doctor")]
-pub mod ops;
+// for the package `palisade-ops`
+#[doc(hidden)]
+pub mod internal;
 // for tests of programs and of nodes
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -147,9 +147,9 @@ fn a_sentinel_group_is_a_node_like_another() {
 /// A new server, of which the operator said so.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
-    let deployment = palisade::ops::Deployment::new().node(marked.url());
+    let deployment = palisade_ops::Deployment::new().node(marked.url());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let done = runtime.block_on(palisade::ops::init(&deployment, "")).expect("good arguments");
+    let done = runtime.block_on(palisade_ops::init(&deployment, "")).expect("good arguments");
     assert!(done.is_done(), "{done}");
     marked
 }

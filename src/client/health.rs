@@ -109,7 +109,6 @@ impl Core {
     ///
     /// # Cancellation safety
     /// As the op.
-    #[cfg(feature = "doctor")]
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         let mut all: Vec<_> =
             self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();

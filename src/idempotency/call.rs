@@ -284,7 +284,6 @@ impl Call {
     }
 
     /// The prefix of the handle.
-    #[cfg(feature = "doctor")]
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }

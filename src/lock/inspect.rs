@@ -158,7 +158,7 @@ pub(crate) fn note(reason: &str) -> Vec<u8> {
 }
 
 /// Names an owner without giving its token away.
-pub(crate) fn digest(owner: OwnerToken) -> String {
+pub fn digest(owner: OwnerToken) -> String {
     use std::fmt::Write as _;
     let hash = Sha256::digest(owner.as_str().as_bytes());
     hash.iter().take(8).fold(String::with_capacity(16), |mut hex, byte| {

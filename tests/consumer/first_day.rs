@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use palisade::RedisNode;
-use palisade::ops::Deployment;
+use palisade_ops::Deployment;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::*;
@@ -106,7 +106,7 @@ async fn on_a_new_redis_nothing_is_a_dead_letter_and_after_init_all_are_booked()
     };
     timeout(patience, refused).await.expect("the first message is refused");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
-    let done = palisade::ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
+    let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     let all = async {
         while broker.left() > 0 {

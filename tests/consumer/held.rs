@@ -6,7 +6,7 @@ use std::sync::Arc;
 use palisade::Failed;
 use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
 use palisade::idempotency::{Context, Decision};
-use palisade::ops::{Audit, incidents};
+use palisade_ops::{Audit, incidents};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::consumer::{DeadLetterReason, Rules, Worker};
 use palisade::idempotency::{Context, Decision};
-use palisade::ops::{Audit, incidents};
 use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
+use palisade_ops::{Audit, incidents};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 

@@ -2,7 +2,6 @@
 //! per message whatever dies where, nothing acknowledged too early, nothing left behind.
 
 mod broker;
-#[cfg(feature = "doctor")]
 mod first_day;
 mod held;
 #[cfg(feature = "streams")]

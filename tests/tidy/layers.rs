@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 15] = [
     &["streams"],
     &["election"],
     &["cron"],
-    &["ops"],
+    &["internal"],
     &["test_util"],
     &["lib", "manual"],
 ];
@@ -77,8 +77,6 @@ fn judge(own: &str, mine: usize, other: &str) -> Option<String> {
         Some(its) if its < mine => None,
         Some(its) if its == mine && LAYERS[mine].iter().any(|m| TOGETHER.contains(m)) => None,
         Some(_) => Some(format!("`{own}` may not know `{other}`; move the shared part down")),
-        // Operations use what users use: the names at the root.
-        None if !other.starts_with(char::is_lowercase) && own == "ops" => None,
         None if other.is_empty() => Some("one module in each `use crate::…`".to_owned()),
         None if other.starts_with(char::is_uppercase) => {
             Some(format!("`crate::{other}` hides its module; import it from where it lives"))
