@@ -98,7 +98,7 @@ pub mod cron;
 // for operators of the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
-// for tests of programs and of nodes
+// for tests: a clock that a test moves, and copies of a node's data
 #[cfg(feature = "test-util")]
 pub mod test_util;
 // what code alone does not say

@@ -5,13 +5,9 @@
 //! [`spi::LockNode`]: see [`spi`].
 
 mod barrier;
-#[cfg(feature = "test-util")]
-pub(crate) mod contract;
 pub(crate) mod counters;
 mod event;
 mod failover;
-#[cfg(feature = "test-util")]
-pub(crate) mod fault;
 mod health;
 pub(crate) mod lane;
 mod link;

@@ -182,7 +182,7 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
         let (died, faults) = (Arc::clone(&died), handle.faults.clone());
         move || {
             cut.store(true, SeqCst);
-            faults.iter().for_each(palisade::test_util::fault::FaultControl::cut);
+            faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
             died.notify_one();
         }
     };

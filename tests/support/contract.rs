@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::node::spi::LockNode;
 use palisade::ops::{Deployment, HandedOver, Handover};
-use palisade::test_util::contract::{self, Case, Hooks};
+use palisade_testing::contract::{self, Case, Hooks};
 use tokio::sync::Notify;
 
 use super::group::Groups;

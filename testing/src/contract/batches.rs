@@ -1,9 +1,10 @@
 //! Batches: order, size, independence, and the node's facts.
 
+use palisade::node::spi::{Op, Reply};
+
 use super::bench::{Bench, LONG};
 use super::ops::{acquire, claim, complete, inspect, lookup, release};
 use super::{Case, list};
-use crate::op::{Op, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

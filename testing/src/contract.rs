@@ -1,4 +1,6 @@
-//! The contract suite: the rules of [`Op`](crate::op::Op) as cases that every node kind passes.
+//! The contract suite: the rules of [`Op`] as cases that every node kind passes.
+//!
+//! [`Op`]: palisade::node::spi::Op
 //!
 //! Each case uses fresh random names, so that all of them can run at once on one shared server.
 //! Times are only waited for, never measured: a slow machine makes a case slow, not wrong.
@@ -7,7 +9,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use std::sync::Arc;
 //! use palisade::MemoryNode;
-//! use palisade::test_util::contract;
+//! use palisade_testing::contract;
 //! let node = Arc::new(MemoryNode::new());
 //! let case = contract::cases().into_iter().find(|c| c.name() == "free_lock_is_granted").unwrap();
 //! assert!(case.run(node, &contract::Hooks::default()).await);
@@ -43,8 +45,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::node::spi::{BoxFuture, LockNode};
+
 use self::bench::Bench;
-use super::{BoxFuture, LockNode};
 
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;

@@ -6,17 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::error::{ConfigError, NodeError, NodeFault};
+use palisade::node::NodeEvent;
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
+use palisade::test_util::TokioEnv;
+use palisade::{Config, Durability, MemoryNode, Moment, Redlock, RedlockBuilder};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::sleep;
-
-use crate::config::Config;
-use crate::durability::{BarrierPoint, Durability};
-use crate::env::{Env, TokioEnv};
-use crate::error::{ConfigError, NodeError, NodeFault};
-use crate::node::{BoxFuture, LockNode, MemoryNode, NodeEvent};
-use crate::op::{Batch, Op, Replies};
-use crate::redlock::{Redlock, RedlockBuilder};
-use crate::time::Moment;
 
 /// Most deliveries of one trial.
 const MOST: u32 = 20;
@@ -57,7 +53,7 @@ pub enum Delivery {
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), palisade::error::ConfigError> {
-/// use palisade::test_util::crash::{Blow, Crashes, Delivery};
+/// use palisade_testing::crash::{Blow, Crashes, Delivery};
 /// use palisade::{Failed, Outcome};
 ///
 /// // #[tokio::test(start_paused = true)]

@@ -1,11 +1,12 @@
 //! What reaches a node after its deadline, by the node's own clock, is not executed.
 
+use palisade::error::NodeFault;
+use palisade::node::spi::{NotAfter, Reply};
+
 use super::bench::{Bench, LONG};
 use super::claims::absent;
 use super::ops::{acquire, claim, complete, extend, extend_claim, inspect, raise, release};
 use super::{Case, list};
-use crate::error::NodeFault;
-use crate::op::{NotAfter, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

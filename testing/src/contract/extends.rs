@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use palisade::node::spi::{Holder, LockKeys, Reply};
+
 use super::bench::{Bench, LONG, SHORT};
 use super::ops::{acquire, extend, extend_saying, inspect, release};
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::op::{Holder, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

@@ -1,13 +1,13 @@
 //! Claim, raise, extend and unclaim a record.
 
+use palisade::node::spi::{ClaimEnd, OwnerToken, RecordKey, RecordState, Reply};
+
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{
     claim, claim_force, claim_print, complete, complete_with, end_claim, extend_claim,
     extend_claim_print, lookup, lookup_print, raise_claim, unclaim,
 };
 use super::{Case, list};
-use crate::op::{ClaimEnd, RecordKey, RecordState, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

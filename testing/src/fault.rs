@@ -4,8 +4,6 @@
 //! by `tokio::time`. So a history repeats exactly from its seed under a paused clock.
 
 mod plan;
-#[cfg(test)]
-mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,17 +12,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Replies, SystemEnv};
+use palisade::node::{FailoverTimes, NodeEvent};
+use palisade::{Durability, Moment};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
-use super::{BoxFuture, FailoverTimes, LockNode, NodeEvent};
-use crate::durability::{BarrierPoint, Durability};
-use crate::env::{Env, SystemEnv};
-use crate::error::{NodeError, NodeFault};
-use crate::op::{Batch, Replies};
-use crate::time::Moment;
 
 /// A node behind a bad network. Without a script, odds, freeze or cut it changes nothing.
 ///

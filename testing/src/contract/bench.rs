@@ -4,15 +4,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::NodeEvent;
+use palisade::node::spi::{
+    BarrierPoint, Batch, Env, Facts, LockKeys, LockNode, NotAfter, Op, OwnerToken, RecordKey,
+    Replies, Reply, SystemEnv, Terms,
+};
+use palisade::{Durability, FencingToken};
 use tokio::time::sleep;
 
-use super::{Hooks, LockNode};
-use crate::durability::{BarrierPoint, Durability};
-use crate::env::{Env, SystemEnv};
-use crate::error::{NodeError, NodeFault};
-use crate::name::LockKeys;
-use crate::op::{Batch, Facts, NotAfter, Op, RecordKey, Replies, Reply, Terms};
-use crate::token::{FencingToken, OwnerToken};
+use super::{Hooks, ops};
 
 /// A lease that nothing here outlives.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ const POLL: Duration = Duration::from_millis(20);
 const POLLS: u32 = 500;
 
 /// One case's view of the node.
-pub(crate) struct Bench {
+pub(super) struct Bench {
     case: &'static str,
     node: Arc<dyn LockNode>,
     env: SystemEnv,
@@ -129,7 +130,7 @@ impl Bench {
     }
 
     pub(super) async fn facts(&self) -> Facts {
-        let op = super::ops::lookup(&self.key());
+        let op = ops::lookup(&self.key());
         let mut replies = self.send(vec![op.clone()]).await;
         // A restarted server may have left a connection whose end only the next request detects.
         let lost = |e: &NodeError| e.fault() == NodeFault::Disconnected;
@@ -157,7 +158,7 @@ impl Bench {
     /// is a floor, which its clock soon passes.
     pub(super) async fn low(&self) -> u64 {
         for _ in 0..POLLS {
-            let op = super::ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
+            let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
             let low = self.granted(op, "a fresh name is free").await;
             if low <= self.facts().await.node_micros {
                 return low;
@@ -189,7 +190,7 @@ impl Bench {
         self.broken(rule, &last)
     }
 
-    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<super::super::NodeEvent> {
+    pub(super) fn events(&self) -> tokio::sync::broadcast::Receiver<NodeEvent> {
         self.node.events()
     }
 

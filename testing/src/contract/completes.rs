@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::FencingToken;
+use palisade::node::spi::{Claim, Op, Reply, StoredRecord};
+
 use super::bench::{Bench, LONG, SHORT};
 use super::claims::{state, take_over};
 use super::ops::{claim, claim_force, claim_terms, complete, complete_with, lookup, raise_claim};
 use super::{Case, list};
-use crate::op::{Claim, Op, Reply, StoredRecord};
-use crate::token::FencingToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

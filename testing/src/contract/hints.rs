@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use palisade::node::NodeEvent;
+use palisade::node::spi::{Claim, LockKeys, Op, OwnerToken, Reply};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout};
@@ -12,10 +14,6 @@ use super::ops::{
     release, unclaim,
 };
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::node::NodeEvent;
-use crate::op::{Claim, Op, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -42,7 +40,9 @@ pub(super) async fn heard(events: &mut Receiver<NodeEvent>, key: &str) -> Option
         loop {
             match events.recv().await {
                 Ok(NodeEvent::Changed(k)) if *k == *key => return Some(None),
-                Ok(NodeEvent::Turn { key: k, waiter }) if *k == *key => return Some(Some(waiter)),
+                Ok(NodeEvent::Turn { key: k, waiter, .. }) if *k == *key => {
+                    return Some(Some(waiter));
+                }
                 Ok(_) | Err(RecvError::Lagged(_)) => (),
                 Err(RecvError::Closed) => return None,
             }

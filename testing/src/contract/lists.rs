@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use palisade::node::spi::{
+    ENTRY_MAX, Enlist, LISTED_MAX, Listed, Op, OwnerToken, RecordKey, Reply,
+};
 use tokio::time::timeout;
 
 use super::bench::{Bench, LONG, SHORT};
 use super::hints::{HUSH, TRIES, heard, listening};
 use super::{Case, list};
-use crate::op::{ENTRY_MAX, Enlist, LISTED_MAX, Listed, Op, RecordKey, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

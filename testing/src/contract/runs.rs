@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use palisade::node::spi::{IfHeld, LockKeys, Op, OwnerToken, Place, Reply};
+
 use super::bench::{Bench, LONG};
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::op::{IfHeld, Op, Place, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
+
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
@@ -11,9 +13,6 @@ use super::ops::{
     acquire, acquire_waiting, extend, extend_saying, inspect, release, take, take_for,
 };
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::op::{Holder, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

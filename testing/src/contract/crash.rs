@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::node::spi::{Facts, QuarantineId, Reply};
+
 use super::bench::{Bench, KEEP, LONG};
 use super::claims::absent;
 use super::ops::{
@@ -10,7 +12,6 @@ use super::ops::{
     reassert_claim, release,
 };
 use super::{Case, Hook, list};
-use crate::op::{Facts, QuarantineId, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

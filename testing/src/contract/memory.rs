@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use palisade::node::spi::{Began, Claim, Op, Reply};
 use tokio::time::sleep;
 
 use super::bench::{Bench, KEEP, LONG};
 use super::crash::after;
-use super::ops::{claim_terms, complete, lookup, lookup_born};
+use super::ops::{claim, claim_terms, complete, lookup, lookup_born};
 use super::{Case, list};
-use crate::op::{Began, Claim, Op, Reply};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -48,7 +48,7 @@ async fn a_request_older_than_the_retention_is_too_old(b: Bench) {
 
 async fn a_result_is_shown_to_old_requests_too(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
-    let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     let terms = claim_terms(&r, c, LONG, None, false);
     let said = b.ask(Op::Claim(Claim { created: Some(1), ..terms })).await;
@@ -82,7 +82,7 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
 /// Claims a key that was never used, accepting losses of this length, and returns for how long the
 /// node may lack an earlier claim.
 async fn unsure(b: &Bench, accepted: Duration) -> Duration {
-    let op = super::ops::claim(&b.key(), b.owners().0, LONG);
+    let op = claim(&b.key(), b.owners().0, LONG);
     let Op::Claim(terms) = op else { unreachable!("a claim") };
     match b.ask(Op::Claim(Claim { accepted, ..terms })).await {
         Reply::Claimed { unsure, .. } => unsure,
@@ -91,11 +91,11 @@ async fn unsure(b: &Bench, accepted: Duration) -> Duration {
 }
 
 async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
-    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let before = b.facts().await;
     // What a server writes to its disk is there after at most two seconds.
     sleep(Duration::from_millis(2_500)).await;
-    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
@@ -116,7 +116,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
 }
 
 async fn a_loss_of_everything_is_never_accepted(b: Bench) {
-    b.granted(super::ops::claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
+    b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     let from = facts.losses.last().map(|loss| loss.from);
     b.check(from == Some(0), "nothing proves what an empty server lost", &facts);
@@ -127,7 +127,7 @@ async fn a_loss_of_everything_is_never_accepted(b: Bench) {
 
 /// Claims a key that was never used; the node is not sure of it, and says why.
 async fn is_fresh(b: &Bench) -> bool {
-    let op = super::ops::claim(&b.key(), b.owners().0, LONG);
+    let op = claim(&b.key(), b.owners().0, LONG);
     match b.ask(op).await {
         Reply::Claimed { unsure, fresh, .. } if !unsure.is_zero() => fresh,
         other => b.broken("an empty node is not sure of an unused key", &other),
@@ -187,12 +187,13 @@ async fn a_longer_quarantine_outlives_a_new_history(b: Bench) {
 
 async fn a_result_is_reported_in_quarantine(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
-    let t = b.granted(super::ops::claim(&r, a, LONG), "an unused key is claimed").await;
+    let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     after(&b, b.hooks.restart_keeping.as_ref()).await;
     // A server that writes to its disk once a second may have lost it.
-    if b.ask(lookup(&r)).await.shows_result() {
-        let said = b.ask(super::ops::claim(&r, c, LONG)).await;
+    let kept = b.ask(lookup(&r)).await;
+    if matches!(kept, Reply::Record { state: Some(state), .. } if state.record.is_some()) {
+        let said = b.ask(claim(&r, c, LONG)).await;
         b.check(matches!(said, Reply::Completed(_)), "a result is shown in quarantine", &said);
     }
 }

@@ -12,9 +12,9 @@ use palisade::node::{
     MemoryNode, NodeEvent,
     spi::{BoxFuture, LockNode},
 };
-use palisade::test_util::contract::{self, Hooks};
-use palisade::test_util::fault::Fault;
 use palisade::{Durability, node::spi::BarrierPoint};
+use palisade_testing::contract::{self, Hooks};
+use palisade_testing::fault::Fault;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 

@@ -1,10 +1,10 @@
 //! Acquire, raise, release, inspect.
 
+use palisade::node::spi::{LockKeys, Reply};
+
 use super::bench::{Bench, LONG, SHORT, TOKEN_MAX};
 use super::ops::{acquire, acquire_at, extend, inspect, raise, release};
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::op::Reply;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

@@ -5,14 +5,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Fault, FaultControl, Odds, Step};
-use crate::env::Env;
-use crate::error::NodeFault;
-use crate::name::LockKeys;
-use crate::node::{LockNode, MemoryNode};
-use crate::op::{Batch, Op, Reply, Terms};
-use crate::time::Moment;
-use crate::token::OwnerToken;
+use palisade::error::{NodeError, NodeFault};
+use palisade::node::spi::{Batch, Env, LockKeys, LockNode, Op, OwnerToken, Reply, Terms};
+use palisade::{MemoryNode, Moment};
+use palisade_testing::fault::{Fault, FaultControl, Odds, Step};
 
 const BUDGET: Duration = Duration::from_millis(100);
 const MS: Duration = Duration::from_millis(1);
@@ -64,7 +60,7 @@ fn release(by: u128) -> Op {
 }
 
 impl Scene {
-    async fn ask(&self, op: Op) -> Result<Reply, crate::error::NodeError> {
+    async fn ask(&self, op: Op) -> Result<Reply, NodeError> {
         let deadline = self.env.now() + BUDGET;
         self.node.call(batch(vec![op]), deadline).await.items.remove(0)
     }

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade::FencingToken;
+use palisade::node::spi::{
+    Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, Op, OwnerToken, Place, QuarantineId,
+    RecordKey,
+};
+
 use super::bench::{KEEP, LONG};
-use crate::name::LockKeys;
-use crate::op::{Claim, ClaimEnd, FingerprintBytes, IfHeld, Op, Place, QuarantineId, RecordKey};
-use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
     acquire_at(keys, owner, ttl, 0)
@@ -66,7 +69,7 @@ pub(super) fn reassert(
 
 pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta: &[u8]) -> Op {
     let (keys, token) = (keys.clone(), FencingToken::new(token));
-    let (ttl, meta) = (super::bench::LONG, Some(Arc::from(meta)));
+    let (ttl, meta) = (LONG, Some(Arc::from(meta)));
     Op::Extend { keys, owner, ttl, token, meta, reassert: None }
 }
 
@@ -155,7 +158,7 @@ pub(super) fn extend_claim_print(
     fingerprint: FingerprintBytes,
 ) -> Op {
     let (key, token) = (key.clone(), FencingToken::new(token));
-    let (lease, fingerprint) = (super::bench::LONG, Some(fingerprint));
+    let (lease, fingerprint) = (LONG, Some(fingerprint));
     Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint, reassert: None }
 }
 

@@ -4,15 +4,14 @@
 
 use std::time::Duration;
 
+use palisade::node::spi::{LockKeys, Op, OwnerToken, Reply};
+
 use super::bench::{Bench, LONG};
 use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
     RESERVED, acquire, acquire_waiting, acquire_watching, extend, inspect, raise, release,
 };
 use super::{Case, list};
-use crate::name::LockKeys;
-use crate::op::{Op, Reply};
-use crate::token::OwnerToken;
 
 pub(super) fn cases() -> Vec<Case> {
     list![

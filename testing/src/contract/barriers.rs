@@ -1,9 +1,12 @@
 //! Barriers: a node counts who has it, or refuses; it never says yes about another past.
 
+use palisade::Durability;
+use palisade::error::NodeError;
+use palisade::node::spi::BarrierPoint;
+
 use super::bench::{Bench, LONG};
 use super::ops::acquire;
 use super::{Case, list};
-use crate::durability::{BarrierPoint, Durability};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
@@ -19,14 +22,14 @@ async fn a_barrier_of_another_past_confirms_nothing(b: Bench) {
     let history = BarrierPoint { history_id: here.history_id ^ 1, ..here };
     for point in [process, history] {
         let got = b.barrier(point, Durability::AllReplicas).await;
-        let refused = got.as_ref().is_err_and(crate::error::NodeError::is_ambiguous);
+        let refused = got.as_ref().is_err_and(NodeError::is_ambiguous);
         b.check(refused, "what another process or history granted is not confirmed", &got);
     }
 }
 
 async fn a_barrier_without_enough_replicas_refuses(b: Bench) {
     let got = b.barrier(b.granted_at().await, Durability::Replicas(1_000_000)).await;
-    let refused = got.as_ref().is_err_and(crate::error::NodeError::is_ambiguous);
+    let refused = got.as_ref().is_err_and(NodeError::is_ambiguous);
     b.check(refused, "too few replicas are a fault, and the grant may have taken effect", &got);
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use palisade::node::spi::{Op, RecordKey, Reply, StoredRecord};
+
 use super::bench::{Bench, LONG};
 use super::ops::{acquire, claim, claim_force, complete, lookup};
 use super::{Case, list};
-use crate::op::{Op, RecordKey, Reply, StoredRecord};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use palisade::Moment;
 use palisade::node::spi::{Batch, BoxFuture, LockNode, Replies};
 use palisade::node::{MemoryNode, NodeEvent};
-use palisade::test_util::contract::{self, Hooks};
+use palisade_testing::contract::{self, Hooks};
 use tokio::sync::broadcast;
 
 struct Credulous(MemoryNode);

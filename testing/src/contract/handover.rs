@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use palisade::error::NodeFault;
+use palisade::node::spi::{Claim, Facts, Holder, Op, OwnerToken, Reply};
 use tokio::time::sleep;
 
 use super::bench::{Bench, LONG};
@@ -9,9 +11,6 @@ use super::ops::{
     acquire, claim, claim_terms, complete, extend, extend_claim, inspect, lookup, release, take,
 };
 use super::{Case, list};
-use crate::error::NodeFault;
-use crate::op::{Claim, Facts, Holder, Op, Reply};
-use crate::token::OwnerToken;
 
 /// Servers keep whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(3);

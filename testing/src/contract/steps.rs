@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use palisade::FencingToken;
+use palisade::node::spi::{ClaimEnd, Op, OwnerToken, RecordKey, Reply, StoredSteps};
+
 use super::bench::{Bench, LONG, SHORT};
 use super::claims::{state, take_over};
 use super::ops::{
     claim, claim_print, complete, end_claim, raise_claim, steps, steps_print, unclaim,
 };
 use super::{Case, list};
-use crate::op::{ClaimEnd, Op, RecordKey, Reply, StoredSteps};
-use crate::token::{FencingToken, OwnerToken};
 
 pub(super) fn cases() -> Vec<Case> {
     list![

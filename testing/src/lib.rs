@@ -1,0 +1,5 @@
+#![doc = include_str!("../README.md")]
+
+pub mod contract;
+pub mod crash;
+pub mod fault;
