@@ -47,8 +47,9 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-PUBLISHED = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower
-ADAPTERS = $(PUBLISHED) broker-demo
+BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
+PUBLISHED = palisade-testing $(BROKERS) palisade-sqlx palisade-tower
+ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 

@@ -87,9 +87,6 @@ mod health;
 mod settings;
 // a result per key, once
 pub mod idempotency;
-// messages of a Redis stream, each once
-#[cfg(feature = "streams")]
-pub mod streams;
 // one leader of a name
 pub mod election;
 // each tick once
@@ -98,6 +95,9 @@ pub mod cron;
 // for operators of the nodes; public names only
 #[cfg(feature = "doctor")]
 pub mod ops;
+// for the packages beside this one
+#[doc(hidden)]
+pub mod internal;
 // for tests: a clock that a test moves, and copies of a node's data
 #[cfg(feature = "test-util")]
 pub mod test_util;

@@ -24,7 +24,7 @@ const LOOK: usize = 16 * 1024;
 
 /// What was sent to a server, or to all that an operation asks, and must not be shown.
 #[derive(Clone, Default)]
-pub(crate) struct Secrets(Arc<Vec<Secret>>);
+pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {

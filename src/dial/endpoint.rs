@@ -20,7 +20,7 @@ const DB_MAX: i64 = i32::MAX as i64;
 
 /// One server's address with the credentials for it. Cheap enough to clone per connection.
 #[derive(Clone)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     place: Place,
     tls: Option<Tls>,
     login: RedisConnectionInfo,
@@ -28,7 +28,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Reads `redis://`, `rediss://` (feature `tls`) and `unix://` addresses.
-    pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
+    pub fn parse(url: &str) -> Result<Self, ConfigError> {
         if !cfg!(feature = "tls") && (url.starts_with("rediss://") || url.starts_with("valkeys://"))
         {
             let rule = "TLS needs the cargo feature `tls` of palisade";
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 
     /// The login secrets, which must not be shown.
-    pub(crate) fn secrets(&self) -> Secrets {
+    pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
 

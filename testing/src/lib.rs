@@ -2,4 +2,5 @@
 
 pub mod contract;
 pub mod crash;
+pub mod delivery;
 pub mod fault;

@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::session::{ENTRY_MAX, Entry, Session, StreamError};
-use crate::idempotency::Failed;
-use crate::idempotency::consumer::{DeadLetter, Delivery, Disposition, json};
+use palisade::Failed;
+use palisade::idempotency::consumer::{BrokerError, DeadLetter, Delivery, Disposition, json};
+use serde::de::DeserializeOwned;
+
+use crate::session::{ENTRY_MAX, Entry, Link};
 
 /// Most fields that a dead letter copies: Redis's Lua hands about 8,000 arguments to a command.
 const COPIED_MAX: usize = 3_000;
@@ -16,7 +18,7 @@ const SHORT: usize = 1_024;
 
 /// One delivery of an entry.
 pub struct Message {
-    session: Arc<Session>,
+    link: Arc<Link>,
     /// `deliveries` is Redis's delivery count; a retry sets it to the failures so far.
     entry: Entry,
 }
@@ -29,8 +31,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    pub(super) fn new(session: &Arc<Session>, entry: Entry) -> Self {
-        Self { session: Arc::clone(session), entry }
+    pub(crate) fn new(link: &Arc<Link>, entry: Entry) -> Self {
+        Self { link: Arc::clone(link), entry }
     }
 
     /// The entry's id: this copy's own.
@@ -54,7 +56,7 @@ impl Message {
     ///
     /// # Errors
     /// [`Failed::permanent`] with the error of the parser.
-    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Failed> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.body())
     }
 
@@ -63,7 +65,7 @@ impl Message {
     }
 
     /// A copy of the entry with the reason. Of an entry that does not fit, only what names it.
-    async fn park(&self, why: &DeadLetter) -> Result<(), StreamError> {
+    async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
         let names = |(name, value): &&(Vec<u8>, Vec<u8>)| {
@@ -79,13 +81,11 @@ impl Message {
                 "the entry is too large for a dead letter; read it in its stream by `id`";
             letter.push((b"left_out", left_out.as_bytes()));
         }
-        self.session.park(id, &letter).await
+        self.link.park(id, &letter).await
     }
 }
 
 impl Delivery for Message {
-    type Error = StreamError;
-
     fn key(&self) -> Result<Cow<'_, str>, String> {
         if let Some(size) = self.entry.too_large {
             return Err(format!(
@@ -95,7 +95,7 @@ impl Delivery for Message {
         }
         self.text("key").filter(|key| !key.is_empty()).map(Cow::Borrowed).ok_or_else(|| {
             "the entry has no field `key` with text; have its producer set one that is the same \
-             in every copy"
+             in every copy, or say with the consumer's `key` where it is"
                 .to_owned()
         })
     }
@@ -112,22 +112,22 @@ impl Delivery for Message {
         self.entry.deliveries.saturating_sub(1)
     }
 
-    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), StreamError> {
+    async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let id = &self.entry.id;
         match how {
-            Disposition::Ack => self.session.ack(id).await,
+            Disposition::Ack => self.link.ack(id).await,
             // The next delivery adds one.
-            Disposition::Retry(wait) => self.session.hold(id, *wait, Some(failures)).await,
-            Disposition::Stop(_) => self.session.hold(id, Duration::ZERO, Some(failures)).await,
+            Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
+            Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
             Disposition::Park(why) => self.park(why).await,
         }
     }
 
     fn heartbeat(&self) -> Option<Duration> {
-        Some(self.session.plan.min_idle / 3)
+        Some(self.link.min_idle / 3)
     }
 
-    async fn extend(&self) -> Result<(), StreamError> {
-        self.session.hold(&self.entry.id, self.session.plan.min_idle, None).await
+    async fn extend(&self) -> Result<(), BrokerError> {
+        self.link.hold(&self.entry.id, self.link.min_idle, None).await
     }
 }

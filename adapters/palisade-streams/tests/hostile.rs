@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Rules;
-use palisade::streams::{Consumer, Message, Producer};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 
-use crate::streams::{ask, drained};
-use crate::support::fake::{self, Fake};
-use crate::support::hostile::{self, Became, LARGEST, Letter, letters, promised};
-use crate::support::server::Server;
+use crate::fake::{self, Fake};
+use crate::letters::{self, Became, LARGEST, Letter, letters, promised};
+use crate::server::Server;
+use crate::{ask, drained, stream};
 
 const LEASE: Duration = Duration::from_secs(2);
 const ENTRY_MAX: usize = 16 << 20;
@@ -63,10 +63,10 @@ async fn consume(server: &Server, entries: usize) -> Became {
     let ours = Arc::clone(&became);
     let handler = move |cx: Context, _: Arc<Message>| {
         let became = Arc::clone(&ours);
-        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
+        async move { letters::handle(&became, cx.key()).map_err(Failed::permanent) }
     };
     let rules = Rules::default().max_failures(2);
-    let consumer = Consumer::builder(&server.url(), "orders", "billing", orders());
+    let consumer = Consumer::builder(stream(server), orders());
     let consumer = consumer.rules(rules).build().unwrap();
     let run = consumer.run(handler, drained(server, entries));
     timeout(HANG, run).await.expect("nothing is stopped").unwrap();
@@ -92,19 +92,19 @@ async fn no_entry_stops_another_one() {
 #[tokio::test]
 async fn an_entry_that_is_too_large_becomes_a_dead_letter_without_its_body() {
     let server = Server::start(&[]);
-    let producer = Producer::new(&server.url(), "orders");
+    let publisher = Publisher::new(&server.url(), "orders");
     let now = std::time::SystemTime::now();
-    producer.add("first", now, b"1").await.unwrap();
+    publisher.publish("first", now, b"1").await.unwrap();
     // Read and refused; not even read; too many fields for a copy.
-    producer.add("large", now, &vec![b'x'; ENTRY_MAX]).await.unwrap();
-    producer.add("giant", now, &vec![b'x'; 5 * ENTRY_MAX]).await.unwrap();
+    publisher.publish("large", now, &vec![b'x'; ENTRY_MAX]).await.unwrap();
+    publisher.publish("giant", now, &vec![b'x'; 5 * ENTRY_MAX]).await.unwrap();
     let names: Vec<_> = (0..9_000).map(|n| n.to_string()).collect();
     let mut many: Vec<&[u8]> = vec![b"XADD", b"orders", b"*", b"key", LARGEST.as_bytes()];
     for name in &names {
         many.extend([name.as_bytes(), b"1"]);
     }
     send(&server, &many);
-    producer.add("last", now, b"1").await.unwrap();
+    publisher.publish("last", now, b"1").await.unwrap();
     let became = consume(&server, 5).await;
     assert_eq!(became.effects.keys().collect::<Vec<_>>(), ["first", "last"]);
     let dead: Vec<_> = became.dead.into_iter().collect();
@@ -127,11 +127,16 @@ async fn a_login_that_the_server_repeats_is_not_shown() {
             _ => fake::ok(),
         });
         let url = format!("redis://:{PASSWORD}@{}", server.at);
-        let consumer = Consumer::builder(&url, "orders\x1b", "billing", orders()).build().unwrap();
-        let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, std::future::pending());
+        let consumer = Consumer::builder(Stream::new(&url, "orders\x1b", "billing"), orders())
+            .build()
+            .unwrap();
+        let run = consumer.run(
+            |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) },
+            std::future::pending(),
+        );
         let e = timeout(HANG, run).await.expect("it ends").unwrap_err();
-        let producer = Producer::new(&url, "orders\x1b");
-        let added = producer.add("key", std::time::SystemTime::now(), b"").await;
+        let publisher = Publisher::new(&url, "orders\x1b");
+        let added = publisher.publish("key", std::time::SystemTime::now(), b"").await;
         let other = added.err().map(|e| format!("{e} {e:?}")).unwrap_or_default();
         let shown = format!("{e} {e:?} {other} {consumer:?}");
         assert!(!shown.contains("Hunter") && !shown.contains('\x1b'), "{answers}: {shown:?}");
@@ -158,8 +163,10 @@ async fn an_answer_without_end_is_cut() {
             }
         });
         let url = format!("redis://{}", server.at);
-        let consumer = Consumer::builder(&url, "orders", "billing", orders()).build().unwrap();
-        let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, sleep(LEASE));
+        let consumer =
+            Consumer::builder(Stream::new(&url, "orders", "billing"), orders()).build().unwrap();
+        let run =
+            consumer.run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, sleep(LEASE));
         timeout(HANG, run).await.expect("it ends").unwrap();
         let (sent, connections) = (sent.load(SeqCst), server.connections());
         assert!(connections >= 1 && sent / connections < 80 << 20, "{sent} in {connections}");
@@ -168,10 +175,10 @@ async fn an_answer_without_end_is_cut() {
 
 #[tokio::test]
 async fn an_address_that_cannot_be_used_is_reported_without_its_password() {
-    let built = Consumer::builder("redis://joe:s3cret@h:99999", "orders", "billing", orders());
-    let consumer = built.build().unwrap_err().to_string();
-    let producer = Producer::new("redis://joe:s3cret@h:99999", "orders");
-    let e = producer.add("key", std::time::SystemTime::now(), b"").await.unwrap_err();
+    let from = Stream::new("redis://joe:s3cret@h:99999", "orders", "billing");
+    let consumer = Consumer::builder(from, orders()).build().unwrap_err().to_string();
+    let publisher = Publisher::new("redis://joe:s3cret@h:99999", "orders");
+    let e = publisher.publish("key", std::time::SystemTime::now(), b"").await.unwrap_err();
     assert!(!e.is_passing());
     for text in [consumer, e.to_string()] {
         assert!(text.contains("url") && !text.contains("s3cret"), "{text}");

@@ -1,13 +1,11 @@
 //! Moves dead letters back into their stream after a decision about a loss of data.
 
-use std::sync::Arc;
-
+use palisade::idempotency::consumer::BrokerError;
+use palisade::internal::{Endpoint, Line};
 use redis::{RedisError, Script};
 
-use super::dead_letters;
-use super::session::{StreamError, answered, connect};
-use crate::dial::Line;
-use crate::dial::endpoint::Endpoint;
+use crate::error::{address, failed};
+use crate::session::{answered, connect, dead_letters};
 
 /// Dead letters that one script looks at.
 const PAGE: usize = 50;
@@ -24,7 +22,7 @@ pub struct Redriven {
 }
 
 /// Moves the dead letters of `stream` whose reason is
-/// [`Forgotten`](crate::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with the
+/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) back into it, with the
 /// fields that their producer set. They run as their keys say: where the loss was decided to run,
 /// once; what has a result is replayed; what is still decided to be parked becomes a dead letter
 /// again. Dead letters that come while it works are left alone.
@@ -34,14 +32,13 @@ pub struct Redriven {
 /// fails; who did it and why, the caller has to say, as `palisade idem redrive` does.
 ///
 /// # Errors
-/// [`StreamError`]: some may have been moved. Call it again.
+/// [`BrokerError`]: some may have been moved. Call it again.
 ///
 /// # Cancellation safety
 /// Dropped, what was moved until then stays moved. Calling it again goes on.
-pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, StreamError> {
-    let name = Arc::from(stream);
-    let endpoint = Endpoint::parse(url).map_err(|e| StreamError::address(&name, &e))?;
-    let failed = |e: RedisError| StreamError::new(&name, &e, &endpoint.secrets());
+pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
+    let endpoint = Endpoint::parse(url).map_err(|e| address(stream, &e))?;
+    let failed = |e: RedisError| failed(stream, &e, &endpoint.secrets());
     let line = connect(&endpoint).await.map_err(failed)?;
     let mut redriven = Redriven::default();
     let moved = move_all(&line, stream, &mut redriven).await;

@@ -1,17 +1,34 @@
 //! Redis Streams on a real server: who dies leaves nothing behind, who is late takes nothing away.
 
+#[path = "../examples/orders.rs"]
+#[allow(dead_code, reason = "its `main` is not called here")]
+mod example;
+#[path = "../../../tests/support/fake.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod fake;
+#[path = "../../../tests/support/held.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod held;
+mod hostile;
+mod incident;
+#[path = "../../../tests/support/hostile.rs"]
+mod letters;
+#[path = "../../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod server;
+
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::Ended;
-use palisade::streams::{Consumer, Message, Producer};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::support::server::Server;
+use server::Server;
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -20,14 +37,19 @@ fn orders() -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-fn consumer(server: &Server, of: &Idempotency) -> Consumer {
-    Consumer::builder(&server.url(), "orders", "billing", of.clone()).build().unwrap()
+/// What consumers consume.
+pub(crate) fn stream(server: &Server) -> Stream {
+    Stream::new(&server.url(), "orders", "billing")
+}
+
+fn consumer(server: &Server, of: &Idempotency) -> Consumer<Stream> {
+    Consumer::builder(stream(server), of.clone()).build().unwrap()
 }
 
 async fn add(server: &Server, keys: &[&str]) {
-    let producer = Producer::new(&server.url(), "orders");
+    let publisher = Publisher::new(&server.url(), "orders");
     for key in keys {
-        producer.add(key, SystemTime::now(), b"10 GBP").await.unwrap();
+        publisher.publish(key, SystemTime::now(), b"10 GBP").await.unwrap();
     }
 }
 
@@ -152,7 +174,7 @@ async fn a_dead_letter_has_the_entry_and_its_reason() {
         async move { if fails { Err(Failed::no_effect("the bank is closed")) } else { Ok(()) } }
     };
     let rules = palisade::idempotency::consumer::Rules::default().max_failures(2);
-    let builder = Consumer::builder(&server.url(), "orders", "billing", of.clone());
+    let builder = Consumer::builder(stream(&server), of.clone());
     let consumer = builder.rules(rules).build().unwrap();
     let ended = consumer.run(handler, drained(&server, 2)).await.unwrap();
     assert_eq!((ended.parked, ended.acked, tries.load(SeqCst)), (1, 1, 2), "{ended:?}");
@@ -167,8 +189,9 @@ async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
     let (server, of) = (Server::start(&[]), orders());
     ask(&server, &["SET", "{orders}:dead", "another program's"]);
     add(&server, &["order-1"]).await;
-    let consumer = Consumer::builder(&server.url(), "orders", "billing", of).build().unwrap();
-    let handler = |_, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
+    let consumer = Consumer::builder(stream(&server), of).build().unwrap();
+    let handler =
+        |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
     let run = consumer.run(handler, std::future::pending());
     // It ends with an error, or goes on trying.
     let ended = timeout(Duration::from_secs(3), run).await;
@@ -182,8 +205,20 @@ async fn a_refusal_ends_the_consumer_with_what_to_check() {
     let of = orders();
     let refused = Server::start(&["--requirepass", "secret"]);
     let consumer = consumer(&refused, &of);
-    let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, std::future::pending());
+    let run = consumer
+        .run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, std::future::pending());
     let e = timeout(Duration::from_secs(20), run).await.expect("it ends").unwrap_err();
     let text = e.to_string();
     assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
+}
+
+#[tokio::test]
+async fn the_example_runs_on_a_server_that_was_marked() {
+    let server = Server::start(&[]);
+    let deployment = palisade::ops::Deployment::new().node(server.url());
+    assert!(palisade::ops::init(&deployment, "").await.unwrap().is_done());
+    // Twice on one server: it leaves nothing behind that is in its own way.
+    for _ in 0..2 {
+        example::run(server.url()).await.unwrap();
+    }
 }

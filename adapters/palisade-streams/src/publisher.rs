@@ -4,29 +4,30 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use palisade::error::ConfigError;
+use palisade::idempotency::consumer::BrokerError;
+use palisade::internal::{Endpoint, Line};
 use tokio::sync::Mutex;
 
-use super::session::{StreamError, answered, connect};
-use crate::dial::Line;
-use crate::dial::endpoint::Endpoint;
-use crate::error::ConfigError;
+use crate::error::{address, failed};
+use crate::session::{answered, connect};
 
 /// Adds entries with a key and a time. A connection that broke is replaced with the next entry.
-pub struct Producer {
+pub struct Publisher {
     endpoint: Result<Endpoint, ConfigError>,
     stream: Arc<str>,
     now: Mutex<Option<Arc<Line>>>,
 }
 
-impl fmt::Debug for Producer {
+impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address may have a password.
-        f.debug_struct("Producer").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("Publisher").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
-impl Producer {
-    /// A producer for this stream. Connects with the first entry, which also reports an address
+impl Publisher {
+    /// A publisher to this stream. Connects with the first entry, which also reports an address
     /// that cannot be used.
     pub fn new(url: &str, stream: &str) -> Self {
         Self { endpoint: Endpoint::parse(url), stream: Arc::from(stream), now: Mutex::default() }
@@ -35,12 +36,17 @@ impl Producer {
     /// Adds an entry under the key of its request, with the time when the request was made.
     ///
     /// # Errors
-    /// [`StreamError`]: it may or may not have been added. Add it again with the same key: its
+    /// [`BrokerError`]: it may or may not have been added. Add it again with the same key: its
     /// consumers recognise a copy.
     ///
     /// # Cancellation safety
     /// Dropped, the entry may or may not be added; adding it again with the same key is safe.
-    pub async fn add(&self, key: &str, made: SystemTime, body: &[u8]) -> Result<(), StreamError> {
+    pub async fn publish(
+        &self,
+        key: &str,
+        made: SystemTime,
+        body: &[u8],
+    ) -> Result<(), BrokerError> {
         let made = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let mut add = redis::cmd("XADD");
         add.arg(&*self.stream).arg("*").arg("key").arg(key);
@@ -50,18 +56,18 @@ impl Producer {
         if added.is_err() {
             *self.now.lock().await = None;
         }
-        added.map_err(|e| StreamError::new(&self.stream, &e, connection.secrets()))
+        added.map_err(|e| failed(&self.stream, &e, connection.secrets()))
     }
 
-    async fn connection(&self) -> Result<Arc<Line>, StreamError> {
+    async fn connection(&self) -> Result<Arc<Line>, BrokerError> {
         let endpoint = self.endpoint.as_ref();
-        let endpoint = endpoint.map_err(|e| StreamError::address(&self.stream, e))?;
+        let endpoint = endpoint.map_err(|e| address(&self.stream, e))?;
         let mut now = self.now.lock().await;
         if let Some(connection) = &*now {
             return Ok(Arc::clone(connection));
         }
         let opened = connect(endpoint).await;
-        let opened = opened.map_err(|e| StreamError::new(&self.stream, &e, &endpoint.secrets()))?;
+        let opened = opened.map_err(|e| failed(&self.stream, &e, &endpoint.secrets()))?;
         Ok(Arc::clone(now.insert(Arc::new(opened))))
     }
 }

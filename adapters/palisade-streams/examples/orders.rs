@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! palisade init --node redis://127.0.0.1
-//! cargo run -p examples --bin streams -- redis://127.0.0.1
+//! cargo run --example orders -- redis://127.0.0.1
 //! ```
 //!
 //! What a user writes is between the marks `begin` and `end`; a test counts it.
@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 
 // begin
 use palisade::idempotency::Context;
-use palisade::streams::{Consumer, Message, Producer};
 use palisade::{Failed, Redlock};
+use palisade_streams::{Consumer, Message, Publisher, Stream};
 // end
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -45,11 +45,11 @@ async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
 
 /// Adds everything, and once more a second later, as after a crash.
 async fn produce(server: String, stream: String) -> Result<(), Failure> {
-    let (producer, made) = (Producer::new(&server, &stream), SystemTime::now());
+    let (publisher, made) = (Publisher::new(&server, &stream), SystemTime::now());
     for _ in 0..2 {
         for order in 1..=ORDERS {
             let body = format!(r#"{{"customer":"alice","pounds":{order}}}"#);
-            producer.add(&format!("{stream}:{order}"), made, body.as_bytes()).await?;
+            publisher.publish(&format!("{stream}:{order}"), made, body.as_bytes()).await?;
         }
         sleep(Duration::from_secs(1)).await;
     }
@@ -73,7 +73,10 @@ async fn is_done(server: &str, stream: &str) -> Result<bool, redis::RedisError> 
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let server = std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into());
+    run(std::env::args().nth(1).unwrap_or("redis://127.0.0.1".into())).await
+}
+
+pub(crate) async fn run(server: String) -> Result<(), Failure> {
     let stream = format!("orders-{:08x}", rand::random::<u32>());
 
     let produced = tokio::spawn(produce(server.clone(), stream.clone()));
@@ -81,7 +84,7 @@ async fn main() -> Result<(), Failure> {
     // begin
     let redlock = Redlock::from_urls(&server)?;
     let orders = redlock.idempotency("orders").at_most_once().build()?;
-    let consumer = Consumer::builder(&server, &stream, "billing", orders).build()?;
+    let consumer = Consumer::builder(Stream::new(&server, &stream, "billing"), orders).build()?;
     let handler = |cx: Context, message: Arc<Message>| async move {
         let order: Order = message.json()?;
         book(&order, cx.fencing_token().get()).await?;
