@@ -47,9 +47,10 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
-ADAPTERS = palisade-kafka palisade-lapin palisade-nats palisade-sqlx palisade-tower broker-demo
+BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
+ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # What is packed.
-PUBLISHED = palisade palisade-ops palisade-cli $(ADAPTERS:broker-demo=)
+PUBLISHED = palisade palisade-ops palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 

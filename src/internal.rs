@@ -1,15 +1,16 @@
-//! What `palisade-ops` of exactly the same version uses of the library besides its public interface.
-//! Nothing here is promised: it may change with every release.
+//! What the packages beside the library use of it, of exactly the same version, besides its public
+//! interface. Nothing here is promised: it may change with every release.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, RedisResult};
+use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 
 pub use crate::config::{RETENTION, default_clock_error, lasts};
 pub use crate::dial::Line;
 pub use crate::dial::endpoint::Endpoint;
-use crate::dial::frames::Limits;
+use crate::dial::frames::{Excess, Limits};
+use crate::dial::said::refusal;
 pub use crate::dial::said::said;
 use crate::election::{Leader, Metadata};
 use crate::error::NodeError;
@@ -27,6 +28,7 @@ pub use crate::sentinel::min_replicas::{
 };
 pub use crate::shown::{SENTENCE_MAX, Secrets};
 pub use crate::time::{AtMost, until_utc};
+use crate::tls;
 pub use crate::tls::Tls;
 use crate::token::OwnerToken;
 
@@ -118,4 +120,23 @@ pub async fn ask_each(
         None => keys.ask_for_losses(),
     };
     keys.ask_each(&op).await
+}
+
+/// Connects and logs in, for answers of up to 64 MiB. The caller holds the deadline.
+///
+/// # Errors
+/// The server cannot be reached or refuses the login.
+///
+/// # Cancellation safety
+/// If dropped, the connection is closed.
+pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
+    at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
+}
+
+/// Returns what the server, or the connection to it, answered, without the login's secrets.
+pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
+    match tls::inside::<Excess>(e) {
+        Some(excess) => excess.to_string(),
+        None => refusal(e, secrets).unwrap_or_else(|| said(e, secrets)),
+    }
 }

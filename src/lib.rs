@@ -90,18 +90,15 @@ mod health;
 mod settings;
 // a result per key, once
 pub mod idempotency;
-// messages of a Redis stream, each once
-#[cfg(feature = "streams")]
-pub mod streams;
 // one leader of a name
 pub mod election;
 // each tick once
 #[cfg(feature = "cron")]
 pub mod cron;
-// for the package `palisade-ops`
+// for the packages beside this one
 #[doc(hidden)]
 pub mod internal;
-// for tests of programs and of nodes
+// for tests: a clock that a test moves, and copies of a node's data
 #[cfg(feature = "test-util")]
 pub mod test_util;
 // what code alone does not say

@@ -159,17 +159,6 @@ fn payments_on_a_marked_server() -> String {
 }
 
 #[test]
-fn streams() {
-    let server = marked_server();
-    // Twice on one server: it leaves nothing behind that is in its own way.
-    for _ in 0..2 {
-        let words = run("streams", &[server.url()]);
-        assert!(words.ends_with("6 messages, 3 orders booked once each\n"), "{words}");
-        assert_eq!(words.matches("booked ").count(), 4, "{words}");
-    }
-}
-
-#[test]
 fn the_readmes_payment_on_a_new_server() {
     let read = |path: &str| {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path);

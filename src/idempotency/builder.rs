@@ -108,7 +108,6 @@ impl Idempotency {
     }
 
     /// A name for this process that nobody else ever has, nor it itself after a restart.
-    #[cfg(feature = "streams")]
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
     }

@@ -4,12 +4,8 @@
 //! memory of this process, for tests and embedded use. Other kinds implement
 //! [`spi::LockNode`]: see [`spi`].
 
-#[cfg(feature = "test-util")]
-pub(crate) mod contract;
 mod event;
 mod failover;
-#[cfg(feature = "test-util")]
-pub(crate) mod fault;
 mod link;
 mod lock_node;
 mod lost_claims;

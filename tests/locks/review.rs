@@ -16,8 +16,8 @@ use palisade::node::{
     MemoryNode, NodeEvent,
     spi::{BoxFuture, LockNode},
 };
-use palisade::test_util::fault::Odds;
 use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
+use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where code is.
-const FOLDERS: [&str; 8] =
-    ["src", "ops", "adapters", "cli", "examples", "tests", "benches", "verify"];
+const FOLDERS: [&str; 9] =
+    ["src", "ops", "adapters", "cli", "examples", "testing", "tests", "benches", "verify"];
 
 #[test]
 fn every_file_keeps_the_rules() {

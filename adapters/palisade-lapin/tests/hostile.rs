@@ -77,7 +77,8 @@ async fn no_message_stops_another_one() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&queue.uri, name, of).rules(Rules::default().max_failures(2));
+    let consumer = Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of)
+        .rules(Rules::default().max_failures(2));
     let consumer = consumer.build().unwrap();
     let became = Arc::new(Mutex::new(Became::default()));
     let ours = Arc::clone(&became);
@@ -133,7 +134,8 @@ async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(&queue.uri, name, of).build().unwrap();
+    let consumer =
+        Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of).build().unwrap();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::clone(&runs);
     let handler = move |cx: Context, _: Arc<Message>| {

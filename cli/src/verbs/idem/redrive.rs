@@ -1,7 +1,7 @@
 //! `palisade idem redrive`: dead letters of a Redis Stream go back into it.
 
 use clap::Args;
-use palisade::streams::redrive;
+use palisade_streams::redrive;
 use serde_json::json;
 
 use super::super::SayArgs;
